@@ -1,0 +1,1 @@
+"""Ethereum-like chains."""

@@ -1,0 +1,61 @@
+"""The command group: finds its commands, and turns a CardinalError into one sentence on stderr."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import entry_points
+
+import click
+
+from cardinal.errors import CardinalError
+
+_COMMANDS = {
+    "broker": "cardinal.cli.broker:broker",
+    "demo": "cardinal.cli.demo:demo",
+    "node": "cardinal.cli.node:node",
+    "produce": "cardinal.cli.produce:produce",
+    "tail": "cardinal.cli.tail:tail",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command's file only when it is asked for, so that `--help` needs no extra."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted({*_COMMANDS, *(point.name for point in entry_points(group="cardinal.commands"))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if target := _COMMANDS.get(cmd_name):
+            module, _, name = target.partition(":")
+            command = getattr(importlib.import_module(module), name)
+        else:
+            found = [point for point in entry_points(group="cardinal.commands") if point.name == cmd_name]
+            if not found:
+                return None
+            command = found[0].load()
+        return command if isinstance(command, click.Command) else None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cardinal-streams", prog_name="cardinal")
+def cardinal() -> None:
+    """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark."""
+
+
+def main() -> None:
+    """Entry point of the `cardinal` script: exit status 1 and one sentence for every CardinalError."""
+    try:
+        cardinal(standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except CardinalError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""A real Kafka broker as a child process, without Docker."""

@@ -1,0 +1,268 @@
+"""Every exception that Cardinal raises on purpose: one tree below :class:`CardinalError`.
+
+Rules:
+
+1. A message is one sentence that says what is wrong and, where there is something to do, what to do.
+2. The offending values are attributes, so that a caller never parses the text.
+3. ``retriable`` says whether the same call may succeed later without anybody changing anything.
+4. ``LocalProtocolError`` means that the caller broke the protocol's rules, ``RemoteProtocolError`` that bytes
+   from somewhere else did. Any other exception that leaves a protocol room is a bug.
+5. No message carries a credential: whoever builds one passes addresses without their user part.
+"""
+
+from __future__ import annotations
+
+
+class CardinalError(Exception):
+    """Base of everything that Cardinal raises on purpose."""
+
+    retriable: bool = False
+
+
+class ConfigurationError(CardinalError):
+    """A setting, URL or option that cannot work. ``setting`` names it."""
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class MissingExtraError(ConfigurationError):
+    """An optional dependency is not installed. ``extra`` names the extra that brings it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the extra '{extra}': pip install 'cardinal-streams[{extra}]'")
+        self.extra = extra
+
+
+# --- protocols ---------------------------------------------------------------------------------------------
+
+
+class LocalProtocolError(CardinalError):
+    """We were asked to say something that the protocol forbids; nothing was sent."""
+
+
+class SplitError(LocalProtocolError):
+    """A payload that cannot become messages (specification, Producers). ``path`` is the offending path or id."""
+
+    def __init__(self, message: str, *, path: str | bytes | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class EncodeError(LocalProtocolError):
+    """A message whose fields have no place on the wire. ``field`` names the field, ``value`` what it held."""
+
+    def __init__(self, message: str, *, field: str, value: object) -> None:
+        super().__init__(message)
+        self.field = field
+        self.value = value
+
+
+class RemoteProtocolError(CardinalError):
+    """Bytes that we received break the protocol."""
+
+
+class DecodeError(RemoteProtocolError):
+    """A key or value that is no message. ``key`` is the record's key, ``reason`` why it was refused."""
+
+    def __init__(self, reason: str, *, key: bytes = b"") -> None:
+        super().__init__(f"not a Cardinal Streams message: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class CursorError(CardinalError):
+    """A cursor that cannot be used here."""
+
+
+class CursorInvalidError(CursorError):
+    """The text is no cursor: truncated, altered, or of a version that this release does not know."""
+
+
+class CursorMismatchError(CursorError):
+    """A cursor of another lineage: another chain, start or option. ``expected`` and ``found`` say which."""
+
+    def __init__(self, message: str, *, expected: object, found: object) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.found = found
+
+
+class CursorExpiredError(CursorError):
+    """Retention has removed records that the cursor still needs. ``missing`` maps partitions to the gap."""
+
+    def __init__(self, message: str, *, missing: dict[tuple[str, int], tuple[int, int]]) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class ForkBelowStartError(RemoteProtocolError):
+    """A heavier chain leaves below the first block that this stream delivered: start again from further back."""
+
+    def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
+        super().__init__(message)
+        self.number = number
+        self.hash = block_hash
+
+
+class FinalityViolatedError(RemoteProtocolError):
+    """A heavier chain would remove a block that was announced as final. ``finalized`` is its number."""
+
+    def __init__(self, message: str, *, finalized: int, block_hash: bytes) -> None:
+        super().__init__(message)
+        self.finalized = finalized
+        self.hash = block_hash
+
+
+class MissingPayloadError(CardinalError):
+    """An operation needs the content of a block whose messages can no longer be had."""
+
+    def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
+        super().__init__(message)
+        self.number = number
+        self.hash = block_hash
+
+
+# --- transports --------------------------------------------------------------------------------------------
+
+
+class TransportError(CardinalError):
+    """A transport could not do what it was asked."""
+
+
+class UnreachableError(TransportError):
+    """Nobody answers at ``address``."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class RefusedError(TransportError):
+    """The other side answered and said no: credentials, certificates, permissions."""
+
+
+class TopicError(TransportError):
+    """A topic is missing or its settings cannot carry the stream. ``topic`` names it."""
+
+    def __init__(self, message: str, *, topic: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+
+
+class DeliveryError(TransportError):
+    """Messages of a block were not acknowledged. Sending the block again is harmless."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, block_hash: bytes) -> None:
+        super().__init__(message)
+        self.hash = block_hash
+
+
+class OversizeError(TransportError):
+    """A message is larger than the transport carries; nothing of its block was sent."""
+
+    def __init__(self, message: str, *, path: str | None, size: int, limit: int) -> None:
+        super().__init__(message)
+        self.path = path
+        self.size = size
+        self.limit = limit
+
+
+class FencedError(TransportError):
+    """Another producer with the same id took over."""
+
+
+# --- applications and feeds --------------------------------------------------------------------------------
+
+
+class ApplicationError(CardinalError):
+    """A payload or a block does not fit its application. ``path`` names the entry where there is one."""
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class FeedError(CardinalError):
+    """A node did not give what the feed needs."""
+
+
+class NodeUnreachableError(FeedError):
+    """The node does not answer, or not now. ``address`` is its URL without credentials."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class NodeAnswerError(FeedError):
+    """The node answered with an error of its own. ``code`` is the JSON-RPC code."""
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WrongChainError(FeedError):
+    """The node serves another chain than the one that is streamed."""
+
+
+class IntegrityError(FeedError):
+    """A block contradicts itself (hash, root, order); it is not published. ``check`` names what failed."""
+
+    def __init__(self, message: str, *, number: int, block_hash: bytes, check: str) -> None:
+        super().__init__(message)
+        self.number = number
+        self.hash = block_hash
+        self.check = check
+
+
+# --- the embedded broker -----------------------------------------------------------------------------------
+
+
+class EmbeddedBrokerError(CardinalError):
+    """The embedded Kafka could not be prepared, started or stopped."""
+
+
+class JavaNotFoundError(EmbeddedBrokerError):
+    """No Java that can run what is asked."""
+
+
+class JarError(EmbeddedBrokerError):
+    """A jar could not be fetched or is not the one that the lock names. ``jar`` names it."""
+
+    def __init__(self, message: str, *, jar: str) -> None:
+        super().__init__(message)
+        self.jar = jar
+
+
+class PortInUseError(EmbeddedBrokerError):
+    """Another process listens on ``port``."""
+
+    def __init__(self, message: str, *, port: int) -> None:
+        super().__init__(message)
+        self.port = port
+
+
+# --- the lake ----------------------------------------------------------------------------------------------
+
+
+class LakeError(CardinalError):
+    """The lake could not be read or written."""
+
+
+class LakeDivergedError(LakeError):
+    """The stream and the lake name different blocks under one sequence number; nothing was written."""
+
+    def __init__(self, message: str, *, seq: int, expected: bytes, found: bytes) -> None:
+        super().__init__(message)
+        self.seq = seq
+        self.expected = expected
+        self.found = found

@@ -1,0 +1,1 @@
+"""Cardinal Streams, the message layer: the protocol as values and pure functions."""

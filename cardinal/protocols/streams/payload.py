@@ -1,0 +1,106 @@
+"""A block's content: what a producer is given and what a consumer gets back.
+
+Rules:
+
+1. Within a block, deletes (by prefix) apply before updates.
+2. A producer may hand over sub batches separately; after reassembly their content is part of ``updates`` and
+   ``deletes`` and ``sub_batches`` is empty.
+3. ``MissingPayload`` stands where a block is known but its content can no longer be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from .types import BlockRef, path_bytes, path_text
+
+_NOTHING: Mapping[str, bytes] = MappingProxyType({})
+
+
+class PathMap(Mapping[str, bytes]):
+    """A read-only view of a dict with byte paths as a mapping with text paths; nothing is copied.
+
+    ``raw`` is the underlying dict, for code that wants bytes.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[bytes, bytes]) -> None:
+        self.raw = raw
+
+    def __getitem__(self, path: str) -> bytes:
+        """Return the value of ``path``; KeyError where there is none."""
+        try:
+            return self.raw[path_bytes(path)]
+        except UnicodeEncodeError:
+            raise KeyError(path) from None
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the paths in the order of ``raw``."""
+        return map(path_text, self.raw)
+
+    def __len__(self) -> int:
+        """Return the number of paths."""
+        return len(self.raw)
+
+    def __repr__(self) -> str:
+        """Name the size only: values may be megabytes."""
+        return f"PathMap({len(self.raw)} paths)"
+
+
+@dataclass(frozen=True, slots=True)
+class SubBatch:
+    """A part of a block that is announced by id and may be sent later. ``path`` chooses its topic."""
+
+    path: str
+    updates: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
+    deletes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A block and what it changes.
+
+    Attributes:
+        number: block number, 0 or more.
+        hash: 32 bytes, unique to this payload.
+        parent: the hash of the block before it, 32 bytes.
+        weight: what fork choice compares, 0 or more; repeats ``number`` where a chain has no such thing.
+        updates: path to value.
+        deletes: prefixes whose records go before the updates are applied.
+        sub_batches: id (32 bytes, not zero) to content. Producers only: None announces a sub batch whose
+            content will follow. Empty after reassembly.
+
+    """
+
+    number: int
+    hash: bytes
+    parent: bytes
+    weight: int
+    updates: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
+    deletes: frozenset[str] = frozenset()
+    sub_batches: Mapping[bytes, SubBatch | None] = field(default_factory=dict)
+
+    @property
+    def ref(self) -> BlockRef:
+        """This block's number and hash."""
+        return BlockRef(self.number, self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPayload:
+    """A block that was delivered or removed, whose content can no longer be had."""
+
+    number: int
+    hash: bytes
+
+    @property
+    def ref(self) -> BlockRef:
+        """This block's number and hash."""
+        return BlockRef(self.number, self.hash)
+
+
+AnyPayload: TypeAlias = Payload | MissingPayload

@@ -1,0 +1,80 @@
+"""The small values that every part of the streams protocol speaks in.
+
+Units and shapes, here and in the whole room: a hash is 32 ``bytes``; numbers, weights and offsets are ``int``;
+a path is ``str`` (UTF-8 on the wire, bytes that are not UTF-8 kept by ``surrogateescape``); times are
+milliseconds since 1970 in UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+HASH_SIZE = 32
+"""Bytes in a block hash, a sub batch id and a producer id (specification, Message Payloads)."""
+
+NO_ID = bytes(HASH_SIZE)
+"""Thirty-two zero bytes: "no sub batch" in an update."""
+
+Partition: TypeAlias = tuple[str, int]
+"""A topic and a partition number."""
+
+Position: TypeAlias = tuple[str, int, int]
+"""Where a record lies: topic, partition, offset. Positions are compared as tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A block by number and hash."""
+
+    number: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finality:
+    """The highest block numbers that a node called safe and finalized; None where it has not said."""
+
+    safe: int | None = None
+    finalized: int | None = None
+
+
+class Record(NamedTuple):
+    """One message as a transport delivers it.
+
+    ``key`` is empty for a heartbeat. ``timestamp_ms`` is the broker's append time where topics are created by
+    Cardinal. ``headers`` keep their order and may repeat.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+    timestamp_ms: int = 0
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Routed(NamedTuple):
+    """One message on its way out: the topic that it belongs on, its key and its value."""
+
+    topic: str
+    key: bytes
+    value: bytes
+
+
+PRODUCER_HEADER = "cardinal-producer"
+"""Header on every record of ours: the configured id of the producer, UTF-8."""
+
+SEALED_HEADER = "cardinal-sealed"
+"""Header on a Batch whose block was complete on the topics before the Batch was handed over."""
+
+
+def path_bytes(path: str) -> bytes:
+    """The bytes of a path on the wire."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def path_text(raw: bytes) -> str:
+    """The path that these bytes spell; bytes that are not UTF-8 become lone surrogates."""
+    return raw.decode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""Public fakes, generators and fault scripts for tests, ours and yours."""

@@ -1,0 +1,1 @@
+"""How records travel: sources and sinks, chosen by URL scheme."""

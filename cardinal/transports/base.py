@@ -1,0 +1,87 @@
+"""What a transport is: a :class:`Source` of records and a :class:`Sink` for blocks.
+
+Rules for every transport:
+
+1. It carries records. It never parses more of a message than its key's routing bytes and never decides an order.
+2. A record that was acknowledged is there after any crash of the process that sent it.
+3. A sink may be called from several threads. A source belongs to one thread at a time.
+4. Foreign exceptions are mapped to :mod:`cardinal.errors` at this border, without credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol, runtime_checkable
+
+from cardinal.protocols.streams.types import Partition, Record, Routed
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where a producer's messages go. It adds the ``cardinal-producer`` header to every record."""
+
+    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
+        """Hand over messages of one block; the future ends when the last of them is acknowledged.
+
+        Arguments:
+            block: messages in any number and of any topic of the stream, sent at once.
+            seal: the block's Batch, sent with the header ``cardinal-sealed`` when all of ``block`` is
+                acknowledged. None where the caller will send it later, by ``send([], seal)``.
+
+        Returns:
+            A future that fails with :class:`~cardinal.errors.DeliveryError` where a message was not
+            acknowledged (the whole block may be sent again), or with
+            :class:`~cardinal.errors.OversizeError` before anything was sent.
+
+        """
+        ...
+
+    def recent(self, limit: int) -> list[Record]:
+        """The newest records of the default topic, at most ``limit`` a partition, in order of their positions."""
+        ...
+
+    def flush(self, timeout: float) -> None:
+        """Wait until everything handed over is acknowledged; TransportError after ``timeout`` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Flush what is under way, for a bounded time, and release the connection. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where a consumer's records come from."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the topics that this source was opened for, sorted."""
+        ...
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read each of these partitions from the given offset on, and no other."""
+        ...
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
+        ...
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any."""
+        ...
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every assigned partition, control records and gaps already passed."""
+        ...
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest retained offset and the offset after the last readable record, as the server has them now."""
+        ...
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection. May be called twice."""
+        ...

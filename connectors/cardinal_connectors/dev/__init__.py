@@ -1,0 +1,1 @@
+"""A development chain: deterministic, forking, with well-formed Ethereum blocks."""
