@@ -124,13 +124,5 @@ class Heartbeat:
 
 
 Message: TypeAlias = (
-    Batch
-    | SubBatchHeader
-    | SubBatchMsg
-    | BatchMsg
-    | BatchDeleteMsg
-    | Reorg
-    | ReorgComplete
-    | Ping
-    | Heartbeat
+    Batch | SubBatchHeader | SubBatchMsg | BatchMsg | BatchDeleteMsg | Reorg | ReorgComplete | Ping | Heartbeat
 )
