@@ -10,16 +10,29 @@ Rules for every transport:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from cardinal.protocols.streams.types import Partition, Record, Routed
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from cardinal.protocols.streams.types import Partition, Record, Routed
 
 
 @runtime_checkable
 class Sink(Protocol):
     """Where a producer's messages go. It adds the ``cardinal-producer`` header to every record."""
+
+    def check(self, messages: Sequence[Routed]) -> None:
+        """Refuse, before anything of a block is sent, what the transport does not carry.
+
+        Raises:
+            OversizeError: a message is larger than its topic takes.
+            TopicError: a topic is not of this stream.
+            TransportError: the sink is closed.
+
+        """
+        ...
 
     def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
         """Hand over messages of one block; the future ends when the last of them is acknowledged.
@@ -31,8 +44,11 @@ class Sink(Protocol):
 
         Returns:
             A future that fails with :class:`~cardinal.errors.DeliveryError` where a message was not
-            acknowledged (the whole block may be sent again), or with
-            :class:`~cardinal.errors.OversizeError` before anything was sent.
+            acknowledged (the whole block may be sent again). Its callbacks run on a thread of the transport or
+            on one that is sending: they must be quick, must not wait, and may call ``send([], seal)``.
+
+        Raises:
+            OversizeError, TopicError, TransportError: as :meth:`check`; nothing was sent.
 
         """
         ...

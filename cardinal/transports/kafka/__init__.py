@@ -1,1 +1,47 @@
-"""Kafka through confluent-kafka."""
+"""Kafka through confluent-kafka: see :mod:`.settings` for the options of a URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .settings import KafkaSettings, kafka_settings
+from .sink import KafkaSink
+from .source import KafkaSource, read_recent
+from .topics import TopicAdmin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cardinal.transports.url import Topics, TransportUrl
+
+__all__ = ["KafkaSettings", "KafkaSink", "KafkaSource", "open_sink", "open_source"]
+
+
+def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
+    """A sink for the application's topics: creates and checks them, and puts a heartbeat into empty partitions.
+
+    The heartbeat is for readers of the Go implementation, which deliver nothing until every partition has delivered
+    something. An empty partition gets one also when its topic was there: its creator may have been killed in between.
+    """
+    settings = kafka_settings(url)
+    settings.producer(settings.max_message_bytes)  # refuses settings before anything is created
+    admin = TopicAdmin(settings)
+    topics = admin.ensure(tuple(app.all_topics))
+    sink = KafkaSink(
+        settings.producer(min(topic.max_message_bytes for topic in topics.values())),
+        topics,
+        producer_id=producer_id,
+        queue_bytes=settings.queue_bytes,
+        reasons=admin.reasons,
+        recent=lambda limit: read_recent(settings, app.default_topic, limit),
+    )
+    partitions = [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]
+    ends = admin.ends(partitions, committed=False)
+    sink.heartbeat([partition for partition in partitions if ends[partition] == 0], settings.connect_timeout)
+    return sink
+
+
+def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> KafkaSource:
+    """A source of these topics."""
+    del app
+    return KafkaSource(kafka_settings(url), topics, wait=wait)

@@ -1,0 +1,144 @@
+"""What librdkafka says, as errors of ours.
+
+A call that fails because a broker refuses us only says that it timed out or lost its connection; the reason comes
+beside it, through ``error_cb`` (seen on a real broker: wrong password, foreign CA). So every client of ours gets a
+:class:`Reasons`, and an error is built from the call's code and the last reason together.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from cardinal.errors import ConfigurationError, FencedError, RefusedError, TransportError, UnreachableError
+
+_LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001 - public codes with private names
+_TLS: Final = frozenset({KafkaError._SSL})  # noqa: SLF001 - the same
+_AWAY: Final = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the same
+        KafkaError._TRANSPORT,  # noqa: SLF001 - the same
+        KafkaError._RESOLVE,  # noqa: SLF001 - the same
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - the same
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - the same
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
+_FORBIDDEN: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_TAKEN_OVER: Final = frozenset(
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001 - the same
+)
+_TLS_ALERT: Final = re.compile(r"alert bad certificate|alert (unknown|certificate)|handshake failure", re.IGNORECASE)
+_NOISE: Final = re.compile(
+    r"^(?:[a-z_]+://)?\S+?/(?:bootstrap|\d+): |\s*\((?:after|in state)[^)]*\)|, \d+ identical.*$"
+)
+
+
+class Reasons:
+    """What ``error_cb`` told, for the error that is built later. One per client; called from its poll thread.
+
+    Arguments:
+        address: the brokers without credentials.
+
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._refusal: KafkaError | None = None
+        self._away: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Keep this error: librdkafka's ``error_cb``."""
+        if _is_refusal(error):
+            self._refusal = error
+        elif error.code() in _AWAY and (self._away is None or error.code() != KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - public code
+            # "all brokers are down" says less than the reason of the last of them
+            self._away = error
+
+    def refusal(self) -> RefusedError | None:
+        """The error that says that the broker refuses us, once it has said so."""
+        return None if self._refusal is None else _refused(self._refusal, self.address)
+
+    def forget(self) -> None:
+        """Start anew: the broker has answered."""
+        self._refusal = self._away = None
+
+    def unreachable(self, seconds: float) -> TransportError:
+        """The error for a broker that has not answered for so many seconds."""
+        if refusal := self.refusal():
+            return refusal
+        why = f" ({_clean(self._away)})" if self._away is not None else ""
+        return UnreachableError(
+            f"no Kafka broker answered at {self.address} within {seconds:.0f} s{why}: start one "
+            "(cardinal broker up), correct the address, or add ?tls=1 if it speaks TLS only",
+            address=self.address,
+        )
+
+    def map(self, error: KafkaError, doing: str) -> TransportError:
+        """The error of ours for one of theirs.
+
+        Arguments:
+            error: what a call, a record or a delivery report held.
+            doing: what was being done, as in "while creating topic x".
+
+        """
+        code = error.code()
+        if _is_refusal(error):
+            return _refused(error, self.address)
+        if code in _FORBIDDEN:
+            return RefusedError(f"Kafka at {self.address} does not permit this {doing}: {_clean(error)}; grant the ACL")
+        if code in _TAKEN_OVER:
+            return FencedError(f"another producer with the same id took over {doing}: give each producer its own id")
+        if code in _AWAY:
+            return self.refusal() or UnreachableError(
+                f"Kafka at {self.address} did not answer {doing} ({_clean(error)})", address=self.address
+            )
+        return TransportError(f"Kafka at {self.address} failed {doing}: {_clean(error)}")
+
+
+def kafka_error(error: KafkaException) -> KafkaError:
+    """The KafkaError inside a KafkaException."""
+    inner = error.args[0] if error.args else None
+    return inner if isinstance(inner, KafkaError) else KafkaError(KafkaError._FAIL, str(error))  # noqa: SLF001 - public code
+
+
+def bad_setting(error: KafkaException) -> ConfigurationError:
+    """The error for settings that librdkafka does not take; its text names the property, never a value of a secret."""
+    inner = kafka_error(error)
+    text = inner.str()
+    found = re.search(r'property[: ]+"?([a-z0-9._]+)"?', text)
+    name = found.group(1) if found else None
+    if name is not None and re.search(r"password|secret|pem|oauthbearer\.config", name):
+        text = f"the value of {name} is not valid"
+    return ConfigurationError(f"the Kafka settings cannot work: {text}", setting=name)
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    return error.code() in _LOGIN or error.code() in _TLS or bool(_TLS_ALERT.search(error.str() or ""))
+
+
+def _refused(error: KafkaError, address: str) -> RefusedError:
+    if error.code() in _LOGIN:
+        return RefusedError(
+            f"Kafka at {address} refused the login: {_clean(error)}; check user, password and mechanism"
+        )
+    return RefusedError(f"the TLS handshake with Kafka at {address} failed: {_clean(error)}; check CA and certificate")
+
+
+def _clean(error: KafkaError) -> str:
+    """Their text without the parts that only librdkafka's developers need."""
+    text = error.str() or error.name()
+    previous = ""
+    while previous != text:
+        previous, text = text, _NOISE.sub("", text)
+    return text.strip().rstrip(".") or error.name()

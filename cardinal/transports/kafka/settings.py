@@ -1,0 +1,204 @@
+"""From a URL to what librdkafka is given.
+
+Options of a ``kafka://`` URL:
+
+* every property of librdkafka, under its own name;
+* the short forms of the Go implementation: ``tls=1``, ``idempotent=1``, ``fetch.default`` (bytes), ``max.waittime``
+  (milliseconds), ``net.maxopenrequests``, ``log=1``;
+* ours: ``cardinal.partitions``, ``cardinal.replication``, ``cardinal.retention.ms``, ``cardinal.max.message.bytes``
+  (for topics that are created), ``cardinal.connect.timeout.ms``, ``cardinal.queue.bytes`` (what may be under way).
+
+What the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the FNV-1a
+partitioner, reading committed records only, offsets of our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cardinal.transports.url import TransportUrl
+
+MAX_MESSAGE_BYTES: Final = 10_000_024
+"""The Go implementation's ``max.message.bytes``: 10 MB and Kafka's framing."""
+
+_RETENTION_MS: Final = 7 * 24 * 3_600_000
+_OURS: Final = "cardinal."
+_TRUE: Final = frozenset({"1", "true", "yes"})
+_FALSE: Final = frozenset({"0", "false", "no"})
+_SHORT: Final[Mapping[str, str]] = {
+    "fetch.default": "fetch.message.max.bytes",
+    "max.waittime": "fetch.wait.max.ms",
+    "net.maxopenrequests": "max.in.flight.requests.per.connection",
+}
+# Quick to notice that a broker is back: librdkafka's own back-off grows to 10 s.
+_COMMON: Final[Mapping[str, str]] = {
+    "reconnect.backoff.ms": "50",
+    "reconnect.backoff.max.ms": "1000",
+    "allow.auto.create.topics": "false",
+    "log_level": "0",
+}
+_PRODUCER: Final[Mapping[str, str]] = {
+    "compression.type": "snappy",
+    "linger.ms": "1",
+    "message.timeout.ms": "120000",
+    "queue.buffering.max.messages": "1000000",
+    "queue.buffering.max.kbytes": str(256 * 1024),
+}
+_CONSUMER: Final[Mapping[str, str]] = {
+    "group.id": "cardinal",
+    "fetch.error.backoff.ms": "100",
+    "fetch.queue.backoff.ms": "20",
+    "queued.max.messages.kbytes": str(32 * 1024),
+}
+_PRODUCER_FIXED: Final[Mapping[str, str]] = {"acks": "all", "enable.idempotence": "true", "partitioner": "fnv1a"}
+_CONSUMER_FIXED: Final[Mapping[str, str]] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+}
+_ALIASES: Final[Mapping[str, str]] = {
+    "request.required.acks": "acks",
+    "compression.codec": "compression.type",
+    "queue.buffering.max.ms": "linger.ms",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.send.max.retries": "retries",
+    "sasl.mechanisms": "sasl.mechanism",
+}
+_SAME: Final[Mapping[str, frozenset[str]]] = {"acks": frozenset({"all", "-1"}), "enable.idempotence": _TRUE}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """A URL, sorted.
+
+    Attributes:
+        address: the brokers, without credentials.
+        properties: librdkafka's properties, by their first name, credentials among them; not in ``repr``.
+        partitions: of topics that are created; None: twice the number of brokers.
+        replication: of topics that are created; None: the number of brokers, at most 3.
+        retention_ms: of topics that are created; -1 keeps everything.
+        max_message_bytes: of topics that are created.
+        connect_timeout: seconds until a broker must have answered.
+        queue_bytes: how much may be handed over and not yet acknowledged before ``send`` waits.
+
+    """
+
+    address: str
+    properties: _Secret
+    partitions: int | None
+    replication: int | None
+    retention_ms: int
+    max_message_bytes: int
+    connect_timeout: float
+    queue_bytes: int
+
+    def client(self) -> dict[str, str]:
+        """Properties that every kind of client takes."""
+        return {**_COMMON, **self.properties}
+
+    def producer(self, message_bytes: int) -> dict[str, str]:
+        """Properties of a producer whose topics take messages of so many bytes."""
+        # A batch of small messages must fit the topic as well: the broker checks whole batches.
+        batch = str(min(1 << 20, message_bytes))
+        sizes = {"message.max.bytes": str(max(message_bytes, 1_000)), "batch.size": batch}
+        return self._fixed({**_PRODUCER, **sizes}, _PRODUCER_FIXED)
+
+    def consumer(self) -> dict[str, str]:
+        """Properties of a consumer that is assigned its partitions."""
+        return self._fixed(_CONSUMER, _CONSUMER_FIXED)
+
+    def _fixed(self, defaults: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
+        for name, value in fixed.items():
+            given = self.properties.get(name)
+            if given is not None and given.lower() not in _SAME.get(name, frozenset()) | {value}:
+                raise ConfigurationError(
+                    f"{name} is always {value}: the stream's guarantees rest on it; leave it out", setting=name
+                )
+        return {**_COMMON, **defaults, **self.properties, **fixed}
+
+
+class _Secret(dict[str, str]):
+    """A dict that prints its names only."""
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self)}>"
+
+
+def kafka_settings(url: TransportUrl) -> KafkaSettings:
+    """Sort a URL's options. ConfigurationError names the option that cannot work."""
+    given = dict(url.options)
+    ours = {name: given.pop(name) for name in url.options if name.startswith(_OURS)}
+    properties = _Secret({"bootstrap.servers": url.address})
+    _security(url, given, properties)
+    if not _flag(given, "idempotent", default=True):
+        raise ConfigurationError("idempotent is always 1: the stream's guarantees rest on it", setting="idempotent")
+    if _flag(given, "log", default=False):
+        properties["log_level"] = "6"
+    for name, value in given.items():
+        proper = _SHORT.get(name, _ALIASES.get(name, name))
+        if proper in properties and proper != "log_level":
+            raise ConfigurationError(f"the option {name} is given in two ways", setting=name)
+        properties[proper] = value
+    settings = KafkaSettings(
+        address=url.address,
+        properties=properties,
+        partitions=_number(ours, "partitions", None),
+        replication=_number(ours, "replication", None),
+        retention_ms=_number(ours, "retention.ms", _RETENTION_MS, low=-1) or _RETENTION_MS,
+        max_message_bytes=_number(ours, "max.message.bytes", MAX_MESSAGE_BYTES) or MAX_MESSAGE_BYTES,
+        connect_timeout=(_number(ours, "connect.timeout.ms", 10_000) or 10_000) / 1000,
+        queue_bytes=_number(ours, "queue.bytes", 64 << 20) or 64 << 20,
+    )
+    if ours:
+        name = next(iter(ours))
+        raise ConfigurationError(f"there is no option {name}; see the options of kafka:// URLs", setting=name)
+    return settings
+
+
+def _security(url: TransportUrl, given: dict[str, str], properties: dict[str, str]) -> None:
+    tls = _flag(given, "tls", default=False)
+    user = given.pop("sasl.username", url.user)
+    password = given.pop("sasl.password", url.password)
+    mechanism = given.pop("sasl.mechanism", given.pop("sasl.mechanisms", None))
+    if user is not None or mechanism is not None:
+        properties["sasl.mechanism"] = mechanism or "PLAIN"
+        if user is not None:
+            properties["sasl.username"] = user
+            properties["sasl.password"] = password or ""
+    protocol = f"{'SASL_' if 'sasl.mechanism' in properties else ''}{'SSL' if tls else 'PLAINTEXT'}"
+    properties["security.protocol"] = given.pop("security.protocol", protocol)
+
+
+def _flag(options: dict[str, str], name: str, *, default: bool) -> bool:
+    value = options.pop(name, None)
+    if value is None:
+        return default
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise ConfigurationError(f"the option {name} is 1 or 0, not {value!r}", setting=name)
+
+
+def _number(ours: dict[str, str], name: str, default: int | None, *, low: int = 1) -> int | None:
+    value = ours.pop(_OURS + name, None)
+    if value is None:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        number = low - 1
+    if number < low:
+        raise ConfigurationError(
+            f"the option {_OURS}{name} is a whole number from {low} on, not {value!r}", setting=_OURS + name
+        )
+    return number

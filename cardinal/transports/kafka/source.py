@@ -1,0 +1,298 @@
+"""Kafka's records to a consumer.
+
+Rules:
+
+1. Partitions are assigned, never subscribed: where to read is the cursor's business, not a group's.
+2. Committed records only. A position passes control records and gaps, because the end of a partition is reported
+   with the offset that comes next (``enable.partition.eof``).
+3. Offsets that retention has removed are reported with what is missing, never skipped in silence.
+4. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
+from cardinal.protocols.streams.types import Partition, Record
+
+from .errors import bad_setting, kafka_error
+from .topics import TopicAdmin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from .settings import KafkaSettings
+
+_WATERMARKS_SECONDS: Final = 0.25
+_TOPICS_SECONDS: Final = 0.1
+_RECENT_SECONDS: Final = 10.0
+_BATCH_MAX: Final = 10_000
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
+_LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
+
+
+class KafkaSource:
+    """A :class:`~cardinal.transports.base.Source` on Kafka.
+
+    Arguments:
+        settings: the URL, sorted.
+        topics: the topics to read.
+        wait: seconds to wait for topics that do not exist yet.
+
+    """
+
+    def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
+        self._settings = settings
+        self._admin = TopicAdmin(settings)
+        self._partitions = self._find(topics, wait)
+        self._reasons = self._admin.reasons
+        try:
+            self._consumer = Consumer({**settings.consumer(), "error_cb": self._reasons})
+        except KafkaException as error:
+            raise bad_setting(error) from None
+        self._positions: dict[Partition, int] = {}
+        self._paused: frozenset[Partition] = frozenset()
+        self._held: list[Message] = []
+        self._error: CardinalError | None = None
+        self._watermarks: tuple[float, dict[Partition, tuple[int, int]]] | None = None
+        self._closed = False
+
+    # --- Source --------------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the topics, sorted."""
+        return self._partitions
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read each of these partitions from the given offset on, and no other.
+
+        Raises:
+            CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
+
+        """
+        marks = self._read_watermarks()
+        missing = {
+            partition: (offset, marks[partition][0])
+            for partition, offset in positions.items()
+            if partition in marks and offset < marks[partition][0]
+        }
+        if missing:
+            raise _expired(missing)
+        self._check_known(positions, marks)
+        self._positions = dict(positions)
+        self._paused = frozenset()
+        self._held.clear()
+        self._error = None
+        self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in positions.items()])
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Deliver nothing more of exactly these partitions until the next call."""
+        wanted = frozenset(partitions) & self._positions.keys()
+        if resumed := self._paused - wanted:
+            self._consumer.resume([TopicPartition(topic, number) for topic, number in resumed])
+        if paused := wanted - self._paused:
+            self._consumer.pause([TopicPartition(topic, number) for topic, number in paused])
+        self._paused = wanted
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
+
+        Raises:
+            CursorExpiredError, TopicError, RefusedError, TransportError: of the broker, after the records before it.
+
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        records = self._release(limit)
+        if not records:
+            records = self._receive(limit, 0.0) or self._wait(limit, timeout)
+        if not records and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return records
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every assigned partition."""
+        return dict(self._positions)
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest retained and the next readable offset of every partition, at most 250 ms old."""
+        now = time.monotonic()
+        if self._watermarks is None or now - self._watermarks[0] > _WATERMARKS_SECONDS:
+            self._watermarks = (now, self._read_watermarks())
+        return dict(self._watermarks[1])
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        asked = [TopicPartition(topic, number, timestamp_ms) for topic, number in self._partitions]
+        try:
+            answers = self._consumer.offsets_for_times(asked, timeout=self._settings.connect_timeout)
+        except KafkaException as error:
+            raise self._reasons.map(kafka_error(error), "while looking up a time") from None
+        ends = self._admin.ends(self._partitions)
+        return {
+            (found.topic, found.partition): found.offset if found.offset >= 0 else ends[found.topic, found.partition]
+            for found in answers
+        }
+
+    def close(self) -> None:
+        """Release the connection. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _find(self, topics: Sequence[str], wait: float) -> tuple[Partition, ...]:
+        deadline = time.monotonic() + wait
+        while True:
+            counts = self._admin.partition_counts(topics)
+            absent = [topic for topic in topics if topic not in counts]
+            if not absent:
+                return tuple(sorted((topic, number) for topic in topics for number in range(counts[topic])))
+            if time.monotonic() >= deadline:
+                raise TopicError(
+                    f"the topic {absent[0]} does not exist on Kafka at {self._settings.address}: "
+                    "start a producer first, or check application and chain id",
+                    topic=absent[0],
+                )
+            time.sleep(_TOPICS_SECONDS)
+
+    def _check_known(self, positions: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
+        for partition, offset in positions.items():
+            if partition not in marks:
+                raise TopicError(
+                    f"there is no partition {partition[1]} of {partition[0]}: the topic was made anew; start again",
+                    topic=partition[0],
+                )
+            if offset > marks[partition][1] and offset > self._admin.ends([partition], committed=False)[partition]:
+                raise CursorExpiredError(
+                    f"{partition[0]}:{partition[1]} ends at {marks[partition][1]}, before the position {offset}: "
+                    "the topic was made anew; start again",
+                    missing={partition: (offset, marks[partition][1])},
+                )
+
+    def _read_watermarks(self) -> dict[Partition, tuple[int, int]]:
+        starts, ends = self._admin.starts(self._partitions), self._admin.ends(self._partitions)
+        return {partition: (starts[partition], ends[partition]) for partition in self._partitions}
+
+    def _wait(self, limit: int, timeout: float) -> list[Record]:
+        """Wait for one message, then take what came with it.
+
+        To ask for many and to wait are two things: ``consume(n, timeout)`` waits for all n or for the whole timeout.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            records = self._receive(1, max(left, 0.0))
+            if records and limit > 1:
+                records += self._receive(limit - 1, 0.0)
+            # An end of partition wakes us as well and is no record: wait on for the rest of the time.
+            if records or left <= 0 or self._error is not None:
+                return records
+            if refusal := self._reasons.refusal():
+                raise refusal
+
+    def _receive(self, limit: int, timeout: float) -> list[Record]:
+        try:
+            messages = self._consumer.consume(min(limit, _BATCH_MAX), timeout)
+        except KafkaException as error:
+            raise self._reasons.map(kafka_error(error), "while reading") from None
+        return self._records(messages)
+
+    def _release(self, limit: int) -> list[Record]:
+        """Messages that had been fetched when their partition was paused, and are wanted now."""
+        if not self._held:
+            return []
+        free = [message for message in self._held if (message.topic(), message.partition()) not in self._paused]
+        taken = free[:limit]
+        if taken:
+            chosen = set(map(id, taken))
+            self._held = [message for message in self._held if id(message) not in chosen]
+        return self._records(taken)
+
+    def _records(self, messages: Sequence[Message]) -> list[Record]:
+        records: list[Record] = []
+        positions, paused, append = self._positions, self._paused, records.append
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._note(error, message)
+                continue
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            where = (topic, partition)
+            if where in paused:
+                self._held.append(message)
+                continue
+            headers = message.headers()
+            append(
+                Record(
+                    topic,  # type: ignore[arg-type] # None only in messages that were never sent
+                    partition,  # type: ignore[arg-type] # the same
+                    offset,  # type: ignore[arg-type] # the same
+                    message.key() or b"",
+                    message.value() or b"",
+                    message.timestamp()[1],
+                    tuple(headers) if headers else (),  # type: ignore[arg-type] # bytes or None when received
+                )
+            )
+            positions[where] = offset + 1  # type: ignore[index,operator] # the same
+        return records
+
+    def _note(self, error: KafkaError, message: Message) -> None:
+        code, topic, partition = error.code(), message.topic() or "", message.partition() or 0
+        where = (topic, partition)
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public code with a private name
+            end = message.offset() or 0
+            if where in self._positions and not any((held.topic(), held.partition()) == where for held in self._held):
+                self._positions[where] = max(self._positions[where], end)
+        elif code in _LOST:
+            at = self._positions.get(where, 0)
+            self._keep(lambda: _expired({where: (at, self._admin.starts([where])[where])}))
+        elif code in _GONE:
+            self._keep(
+                lambda: TopicError(f"the topic {topic} is gone from Kafka at {self._settings.address}", topic=topic)
+            )
+        elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
+            self._keep(lambda: self._reasons.map(error, f"while reading {topic}"))
+
+    def _keep(self, make: Callable[[], CardinalError]) -> None:
+        """Keep the first error until the records before it are delivered."""
+        if self._error is None:
+            try:
+                self._error = make()
+            except TransportError as error:
+                self._error = error
+
+
+def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]:
+    """The newest records of a topic, at most ``limit`` a partition, in order of their positions."""
+    source = KafkaSource(settings, [topic])
+    try:
+        marks = source.watermarks()
+        source.assign({partition: max(low, high - limit) for partition, (low, high) in marks.items()})
+        records: list[Record] = []
+        deadline = time.monotonic() + _RECENT_SECONDS
+        while any(at < marks[partition][1] for partition, at in source.positions().items()):
+            if time.monotonic() > deadline:
+                raise TransportError(f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s")
+            records += source.poll(_BATCH_MAX, 0.1)
+        return sorted(records, key=lambda record: record[:3])
+    finally:
+        source.close()
+
+
+def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
+    (topic, number), (at, low) = next(iter(missing.items()))
+    more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
+    return CursorExpiredError(
+        f"retention has removed the records from {at} to {low} of {topic}:{number}{more}: "
+        "start from a newer cursor or from the start of what is kept, or raise retention.ms",
+        missing=missing,
+    )

@@ -1,0 +1,233 @@
+"""The topics of a stream on a Kafka cluster: seen, created, checked.
+
+Rules:
+
+1. A missing topic is created with the time of appending as timestamps, deletion (never compaction), and explicit
+   retention, replication and message size, whatever the broker's defaults are.
+2. A topic that exists is never changed. Settings that cannot carry the stream are a TopicError.
+3. Whoever asks gets an answer within the connect timeout: the topics, or an error that says why not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub re-exports without __all__
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from cardinal.errors import RefusedError, TopicError
+
+from .errors import Reasons, bad_setting, kafka_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition
+
+    from .settings import KafkaSettings
+
+_Answer = TypeVar("_Answer")
+
+_SLICE: Final = 1.0
+_REPLICATION_MAX: Final = 3
+_MIN_MESSAGE_BYTES: Final = 1_000
+_SETTLE_SECONDS: Final = 0.02
+# What a broker says of a partition whose leader it does not know yet: right after a topic's creation, after a restart
+_SETTLING: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._TRANSPORT,  # noqa: SLF001 - public code with a private name
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as it is: its partition count and the size of the largest message that it takes."""
+
+    name: str
+    partitions: int
+    max_message_bytes: int
+
+
+class TopicAdmin:
+    """Questions and orders about topics, each answered within ``settings.connect_timeout`` seconds."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self.reasons = Reasons(settings.address)
+        # The client is kept: a temporary one would be collected in the middle of a call.
+        try:
+            config: dict[str, Any] = {**settings.client(), "error_cb": self.reasons}
+            self._client = AdminClient(config)
+        except KafkaException as error:
+            raise bad_setting(error) from None
+
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """The number of partitions of every one of these topics that exists and has leaders."""
+        topics = self._metadata().topics
+        return {
+            name: len(topics[name].partitions)
+            for name in names
+            if name in topics and topics[name].error is None and topics[name].partitions
+        }
+
+    def ensure(self, names: Sequence[str]) -> dict[str, TopicInfo]:
+        """Create what is missing, check what is there.
+
+        Raises:
+            TopicError: a topic cannot be created, or cannot carry the stream.
+            UnreachableError, RefusedError: the broker is away or says no.
+
+        """
+        metadata = self._metadata()
+        missing = [name for name in names if name not in metadata.topics]
+        if missing:
+            self._create(missing, brokers=len(metadata.brokers))
+        counts = self._wait_until_there(names)
+        limits = {name: _usable(name, self._config(name), self._settings.max_message_bytes) for name in names}
+        return {name: TopicInfo(name, counts[name], limits[name]) for name in names}
+
+    def ends(self, partitions: Sequence[Partition], *, committed: bool = True) -> dict[Partition, int]:
+        """The offset after the last record of each partition: the last readable one, or the last one at all."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(partitions, OffsetSpec.latest(), isolation_level=level)  # type: ignore[no-untyped-call] # their code
+
+    def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The lowest retained offset of each partition."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call] # their code
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _metadata(self) -> Any:  # noqa: ANN401 - confluent-kafka's ClusterMetadata
+        """The cluster as it is now; asked in slices, so that a refusal is told at once."""
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self.reasons.unreachable(self._settings.connect_timeout)
+            try:
+                return self._client.list_topics(timeout=min(_SLICE, left))
+            except KafkaException as error:
+                inner = kafka_error(error)
+                self._client.poll(0)
+                if refusal := self.reasons.refusal():
+                    raise refusal from None
+                if not inner.retriable() and inner.code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):  # noqa: SLF001 - public codes with private names
+                    raise self.reasons.map(inner, "while asking for its topics") from None
+
+    def _create(self, names: Sequence[str], *, brokers: int) -> None:
+        settings = self._settings
+        config = {
+            "message.timestamp.type": "LogAppendTime",
+            "cleanup.policy": "delete",
+            "retention.ms": str(settings.retention_ms),
+            "retention.bytes": "-1",
+            "max.message.bytes": str(settings.max_message_bytes),
+        }
+        new = [
+            NewTopic(
+                name,
+                settings.partitions or 2 * brokers,
+                settings.replication or min(brokers, _REPLICATION_MAX),
+                config=config,
+            )
+            for name in names
+        ]
+        answers = self._client.create_topics(new, request_timeout=settings.connect_timeout)
+        for name, answer in answers.items():
+            try:
+                answer.result(settings.connect_timeout)
+            except KafkaException as error:
+                inner = kafka_error(error)
+                if inner.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    continue  # another producer of the stream started at the same moment
+                if inner.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):  # noqa: SLF001 - public code
+                    raise self.reasons.map(inner, f"while creating the topic {name}") from None
+                raise TopicError(f"the topic {name} cannot be created: {inner.str()}", topic=name) from None
+
+    def _wait_until_there(self, names: Sequence[str]) -> dict[str, int]:
+        """Right after its creation a topic may show no partitions: ask until it does."""
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while True:
+            counts = self.partition_counts(names)
+            absent = [name for name in names if name not in counts]
+            if not absent:
+                return counts
+            if time.monotonic() > deadline:
+                raise TopicError(
+                    f"the topic {absent[0]} has no partitions that can be used; look at the brokers", topic=absent[0]
+                )
+            time.sleep(_SETTLE_SECONDS)
+
+    def _config(self, name: str) -> dict[str, str | None]:
+        def ask() -> dict[str, str | None]:
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            answers = self._client.describe_configs([resource], request_timeout=self._settings.connect_timeout)
+            entries = answers[resource].result(self._settings.connect_timeout)
+            return {entry.name: entry.value for entry in entries.values()}
+
+        try:
+            return self._patiently(ask, f"while reading the settings of {name}")
+        except RefusedError:
+            return {}  # the permission to write to a topic does not include the one to read its settings
+
+    def _offsets(
+        self,
+        partitions: Sequence[Partition],
+        spec: Any,  # noqa: ANN401 - an OffsetSpec
+        **options: Any,  # noqa: ANN401 - passed through
+    ) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+
+        def ask() -> dict[Partition, int]:
+            answers = self._client.list_offsets(asked, request_timeout=self._settings.connect_timeout, **options)
+            return {
+                (found.topic, found.partition): answer.result(self._settings.connect_timeout).offset
+                for found, answer in answers.items()
+            }
+
+        return self._patiently(ask, "while asking where its partitions end")
+
+    def _patiently(self, ask: Callable[[], _Answer], doing: str) -> _Answer:
+        """Ask again while the broker does not know its partitions' leaders yet."""
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                inner = kafka_error(error)
+                self._client.poll(0)
+                if time.monotonic() > deadline or inner.code() not in _SETTLING:
+                    raise self.reasons.map(inner, doing) from None
+                time.sleep(_SETTLE_SECONDS)
+            except TimeoutError:
+                raise self.reasons.unreachable(self._settings.connect_timeout) from None
+
+
+def _usable(name: str, config: Mapping[str, str | None], default_limit: int) -> int:
+    """The size of the largest message that a topic with this configuration takes, if it can carry the stream."""
+    if "compact" in (config.get("cleanup.policy") or ""):
+        raise TopicError(
+            f"the topic {name} is compacted, which would remove messages of a block: set cleanup.policy=delete on it",
+            topic=name,
+        )
+    limit = int(config.get("max.message.bytes") or default_limit)
+    if limit < _MIN_MESSAGE_BYTES:
+        raise TopicError(
+            f"the topic {name} takes messages of {limit} bytes only: raise its max.message.bytes", topic=name
+        )
+    return limit

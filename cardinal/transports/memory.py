@@ -1,0 +1,75 @@
+"""``memory://name``: a broker inside this process, found by its name.
+
+The broker itself is :class:`cardinal.testing.MemoryBroker`, for tests; here is only the directory that lets a URL
+name one, because a room below cannot import the one that it is in.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakValueDictionary
+
+from cardinal.errors import ConfigurationError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import Sink, Source
+    from .url import Topics, TransportUrl
+
+
+class InProcessBroker(Protocol):
+    """What stands behind a name."""
+
+    def sink(self, app: Topics, *, producer_id: str) -> Sink:
+        """A sink for the application's topics, which are created."""
+        ...
+
+    def source(self, topics: Sequence[str], *, wait: float = 0.0) -> Source:
+        """A source of these topics."""
+        ...
+
+
+class _Directory:
+    """Names of brokers. It keeps none alive: a name ends with its broker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._brokers: WeakValueDictionary[str, InProcessBroker] = WeakValueDictionary()
+
+    def enter(self, name: str, broker: InProcessBroker) -> None:
+        with self._lock:
+            if name in self._brokers:
+                raise ConfigurationError(f"there is a memory broker {name!r} already: choose another name")
+            self._brokers[name] = broker
+
+    def leave(self, name: str, broker: InProcessBroker) -> None:
+        with self._lock:
+            if self._brokers.get(name) is broker:
+                del self._brokers[name]
+
+    def find(self, name: str) -> InProcessBroker:
+        with self._lock:
+            broker = self._brokers.get(name)
+        if broker is None:
+            raise UnreachableError(
+                f"there is no memory broker {name!r} in this process: make a cardinal.testing.MemoryBroker({name!r})",
+                address=name,
+            )
+        return broker
+
+
+# The one place of the process where names of in-process brokers are kept: a URL has no other way to reach an object.
+DIRECTORY: Final = _Directory()
+
+
+def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> Sink:
+    """A sink of the broker that the URL names."""
+    return DIRECTORY.find(url.address).sink(app, producer_id=producer_id)
+
+
+def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> Source:
+    """A source of the broker that the URL names."""
+    del app
+    return DIRECTORY.find(url.address).source(topics, wait=wait)

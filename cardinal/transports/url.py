@@ -1,0 +1,224 @@
+"""Transport URLs: what they say, and which transport they open.
+
+Forms::
+
+    kafka://user:password@host:port,host:port?tls=1&sasl.mechanism=SCRAM-SHA-512&compression.codec=lz4
+    memory://name
+
+Rules:
+
+1. A URL is taken apart here and nowhere else. What an option means is the transport's business.
+2. Credentials are held apart from everything that is printed: neither ``str`` nor ``repr`` nor an error shows them.
+3. A scheme opens the module that the table names, imported at that moment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from cardinal.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .base import Sink, Source
+
+_TRANSPORTS: Final = MappingProxyType({"kafka": "cardinal.transports.kafka", "memory": "cardinal.transports.memory"})
+_FORMS: Final = MappingProxyType({"kafka": "kafka://host:port", "memory": "memory://name"})
+_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092})
+_PORT_MAX: Final = 65535
+_SECRET: Final = re.compile(r"password|secret|token|\.pem|\.key$|oauthbearer\.config", re.IGNORECASE)
+_MASK: Final = "***"
+
+
+class Topics(Protocol):
+    """What a transport needs to know of an application: the names of its topics."""
+
+    @property
+    def default_topic(self) -> str:
+        """Where Batches, pings and Reorg announcements go."""
+        ...
+
+    @property
+    def all_topics(self) -> Sequence[str]:
+        """Every topic of the stream, the default topic among them."""
+        ...
+
+
+class Transport(Protocol):
+    """What the module of a scheme offers."""
+
+    def open_sink(self, url: TransportUrl, app: Topics, *, producer_id: str) -> Sink:
+        """A sink for the application's topics."""
+        ...
+
+    def open_source(self, url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> Source:
+        """A source of these topics, that waits so many seconds for them to exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TransportUrl:
+    """A transport URL in parts.
+
+    Attributes:
+        scheme: ``kafka``, ``memory``.
+        hosts: ``host:port`` of every server; a memory broker's name.
+        user, password: decoded; None where the URL has none.
+        options: the query, in order. Names and meanings are the transport's.
+
+    """
+
+    scheme: str
+    hosts: tuple[str, ...]
+    user: str | None = None
+    password: str | None = field(default=None)
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def address(self) -> str:
+        """The servers, without credentials: what an error may name."""
+        return ",".join(self.hosts)
+
+    def __str__(self) -> str:
+        """The URL with every secret masked."""
+        who = f"{_MASK}@" if self.user is not None or self.password is not None else ""
+        shown = {name: _MASK if _SECRET.search(name) else value for name, value in self.options.items()}
+        query = f"?{urlencode(shown, safe='*/:,')}" if shown else ""
+        return f"{self.scheme}://{who}{self.address}{query}"
+
+    def __repr__(self) -> str:
+        """The masked URL."""
+        return f"TransportUrl({str(self)!r})"
+
+
+def parse_url(url: str | TransportUrl) -> TransportUrl:
+    """Take a transport URL apart.
+
+    Raises:
+        ConfigurationError: an unknown scheme, no host, a port that is none, an option given twice. The sentence
+            shows the form to use and never the URL itself, which may hold a password.
+
+    """
+    if isinstance(url, TransportUrl):
+        return url
+    scheme, separator, _ = url.partition("://")
+    scheme = scheme.lower()
+    if not separator:
+        raise ConfigurationError(f"a transport URL begins with a scheme: write {_all_forms()}", setting="url")
+    if scheme not in _TRANSPORTS:
+        raise ConfigurationError(f"no transport is called {_safe_name(scheme)!r}: write {_all_forms()}", setting="url")
+    form = _FORMS[scheme]
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise ConfigurationError(
+            f"this {scheme} URL cannot be read: write {form}?option=value&option=value", setting="url"
+        ) from None
+    if parts.path.strip("/") or parts.fragment:
+        raise ConfigurationError(
+            f"a {scheme} URL has nothing after its hosts but options (topics come from the application): write {form}",
+            setting="url",
+        )
+    who, _, where = parts.netloc.rpartition("@")
+    user, has_password, password = who.partition(":")
+    return TransportUrl(
+        scheme,
+        _hosts(scheme, where),
+        unquote(user) if user else None,
+        unquote(password) if has_password else None,
+        _options(scheme, options),
+    )
+
+
+def _all_forms() -> str:
+    return " or ".join(_FORMS.values())
+
+
+def _safe_name(scheme: str) -> str:
+    # What stands before :// could be a pasted secret as well; only what looks like a scheme is repeated.
+    return scheme if re.fullmatch(r"[a-z][a-z0-9+.-]{0,15}", scheme) else "…"
+
+
+def _hosts(scheme: str, text: str) -> tuple[str, ...]:
+    hosts = tuple(_host(scheme, host) for host in text.split(",") if host)
+    if not hosts:
+        raise ConfigurationError(f"this {scheme} URL names no host: write {_FORMS[scheme]}", setting="url")
+    return hosts
+
+
+def _host(scheme: str, text: str) -> str:
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None:
+        return text
+    # An IPv6 address stands in brackets, so that its colons are not taken for the port's.
+    match = re.fullmatch(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/?#\s]+)(?::(?P<port>.*))?", text)
+    if match is None:
+        raise ConfigurationError(f"{text!r} is no host: write {_FORMS[scheme]}", setting="url")
+    port = match["port"]
+    if port is None:
+        return f"{match['name']}:{default}"
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+        raise ConfigurationError(
+            f"{port!r} is no port of {match['name']}: write a number from 1 to {_PORT_MAX}, as in {_FORMS[scheme]}",
+            setting="url",
+        )
+    return f"{match['name']}:{int(port)}"
+
+
+def _options(scheme: str, pairs: list[tuple[str, str]]) -> Mapping[str, str]:
+    options: dict[str, str] = {}
+    for name, value in pairs:
+        if name in options:
+            raise ConfigurationError(f"this {scheme} URL gives the option {name!r} twice", setting=name)
+        options[name] = value
+    return MappingProxyType(options)
+
+
+def _transport(url: TransportUrl) -> Transport:
+    module: Any = importlib.import_module(_TRANSPORTS[url.scheme])
+    return cast("Transport", module)
+
+
+def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink:
+    """Open the producing side of a stream.
+
+    Arguments:
+        url: see the module's text.
+        app: the application whose topics are written; missing topics are created.
+        producer_id: the configured id of the producer, put on every record.
+
+    Raises:
+        ConfigurationError: the URL or an option cannot work.
+        UnreachableError, RefusedError, TopicError: the server is away, says no, or has topics that cannot carry this.
+
+    """
+    parsed = parse_url(url)
+    return _transport(parsed).open_sink(parsed, app, producer_id=producer_id)
+
+
+def open_source(
+    url: str | TransportUrl, app: Topics, *, topics: Sequence[str] | None = None, wait: float = 0.0
+) -> Source:
+    """Open the consuming side of a stream.
+
+    Arguments:
+        url: see the module's text.
+        app: the application whose topics are read.
+        topics: only these of them; default all.
+        wait: seconds to wait for topics that do not exist yet.
+
+    Raises:
+        ConfigurationError: the URL or an option cannot work.
+        UnreachableError, RefusedError, TopicError: the server is away, says no, or has no such topic.
+
+    """
+    parsed = parse_url(url)
+    chosen = tuple(app.all_topics if topics is None else topics)
+    return _transport(parsed).open_source(parsed, app, topics=chosen, wait=wait)
