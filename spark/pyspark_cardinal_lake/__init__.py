@@ -1,0 +1,49 @@
+"""``format("cardinal_lake")`` for every Spark session of this Python: PySpark finds ``DefaultSource`` by itself.
+
+Nothing but PySpark is imported here. Spark imports every ``pyspark_*`` package of a machine when it looks for a
+format, and one that cannot be imported hides all others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamArrowWriter
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The lake: a streaming sink for the rows of ``table=raw``, and a batch reader of its tables.
+
+    Options of both: ``path``; ``storage.*``, the settings of an object store. Of the sink: ``integers`` (string,
+    decimal or binary). Of the reader: ``table``, ``fromBlock``, ``toBlock``, ``columns``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "cardinal_lake"
+
+    def schema(self) -> StructType:
+        """The columns of the table to be read."""
+        from cardinal_spark.lake.reader import read_schema  # noqa: PLC0415 - see the module's docstring
+
+        return read_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader of one table."""
+        from cardinal_spark.lake.reader import LakeReader  # noqa: PLC0415 - see the module's docstring
+
+        return LakeReader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, FBT001 - Spark's names
+        """The sink of a streaming query in append mode."""
+        from cardinal_spark.lake.writer import LakeWriter  # noqa: PLC0415 - see the module's docstring
+
+        del overwrite
+        return LakeWriter(self.options, schema)

@@ -1,0 +1,10 @@
+"""The lake: Delta tables that follow the chain, written by Spark, read by anything that reads Arrow.
+
+``read`` and ``scan`` give Arrow tables without Spark; ``last_committed`` says where a stream goes on.
+"""
+
+from __future__ import annotations
+
+from .query import LastCommitted, Snapshot, last_committed, read, scan
+
+__all__ = ["LastCommitted", "Snapshot", "last_committed", "read", "scan"]

@@ -1,0 +1,311 @@
+"""The driver's commit of one batch: typed tables, payload, events, canonical, each one Delta transaction.
+
+How a batch arrives exactly once, whatever is killed:
+
+1. Every transaction carries (lineage, last seq). A table whose transaction is at or beyond the batch's last seq is
+   left alone, so a replay goes on where the killed driver stopped.
+2. ``canonical`` comes last, and its commit names the version of every other table. Readers start from it: what was
+   committed before a kill and is not yet named is invisible.
+3. A table that moved between the tasks' reading and the commit was moved by a second driver: nothing is committed.
+   delta-rs refuses a second transaction of one application id from the same version, so a late commit of a driver
+   that was thought dead cannot slip in either.
+4. The first batch of a checkpoint removes from the appended tables what lies beyond ``events``. It was written under
+   a checkpoint that is gone and no reader has seen it. After that every seq is in a table once.
+5. ``canonical`` may lie behind ``events``; the rows between are read from there.
+
+Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.dataset as pads
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError
+
+from cardinal.errors import LakeError
+from cardinal_spark.rows import AppSpec
+
+from .decode import NONE, TaskResult
+from .ledger import (
+    EventRow,
+    event_rows,
+    events_table,
+    in_order,
+    last_changes,
+    need_lineage,
+    need_next,
+    need_same,
+)
+from .parts import Part, PartWriter
+from .place import Place, mapped
+from .state import LakeState, read_state
+from .tables import CANONICAL, CANONICAL_SCHEMA, CHANGE_FEED, EVENTS, EVENTS_SCHEMA, LOG_SETTINGS, app_id, bucket
+from .typed import append_schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+_COLLISIONS: Final = 10
+"""How often a MERGE that met a compaction is tried again."""
+
+_TIDY_EVERY: Final = 64
+"""Commits of ``canonical`` after which the driver joins the newest partition's small files."""
+
+
+def _nothing(table: str) -> None:
+    del table
+
+
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """Commits batches into the lake at ``place``.
+
+    Attributes:
+        place: the lake.
+        integers: how 256-bit values are kept; fixed when the lake is created.
+        on_commit: called with a table's name after each of its transactions.
+
+    """
+
+    place: Place
+    integers: str = "string"
+    on_commit: Callable[[str], None] = _nothing
+
+    def commit(self, results: Iterable[TaskResult], *, fresh: bool) -> LakeState | None:
+        """Commit what the tasks of one batch wrote; the lake's state afterwards, None for a batch without rows.
+
+        ``fresh``: the batch is the first of its checkpoint. Raises LakeDivergedError where the lake holds other
+        blocks or another lineage, LakeError where rows are missing or a second driver writes.
+        """
+        done = [result for result in results if result.ledger]
+        ledger = in_order(row for result in done for row in result.ledger)
+        if not ledger:
+            return None
+        apps = {result.app for result in done}
+        if len(apps) > 1:
+            raise LakeError(f"a batch mixes the applications {' and '.join(sorted(apps))}: one query, one stream")
+        if any(result.fresh is not fresh for result in done):
+            raise LakeError(
+                "tasks and driver disagree on whether this is a checkpoint's first batch; restart the query"
+            )
+        batch = _Batch(self, apps.pop(), ledger, done)
+        with mapped(f"commit to the lake {self.place.root}"):
+            return batch.run(fresh=fresh)
+
+
+class _Batch:
+    """One batch on its way into the tables."""
+
+    def __init__(self, committer: Committer, app: str, ledger: list[EventRow], results: list[TaskResult]) -> None:
+        self._place = committer.place
+        self._integers = committer.integers
+        self._on_commit = committer.on_commit
+        self._app = app
+        self._lineage = ledger[0].lineage
+        self._id = app_id(self._lineage)
+        self._ledger = ledger
+        self._last = ledger[-1].seq
+        self._results = results
+        self._versions: dict[str, int] = {}
+
+    def run(self, *, fresh: bool) -> LakeState:
+        schemas = append_schemas(AppSpec.parse(self._app), self._integers)
+        events = self._events()
+        held = self._seq(events)
+        new = [row for row in self._ledger if row.seq > held]
+        need_next(self._place.root, held or None, new)
+        self._need_base(EVENTS, held)
+        for table, schema in schemas.items():
+            self._append(table, self._table(table, schema), held, fresh=fresh)
+        self._append_events(events, new)
+        return self._merge_canonical(events)
+
+    # --- events first in judgement, later in writing ---------------------------------------------------------
+
+    def _events(self) -> DeltaTable:
+        """The events table, once its content agrees with the batch."""
+        events = self._table(EVENTS, EVENTS_SCHEMA)
+        held = self._seq(events)
+        if held == NONE:  # empty, or another lineage's
+            need_lineage(self._place.root, any_lineage(events), self._ledger)
+        again = [row for row in self._ledger if row.seq <= held]
+        if again:
+            need_same(self._read_events(events, again[0].seq, again[-1].seq), again)
+        return events
+
+    def _append_events(self, events: DeltaTable, new: Sequence[EventRow]) -> None:
+        if new:
+            writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
+            writer.write(events_table(new))
+            self._add(EVENTS, events, writer.close())
+        self._note(EVENTS, events)
+
+    @staticmethod
+    def _read_events(events: DeltaTable, low: int, high: int) -> list[EventRow]:
+        seq = pads.field("seq")
+        return event_rows(events.to_pyarrow_dataset().to_table(filter=(seq >= low) & (seq <= high)))
+
+    # --- tables that tasks wrote -----------------------------------------------------------------------------
+
+    def _append(self, name: str, table: DeltaTable, held: int, *, fresh: bool) -> None:
+        reached = self._seq(table)
+        self._need_base(name, reached)
+        if fresh and reached > held:
+            table = self._cut(name, table, held)
+            reached = held
+        if reached < self._last:
+            self._add(name, table, [part for result in self._results for part in result.parts if part.table == name])
+        self._note(name, table)
+
+    def _need_base(self, name: str, reached: int) -> None:
+        base = {result.base.get(name, NONE) for result in self._results}
+        if base != {reached}:
+            raise LakeError(
+                f"{name} went from seq {min(base)} to {reached} while the batch was written: "
+                "another query writes to this lake; stop one of them"
+            )
+
+    def _cut(self, name: str, table: DeltaTable, held: int) -> DeltaTable:
+        """Remove the rows beyond ``held`` and set the table's transaction back to it."""
+        mark = CommitProperties(app_transactions=[Transaction(self._id, held)])
+        table.delete(f"_seq > {held}", commit_properties=mark)
+        table = self._place.open(name)
+        if self._seq(table) != held:  # a delete that meets no row commits nothing
+            table.create_write_transaction([], "append", table.schema(), commit_properties=mark)
+            table = self._place.open(name)
+        self._on_commit(name)
+        return table
+
+    def _add(self, name: str, table: DeltaTable, parts: Sequence[Part]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            table.create_write_transaction(
+                [part.action(now_ms) for part in parts],
+                "append",
+                table.schema(),
+                commit_properties=CommitProperties(app_transactions=[Transaction(self._id, self._last)]),
+            )
+        except CommitFailedError as error:
+            raise _second_driver(name) from error
+        self._on_commit(name)
+
+    # --- canonical -------------------------------------------------------------------------------------------
+
+    def _merge_canonical(self, events: DeltaTable) -> LakeState:
+        table = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"], CHANGE_FEED)
+        reached = self._seq(table)
+        if reached >= self._last:
+            return read_state(self._place)
+        rows = [row for row in self._ledger if row.seq > reached]
+        if rows[0].seq > reached + 1:
+            rows = self._read_events(events, reached + 1, rows[0].seq - 1) + rows
+        head = rows[-1]
+        state = LakeState(self._lineage, self._app, self._last, head.number, head.hash, dict(self._versions))
+        for _ in range(_COLLISIONS):
+            try:
+                merge(table, last_changes(rows), state)
+                break
+            except CommitFailedError as error:
+                table = self._place.open(CANONICAL)
+                if self._seq(table) != reached:
+                    raise _second_driver(CANONICAL) from error
+        else:
+            raise LakeError(f"canonical was changed by others {_COLLISIONS} times in a row; is a compaction looping?")
+        self._on_commit(CANONICAL)
+        self._tidy(table, head.number)
+        return state
+
+    def _tidy(self, table: DeltaTable, number: int) -> None:
+        """Join the small files of the partition that grows. The driver is its only writer, so nothing collides."""
+        here = [("bucket", "=", str(bucket(number)))]
+        if table.version() % _TIDY_EVERY == 0 and len(table.file_uris(here)) > 1:
+            with contextlib.suppress(CommitFailedError):  # the batch is in; tidying can wait for the next time
+                table.optimize.compact(partition_filters=here)
+
+    # --- small things ----------------------------------------------------------------------------------------
+
+    def _table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> DeltaTable:
+        table = self._place.find(name)
+        if table is None:
+            table = self._place.create(name, schema, list(partition_by), {**LOG_SETTINGS, **(settings or {})})
+        need_schema(name, table, schema)
+        return table
+
+    def _seq(self, table: DeltaTable) -> int:
+        version = table.transaction_version(self._id)
+        return NONE if version is None else int(version)
+
+    def _note(self, name: str, table: DeltaTable) -> None:
+        table.update_incremental()
+        self._versions[name] = table.version()
+
+
+def merge(table: DeltaTable, changes: pa.Table, state: LakeState) -> None:
+    """Bring ``canonical`` to ``state``: removed heights go, added ones are set.
+
+    The predicate names the range of heights and partitions, so that files outside are neither read nor rewritten.
+    """
+    numbers = changes.column("number").to_pylist()
+    low, high = min(numbers), max(numbers)
+    within = (
+        f"t.bucket = s.bucket AND t.number = s.number AND t.bucket >= {bucket(low)} AND t.bucket <= {bucket(high)} "
+        f"AND t.number >= {low} AND t.number <= {high}"
+    )
+    before = table.version()
+    (
+        table.merge(
+            changes, within, source_alias="s", target_alias="t", commit_properties=state.properties(with_seq=True)
+        )
+        .when_matched_delete("s.change = -1")
+        .when_matched_update({"hash": "s.hash", "seq": "s.seq"}, predicate="s.change = 1")
+        .when_not_matched_insert(
+            {name: f"s.{name}" for name in CANONICAL_SCHEMA.names},
+            predicate="s.change = 1",
+        )
+        .execute()
+    )
+    if table.version() == before:  # a merge that changes no row commits nothing, and the seq would be lost
+        table.create_write_transaction(
+            [], "append", table.schema(), ["bucket"], commit_properties=state.properties(with_seq=True)
+        )
+
+
+def any_lineage(events: DeltaTable) -> str | None:
+    """The lineage of the ledger, None while it is empty."""
+    for batch in events.to_pyarrow_dataset().to_batches(columns=["lineage"]):
+        if batch.num_rows:
+            return str(batch.column(0)[0].as_py())
+    return None
+
+
+def need_schema(name: str, table: DeltaTable, schema: pa.Schema) -> None:
+    """Add columns that the table does not have yet; LakeError where a column has another type."""
+    held = {field.name: field for field in table.schema().fields}
+    due = {field.name: field for field in type(table.schema()).from_arrow(schema).fields}
+    for column, field in due.items():
+        if column in held and held[column].type != field.type:
+            raise LakeError(
+                f"column {column} of {name} is {held[column].type} and not {field.type}: "
+                "how 256-bit values are kept (integers) is fixed when a lake is created"
+            )
+    missing = [field for column, field in due.items() if column not in held]
+    if missing:
+        table.alter.add_columns(missing)
+
+
+def _second_driver(name: str) -> LakeError:
+    return LakeError(f"another query committed to {name} at the same time: one lake, one query; stop one of them")

@@ -1,0 +1,185 @@
+"""A task's work: raw rows in, Parquet files and the ledger's rows out. Nothing is committed here.
+
+Rules:
+
+1. Only added blocks are decoded; a removed block changes ``events`` and ``canonical`` and nothing else.
+2. Rows up to a table's last transaction are left out, so that a replayed batch writes what is missing and no more
+   (spark facts, rule 9). A task reads these versions once, before its first row, and hands them to the driver,
+   which refuses to commit if they have moved.
+3. The first batch of a checkpoint trusts only ``events``: what lies beyond it in a table was written under a
+   checkpoint that is gone, may be other blocks, and is written again (the driver removes the old rows).
+4. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cardinal.errors import LakeError
+from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row_payload
+
+from .ledger import EventRow
+from .parts import Part, PartWriter
+from .tables import EVENTS, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id
+from .typed import append_schemas, frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cardinal.protocols.streams.payload import Payload
+
+    from .place import Place
+
+_CHUNK_BYTES: Final = 8 << 20
+_CHUNK_BLOCKS: Final = 1024
+
+NONE: Final = 0
+"""The version of a table without a transaction: below every seq."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task hands to the driver.
+
+    Attributes:
+        app: the application's specification, empty where the task saw no row.
+        fresh: whether the task took its batch for the first of a checkpoint.
+        base: table to the last seq that the task found committed.
+        ledger: the rows of ``events``, of every raw row.
+        parts: the files that it wrote.
+
+    """
+
+    app: str = ""
+    fresh: bool = False
+    base: Mapping[str, int] = field(default_factory=dict)
+    ledger: tuple[EventRow, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+
+def committed(place: Place, table: str, lineage: str) -> int:
+    """The last seq that a table holds of a lineage, 0 where there is none."""
+    found = place.find(table)
+    version = None if found is None else found.transaction_version(app_id(lineage))
+    return NONE if version is None else version
+
+
+def write_task(batches: Iterable[pa.RecordBatch], place: Place, integers: str, *, fresh: bool) -> TaskResult:
+    """Write the files of one task of a batch.
+
+    ``integers`` says how 256-bit values are kept, ``fresh`` that the batch is the first of its checkpoint.
+    Raises LakeError where rows are not those of ``table=raw`` or a block does not decode.
+    """
+    task: _Task | None = None
+    for batch in batches:
+        for row in raw_rows(_checked(batch)):
+            if task is None:
+                task = _Task(place, row, integers, fresh=fresh)
+            task.take(row)
+    return TaskResult(fresh=fresh) if task is None else task.finish()
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    missing = [name for name in RAW_ARROW.names if name not in batch.schema.names]
+    if missing:
+        raise LakeError(f"cardinal_lake takes the rows of table=raw; these lack {', '.join(missing)}")
+    return batch
+
+
+class _Task:
+    """The state of one task: the versions it started from, the blocks that wait, the open files."""
+
+    def __init__(self, place: Place, first: RawRow, integers: str, *, fresh: bool) -> None:
+        self._app = first.app
+        self._spec = AppSpec.parse(first.app)
+        self._integers = integers
+        self._fresh = fresh
+        schemas = append_schemas(self._spec, integers)
+        self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
+        self._schemas = schemas
+        self._base = {table: committed(place, table, first.lineage) for table in (*schemas, EVENTS)}
+        # a first batch trusts events alone; later ones each table's own transaction
+        self._skip = {table: self._base[EVENTS if fresh else table] for table in schemas}
+        self._ledger: list[EventRow] = []
+        self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
+        self._bytes = 0
+
+    def take(self, row: RawRow) -> None:
+        if row.app != self._app:
+            raise LakeError(f"a batch mixes the applications {self._app} and {row.app}: one query, one stream")
+        self._ledger.append(EventRow.of(row))
+        if row.change != ADDED or row.seq <= min(self._skip.values()):
+            return
+        if row.hash in self._waiting:  # left and came back within the chunk: frames tells blocks apart by hash
+            self._flush()
+        self._waiting[row.hash] = (row, row_payload(row))
+        self._bytes += len(row.content)
+        if self._bytes >= _CHUNK_BYTES or len(self._waiting) >= _CHUNK_BLOCKS:
+            self._flush()
+
+    def finish(self) -> TaskResult:
+        self._flush()
+        parts = tuple(part for writer in self._writers.values() for part in writer.close())
+        return TaskResult(self._app, self._fresh, self._base, tuple(self._ledger), parts)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = [row for row, _ in self._waiting.values()]
+        payloads = [payload for _, payload in self._waiting.values()]
+        keys = key_columns(rows)
+        tables = {PAYLOAD: payload_rows(payloads, keys), **frames(self._spec, payloads, keys, self._integers)}
+        for table, writer in self._writers.items():
+            found = tables[table]
+            skip = self._skip[table]
+            if rows[0].seq <= skip:
+                found = found.filter(pc.greater(found.column("_seq"), skip))
+            writer.write(found.cast(self._schemas[table]))
+        self._waiting.clear()
+        self._bytes = 0
+
+
+def key_columns(rows: Iterable[RawRow]) -> pa.Table:
+    """The key columns of typed and payload rows, one row per block."""
+    values = [(row.seq, row.number, row.hash, row.block_time, row.published_at) for row in rows]
+    return pa.table([list(column) for column in zip(*values, strict=True)], schema=KEYS)
+
+
+def payload_rows(payloads: Iterable[Payload], keys: pa.Table) -> pa.Table:
+    """The rows of ``payload``: every delete and every update of every block; row i of ``keys`` is block i's."""
+    paths: list[bytes] = []
+    values: list[bytes | None] = []
+    block: list[int] = []
+    for index, payload in enumerate(payloads):
+        updates: Any = payload.updates
+        deletes = sorted(path.encode("utf-8", "surrogateescape") for path in payload.deletes)
+        paths += deletes
+        values += [None] * len(deletes)
+        paths += updates.raw
+        values += updates.raw.values()
+        block += [index] * (len(deletes) + len(updates.raw))
+    text, raw = path_columns(paths)
+    columns = keys.take(pa.array(block, pa.int64())).columns
+    return pa.table([*columns, text, raw, pa.array(values, pa.binary())], schema=PAYLOAD_SCHEMA)
+
+
+def path_columns(paths: list[bytes]) -> tuple[pa.Array, pa.Array]:
+    """Paths as text, and as bytes where they are not UTF-8."""
+    raw = pa.array(paths, pa.binary())
+    try:
+        return raw.cast(pa.string()), pa.nulls(len(paths), pa.binary())
+    except pa.ArrowInvalid:
+        texts = [_utf8(path) for path in paths]
+        rest = [path if text is None else None for path, text in zip(paths, texts, strict=True)]
+        return pa.array(texts, pa.string()), pa.array(rest, pa.binary())
+
+
+def _utf8(path: bytes) -> str | None:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,135 @@
+"""Compaction and clean-up of a lake, beside a running query.
+
+Rules:
+
+1. ``canonical`` is compacted only in partitions below the head minus twice the reorg threshold: above, MERGEs work. A
+   MERGE that still collides with a compaction is tried again by the driver, and a compaction that loses is left
+   for the next run.
+2. Appended tables are compacted when they have ``min_files`` small files.
+3. Both end with a commit to ``canonical`` that names the new versions, so that readers leave the old files before
+   ``clean`` removes them.
+4. ``clean`` removes files that no version within the retention names, orphans of killed tasks included. The
+   retention must exceed the longest query and the longest batch.
+
+No row is ever changed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+
+from cardinal.errors import ConfigurationError
+
+from .parts import TARGET_BYTES
+from .place import Place, mapped
+from .state import LakeState, read_state
+from .tables import BUCKET_SIZE, CANONICAL
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+MIN_FILES: Final = 64
+"""Small files of a table from which on it is compacted (spark facts, rule 13)."""
+
+RETENTION_HOURS: Final = 168
+"""How long files stay that the newest state no longer names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What became of one table: how many files went and how many came."""
+
+    table: str
+    removed: int
+    added: int
+
+
+def compact(place: Place, *, reorg_threshold: int = 128, min_files: int = MIN_FILES) -> list[Compaction]:
+    """Join the small files of a lake; what was done, table by table.
+
+    ``reorg_threshold``: of the stream, in blocks. Raises LakeError where there is no lake.
+    """
+    state = read_state(place)
+    done = []
+    for name in state.versions:
+        with mapped(f"compact {name} of the lake {place.root}"):
+            table = place.open(name)
+            if len(_small(table)) >= min_files:
+                done.append(_joined(name, table.optimize.compact(target_size=TARGET_BYTES)))
+    done += _compact_canonical(place, state.number - 2 * reorg_threshold)
+    if done:
+        publish(place)
+    return done
+
+
+def clean(place: Place, *, retention_hours: int = RETENTION_HOURS) -> int:
+    """Remove the files that no version within ``retention_hours`` names; how many they were.
+
+    Raises ConfigurationError for a negative retention, LakeError where there is no lake.
+    """
+    if retention_hours < 0:
+        raise ConfigurationError(f"the retention must be 0 hours or more, not {retention_hours}", setting="retention")
+    state = publish(place)
+    removed = 0
+    for name in (*state.versions, CANONICAL):
+        with mapped(f"clean {name} of the lake {place.root}"):
+            table = place.open(name)
+            removed += len(
+                table.vacuum(
+                    retention_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    full=True,
+                )
+            )
+            place.open(name).cleanup_metadata()
+    return removed
+
+
+def publish(place: Place) -> LakeState:
+    """Let ``canonical`` name the newest version of every table, without changing a row; the state afterwards.
+
+    A driver that commits at the same time wins: its own commit names versions as new as ours.
+    """
+    state = read_state(place)
+    newest = {name: place.open(name).version() for name in state.versions}
+    table = place.open(CANONICAL, state.canonical)
+    # no retry: delta-rs would put the old state behind a commit that came in between
+    properties = dataclasses.replace(state, versions=newest).properties(retries=0)
+    with (
+        contextlib.suppress(CommitFailedError),
+        mapped(f"publish the tables of the lake {place.root}", (CommitFailedError,)),
+    ):
+        table.create_write_transaction([], "append", table.schema(), ["bucket"], commit_properties=properties)
+    return read_state(place)
+
+
+def _small(table: DeltaTable) -> list[int]:
+    sizes: list[int] = pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+    return [size for size in sizes if size < TARGET_BYTES // 2]
+
+
+def _compact_canonical(place: Place, below: int) -> list[Compaction]:
+    """Compact the partitions of ``canonical`` whose heights all lie below ``below``."""
+    with mapped(f"compact canonical of the lake {place.root}", (CommitFailedError,)):
+        table = place.open(CANONICAL)
+        files = Counter(pa.table(table.get_add_actions(flatten=True)).column("partition.bucket").to_pylist())
+        old = [str(number) for number, count in files.items() if count > 1 and (number + 1) * BUCKET_SIZE <= below]
+        if not old:
+            return []
+        try:
+            metrics = table.optimize.compact(partition_filters=[("bucket", "in", old)])
+        except CommitFailedError:  # a MERGE came first; the next run finds the same files
+            return []
+        return [_joined(CANONICAL, metrics)]
+
+
+def _joined(name: str, metrics: dict[str, Any]) -> Compaction:
+    return Compaction(name, metrics["numFilesRemoved"], metrics["numFilesAdded"])

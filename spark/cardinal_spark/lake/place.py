@@ -1,0 +1,124 @@
+"""Where a lake lies: one folder or object-store prefix with a Delta table in each sub folder.
+
+Rules:
+
+1. Every file is reached through one file-system abstraction: the local one for folders, delta-rs' own object store
+   for everything else, so that data files and Delta log use the same credentials and settings.
+2. Settings of the store are options that begin with ``storage.``; they never appear in an error or a ``repr``.
+3. Exceptions of delta-rs leave this room as :class:`~cardinal.errors.LakeError`.
+
+It never writes by itself; it opens, and creates empty tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+from cardinal.errors import ConfigurationError, LakeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+STORAGE_PREFIX: Final = "storage."
+"""Options that begin so are handed to the object store without the prefix."""
+
+
+@contextlib.contextmanager
+def mapped(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn what delta-rs and the file system raise into one LakeError that says what was being done.
+
+    ``but``: exceptions that the caller handles itself.
+    """
+    try:
+        yield
+    except but:
+        raise
+    except (DeltaError, OSError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise LakeError(f"could not {what}: {lines[0]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lake's root. ``root`` is an absolute path or a URL without a slash at its end."""
+
+    root: str
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, path: str, options: Mapping[str, str] | None = None) -> Place:
+        """The lake at a path or URL; of ``options`` those that begin with ``storage.`` count.
+
+        Raises ConfigurationError for an empty path.
+        """
+        if not path:
+            raise ConfigurationError("a lake needs a path: option path or an argument", setting="path")
+        storage = {
+            name.removeprefix(STORAGE_PREFIX): value
+            for name, value in (options or {}).items()
+            if name.startswith(STORAGE_PREFIX)
+        }
+        if "://" in path and not path.startswith("file://"):
+            return cls(path.rstrip("/"), storage)
+        if path.startswith("file:"):
+            path = unquote(urlsplit(path).path)
+        return cls(str(Path(path).expanduser().absolute()), storage)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the lake is a folder of this machine."""
+        return "://" not in self.root
+
+    def uri(self, table: str) -> str:
+        """The path or URL of a table."""
+        return f"{self.root}/{table}"
+
+    def files(self, table: str) -> pafs.FileSystem:
+        """The file system whose root is the table's folder. A local folder is created."""
+        if self.is_local:
+            folder = Path(self.uri(table))
+            with mapped(f"create {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+            return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
+        return pafs.PyFileSystem(DeltaStorageHandler(self.uri(table), dict(self.storage)))
+
+    def find(self, table: str, version: int | None = None) -> DeltaTable | None:
+        """The table at a version (newest where None), or None where there is no such table."""
+        with mapped(f"open the table {table} of the lake {self.root}"):
+            try:
+                return DeltaTable(self.uri(table), version=version, storage_options=dict(self.storage))
+            except TableNotFoundError:
+                return None
+
+    def open(self, table: str, version: int | None = None) -> DeltaTable:
+        """As :meth:`find`; LakeError where there is no such table."""
+        found = self.find(table, version)
+        if found is None:
+            raise LakeError(
+                f"there is no table {table} in {self.root}: is this the lake's folder, and has it been written?"
+            )
+        return found
+
+    def create(self, table: str, schema: pa.Schema, partition_by: list[str], settings: Mapping[str, str]) -> DeltaTable:
+        """The table, created empty where it is missing. Safe to repeat."""
+        with mapped(f"create the table {table} of the lake {self.root}"):
+            DeltaTable.create(
+                self.uri(table),
+                schema=schema,
+                mode="ignore",
+                partition_by=partition_by,
+                configuration=dict(settings),
+                storage_options=dict(self.storage),
+            )
+        return self.open(table)

@@ -1,0 +1,251 @@
+"""Reading a lake without Spark: Arrow tables for Python, Polars and DuckDB.
+
+Rules:
+
+1. A snapshot resolves ``canonical`` first and then exactly the table versions that its commit names. Everything
+   read through one snapshot belongs together, however far the writer has gone on meanwhile.
+2. ``current_X`` is canonical ⋈ X: the rows whose ``_seq`` canonical names. Seqs are unique in a table (see
+   ``tables``), so this is the join by hash without its duplicates.
+3. No row beyond the state's seq is shown: a killed driver may have left some that canonical does not name.
+
+It never writes. Row order is not defined; sort by ``_block_number`` and the table's own index.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from cardinal.errors import ConfigurationError, LakeError
+from cardinal.protocols.streams.types import BlockRef
+
+from .ledger import EventRow, chain_before, event_rows
+from .place import Place, mapped
+from .seqs import SeqRuns
+from .state import LakeState, find_state, read_state
+from .tables import CANONICAL, CURRENT, EVENTS, bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+DEFAULT_DEPTH: Final = 256
+"""Blocks of the chain that :func:`last_committed` returns: twice the usual reorg threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """A range of block numbers, both ends included; None is open."""
+
+    first: int | None = None
+    last: int | None = None
+
+    def on(self, column: str) -> pads.Expression | None:
+        """The range as a filter on a column; None where it is open on both ends."""
+        number = pads.field(column)
+        low = None if self.first is None else number >= self.first
+        high = None if self.last is None else number <= self.last
+        return high if low is None else low if high is None else low & high
+
+
+EVERY: Final = Heights()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A lake as it was at one commit of ``canonical``."""
+
+    place: Place
+    state: LakeState
+    _open: dict[str, pads.FileSystemDataset] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def at(cls, path: str, storage: Mapping[str, str] | None = None) -> Snapshot:
+        """The newest state of the lake at a path or URL. ``storage``: settings of the object store.
+
+        Raises LakeError where there is no lake.
+        """
+        return cls.of(Place.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()}))
+
+    @classmethod
+    def of(cls, place: Place) -> Snapshot:
+        """As :meth:`at`, for a place."""
+        return cls(place, read_state(place))
+
+    @property
+    def tables(self) -> list[str]:
+        """Every name that can be read."""
+        stored = sorted(self.state.versions)
+        return [*stored, CANONICAL, *(f"{CURRENT}{name}" for name in stored if name != EVENTS)]
+
+    def dataset(self, table: str) -> pads.Dataset:
+        """A stored table (no ``current_``) as a dataset at its version, limited to the state's seq.
+
+        For engines that push filters down. Raises LakeError for an unknown table.
+        """
+        whole = self.files(table)
+        return whole if table == CANONICAL else whole.filter(self.visible(table))
+
+    def files(self, table: str) -> pads.FileSystemDataset:
+        """The files of a stored table at its version; rows beyond :meth:`visible` may lie in them."""
+        if table not in self._open:
+            self._open[table] = self._files(table)
+        return self._open[table]
+
+    def visible(self, table: str) -> pads.Expression:
+        """The filter that leaves out what a killed driver wrote and this state does not name."""
+        return pads.field("seq" if table == EVENTS else "_seq") <= self.state.seq
+
+    def schema(self, table: str) -> pa.Schema:
+        """The columns of any table that can be read."""
+        return self.dataset(self.stored(table)).schema
+
+    def scan(self, table: str, heights: Heights = EVERY, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The rows of a table within a range of heights, batch by batch.
+
+        Raises LakeError for an unknown table, ConfigurationError for an unknown column.
+        """
+        stored = self.stored(table)
+        whole = self.dataset(stored)
+        wanted = list(columns) if columns else whole.schema.names
+        unknown = [name for name in wanted if name not in whole.schema.names]
+        if unknown:
+            raise ConfigurationError(f"{table} has no column {unknown[0]!r}", setting="columns")
+        within = heights.on(_height_column(stored))
+        if table.startswith(CURRENT):
+            needed = wanted if "_seq" in wanted else [*wanted, "_seq"]
+            found = self.current(heights).only(whole.to_batches(columns=needed, filter=within))
+            batches = (batch.select(wanted) for batch in found)
+        else:
+            batches = whole.to_batches(columns=wanted, filter=within)
+        schema = pa.schema([whole.schema.field(name) for name in wanted])
+        return pa.RecordBatchReader.from_batches(schema, self._mapped(batches, table))
+
+    def current(self, heights: Heights = EVERY) -> SeqRuns:
+        """The seqs of the chain's blocks within a range of heights."""
+        within = heights.on("number")
+        for end, compare in ((heights.first, pc.greater_equal), (heights.last, pc.less_equal)):
+            if end is not None and within is not None:
+                within &= compare(pads.field("bucket"), bucket(end))
+        with mapped(f"read canonical of the lake {self.place.root}"):
+            seqs = self.dataset(CANONICAL).to_table(columns=["seq"], filter=within).column("seq")
+        return SeqRuns.of(seqs.to_numpy())
+
+    def stored(self, table: str) -> str:
+        """The table that a name reads from. LakeError where the lake has no such name."""
+        stored = table.removeprefix(CURRENT)
+        if table not in self.tables:
+            raise LakeError(f"the lake {self.place.root} has no table {table!r}; it has {', '.join(self.tables)}")
+        return stored
+
+    def _files(self, table: str) -> pads.FileSystemDataset:
+        version = self.state.canonical if table == CANONICAL else self.state.versions.get(table)
+        if version is None:
+            self.stored(table)
+        with mapped(f"open {table} of the lake {self.place.root}"):
+            return self.place.open(table, version).to_pyarrow_dataset(filesystem=self.place.files(table))
+
+    def _mapped(self, batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
+        with mapped(f"read {table} of the lake {self.place.root}; was it vacuumed while it was read?"):
+            yield from batches
+
+
+def _height_column(table: str) -> str:
+    return "number" if table in (EVENTS, CANONICAL) else "_block_number"
+
+
+def read(
+    path: str,
+    table: str,
+    *,
+    from_block: int | None = None,
+    to_block: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """A table of the lake, or its ``current_`` view, as one Arrow table: ``polars.from_arrow`` takes it as it is.
+
+    Heights are block numbers, both ends included. Raises LakeError where there is no lake or no such table.
+    """
+    return scan(path, table, from_block=from_block, to_block=to_block, columns=columns, storage=storage).read_all()
+
+
+def scan(
+    path: str,
+    table: str,
+    *,
+    from_block: int | None = None,
+    to_block: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> pa.RecordBatchReader:
+    """As :func:`read`, batch by batch, for tables that do not fit into memory; DuckDB queries it by its name."""
+    return Snapshot.at(path, storage).scan(table, Heights(from_block, to_block), columns)
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommitted:
+    """Where a stream into this lake goes on (``restartFrom=sink``).
+
+    Attributes:
+        lineage: the lineage of the ledger.
+        app: the application's specification, JSON; empty where only events were committed before a kill.
+        seq: the ledger's last row; the stream's next row is ``seq + 1``.
+        head: the last row's block: the head of the chain at ``seq``.
+        chain: the chain's last blocks, oldest first, the head last, as rows of the ledger (number, hash, parent,
+            weight, seq).
+
+    """
+
+    lineage: str
+    app: str
+    seq: int
+    head: BlockRef
+    chain: tuple[EventRow, ...]
+
+
+def last_committed(
+    path: str, *, depth: int = DEFAULT_DEPTH, storage: Mapping[str, str] | None = None
+) -> LastCommitted | None:
+    """Where the ledger ends, None for a lake without rows.
+
+    This is ``events``' end, which may lie ahead of what readers see until the next batch is committed (rule 9 of
+    the Spark facts). ``depth``: how many blocks of the chain are returned at most.
+    """
+    place = Place.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()})
+    events = place.find(EVENTS)
+    if events is None:
+        return None
+    with mapped(f"read events of the lake {place.root}"):
+        rows, chain = _ledger_end(events, place, depth)
+    if not rows:
+        return None
+    state = find_state(place)
+    last = rows[-1]
+    app = "" if state is None or state.lineage != last.lineage else state.app
+    return LastCommitted(last.lineage, app, last.seq, BlockRef(last.number, last.hash), tuple(chain))
+
+
+def _ledger_end(events: DeltaTable, place: Place, depth: int) -> tuple[list[EventRow], list[EventRow]]:
+    """The ledger's last rows, as many as hold the chain's last ``depth`` blocks, and these blocks."""
+    whole = events.to_pyarrow_dataset(filesystem=place.files(EVENTS))
+    last = _newest_seq(events)
+    reach = 2 * depth
+    while True:
+        rows = event_rows(whole.to_table(filter=pads.field("seq") > last - reach))
+        chain = chain_before(rows, depth)
+        linked = len(chain) >= depth and all(a.hash == b.parent for a, b in itertools.pairwise(chain))
+        if linked or reach >= last:
+            return rows, chain
+        reach *= 4
+
+
+def _newest_seq(events: DeltaTable) -> int:
+    highest = pa.table(events.get_add_actions(flatten=True)).column("max.seq").to_pylist()
+    return max((seq for seq in highest if seq is not None), default=0)

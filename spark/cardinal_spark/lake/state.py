@@ -1,0 +1,110 @@
+"""What the lake shows: the state that the newest commit of ``canonical`` names.
+
+Rules:
+
+1. The state lies in the commit's own metadata, so that rows of ``canonical`` and versions of the other tables
+   change in one atomic step.
+2. The driver's commits carry it, and maintenance's last one. Those in between do not change what rows mean. It is
+   read from the commit's own file: a history call could answer with a commit newer than the table that was opened.
+3. It belongs to the commit that carries it: a commit that was rebased over another one must not carry any.
+
+This file never writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from deltalake import CommitProperties, Transaction
+
+from cardinal.errors import LakeError
+
+from .tables import CANONICAL, app_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .place import Place
+
+_METADATA: Final = "cardinal.state"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeState:
+    """The lake as its readers see it.
+
+    Attributes:
+        lineage: the stream's lineage.
+        app: the application's specification, JSON.
+        seq: the last row of the ledger that is visible.
+        number: height of the head.
+        hash: hash of the head, 32 bytes.
+        versions: table to the Delta version that belongs to this state.
+        canonical: version of ``canonical`` itself, None until it is committed.
+
+    """
+
+    lineage: str
+    app: str
+    seq: int
+    number: int
+    hash: bytes
+    versions: Mapping[str, int]
+    canonical: int | None = None
+
+    def properties(self, *, with_seq: bool = False, retries: int | None = None) -> CommitProperties:
+        """Commit properties that carry this state; with the transaction's seq where the commit reaches it."""
+        text = json.dumps(
+            {
+                "lineage": self.lineage,
+                "app": self.app,
+                "seq": self.seq,
+                "number": self.number,
+                "hash": self.hash.hex(),
+                "versions": dict(self.versions),
+            },
+            sort_keys=True,
+        )
+        transactions = [Transaction(app_id(self.lineage), self.seq)] if with_seq else None
+        return CommitProperties({_METADATA: text}, retries, transactions)
+
+
+def read_state(place: Place) -> LakeState:
+    """The state that the newest commit of ``canonical`` names. LakeError where there is no lake."""
+    state = find_state(place)
+    if state is None:
+        raise LakeError(f"there is no lake at {place.root}, or nothing has been committed to it yet")
+    return state
+
+
+def find_state(place: Place) -> LakeState | None:
+    """As :func:`read_state`; None where nothing has been committed."""
+    table = place.find(CANONICAL)
+    if table is None:
+        return None
+    newest = table.version()
+    files = place.files(CANONICAL)
+    for version in range(newest, -1, -1):
+        try:
+            with files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
+                found = _state_of(stream.read(), newest)
+        except FileNotFoundError:
+            raise LakeError(
+                f"the log of canonical in {place.root} no longer reaches back to a commit of Cardinal: "
+                "the next batch that the query commits brings it back"
+            ) from None
+        if found is not None:
+            return found
+    return None
+
+
+def _state_of(log: bytes, canonical: int) -> LakeState | None:
+    for line in log.splitlines():
+        text = json.loads(line).get("commitInfo", {}).get(_METADATA)
+        if text is not None:
+            held = json.loads(text)
+            block_hash = bytes.fromhex(held.pop("hash"))
+            return LakeState(**held, hash=block_hash, canonical=canonical)
+    return None

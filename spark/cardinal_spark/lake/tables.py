@@ -1,0 +1,96 @@
+"""The tables of a lake: their names, columns and keys.
+
+=================  =========================================================  ==================================
+table              one row is                                                 written by
+=================  =========================================================  ==================================
+typed tables       a block, transaction, log, …: what the application makes   appending, one file per task
+``payload``        one path of a block's content; ``value`` null: a delete     appending, one file per task
+``events``         one block added (+1) or removed (-1): the ledger by seq     appending, one file per batch
+``canonical``      one height of the chain: number, hash, seq                  MERGE, a few rows per batch
+=================  =========================================================  ==================================
+
+Rules:
+
+1. ``_seq`` of a typed or payload row is the seq at which its block was added. A block that leaves and comes back is
+   written again under its new seq, and ``canonical`` names the seq that counts, so that canonical ⋈ table on
+   (hash, seq) holds every (hash, key) once and readers need no duplicate elimination (spark facts, rules 9 and 13).
+2. ``events`` is dense in seq within its lineage. A removed row repeats the block's columns.
+3. Schemas change by new nullable columns only. The type of 256-bit values is fixed when the lake is created.
+4. ``path`` is text; a path that is not UTF-8 lies in ``raw_path`` instead, so that nothing is lost.
+
+This file never opens a table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from cardinal_spark.rows import TIMESTAMP
+
+PAYLOAD: Final = "payload"
+EVENTS: Final = "events"
+CANONICAL: Final = "canonical"
+
+CURRENT: Final = "current_"
+"""Prefix of the views that follow the chain: canonical joined with a table."""
+
+BUCKET_SIZE: Final = 10_000
+"""Heights per partition of ``canonical`` (spark facts, rule 12)."""
+
+INTEGERS: Final = ("string", "decimal", "binary")
+"""How 256-bit values are kept."""
+
+KEYS: Final = pa.schema(
+    [
+        ("_seq", pa.int64()),
+        ("_block_number", pa.int64()),
+        ("_block_hash", pa.binary()),
+        ("_block_time", TIMESTAMP),
+        ("_published_at", TIMESTAMP),
+    ]
+)
+"""The columns that every typed and payload row begins with."""
+
+PAYLOAD_SCHEMA: Final = pa.schema(
+    [*KEYS, ("path", pa.string()), ("raw_path", pa.binary()), ("value", pa.binary())],
+)
+
+EVENTS_SCHEMA: Final = pa.schema(
+    [
+        ("lineage", pa.string()),
+        ("seq", pa.int64()),
+        ("change", pa.int8()),
+        ("update_id", pa.int64()),
+        ("number", pa.int64()),
+        ("hash", pa.binary()),
+        ("parent", pa.binary()),
+        ("weight", pa.binary()),
+        ("block_time", TIMESTAMP),
+        ("published_at", TIMESTAMP),
+    ]
+)
+
+CANONICAL_SCHEMA: Final = pa.schema(
+    [("bucket", pa.int64()), ("number", pa.int64()), ("hash", pa.binary()), ("seq", pa.int64())]
+)
+
+LOG_SETTINGS: Final = {"delta.checkpointInterval": "20", "delta.logRetentionDuration": "interval 1 days"}
+"""A table gets a commit per batch: without frequent checkpoints and short logs, opening it grows slow."""
+
+CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
+"""Of ``canonical``: streams downstream read what changed."""
+
+BOUND_COLUMNS: Final = frozenset({"_seq", "_block_number", "seq", "number", "block_number"})
+"""Columns whose minimum and maximum go into a file's statistics; readers prune by them."""
+
+
+def app_id(lineage: str) -> str:
+    """The id of the lake's Delta transactions: their version is the last seq that the table holds."""
+    return f"cardinal/{lineage}"
+
+
+def bucket(number: int) -> int:
+    """The partition of ``canonical`` that a height lies in."""
+    return number // BUCKET_SIZE

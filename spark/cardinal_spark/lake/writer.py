@@ -1,0 +1,74 @@
+"""The streaming sink ``cardinal_lake``: Spark's interface around a task's decoding and the driver's commit.
+
+Rules:
+
+1. ``write`` runs on executors and touches no table's log; ``commit`` runs on the driver and may be called again for
+   the same batch.
+2. Batch 0 is the first of a checkpoint. Tasks learn the batch's number from Spark's local property.
+3. Nothing is kept between batches: Spark builds the writer anew for every one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.rows import RAW_ARROW
+
+from .commit import Committer
+from .decode import TaskResult, write_task
+from .place import Place
+from .tables import INTEGERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task's ``write`` hands to ``commit``."""
+
+    result: TaskResult
+
+
+class LakeWriter(DataSourceStreamArrowWriter):
+    """Writes ``table=raw`` rows into the lake at option ``path``; option ``integers`` as in ``tables``."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._place = Place.of(options.get("path", ""), options)
+        self._integers = options.get("integers", INTEGERS[0])
+        if self._integers not in INTEGERS:
+            raise ConfigurationError(
+                f"integers must be one of {', '.join(INTEGERS)}, not {self._integers!r}", setting="integers"
+            )
+        missing = [name for name in RAW_ARROW.names if name not in schema.names]
+        if missing:
+            raise ConfigurationError(
+                f"cardinal_lake takes the rows of format('cardinal') with table=raw; these lack {', '.join(missing)}",
+                setting="table",
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Decode one task's blocks into Parquet files."""
+        context = TaskContext.get()
+        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+        if batch_id is None:
+            raise LakeError("cardinal_lake is a streaming sink: use writeStream")
+        return Written(write_task(iterator, self._place, self._integers, fresh=int(batch_id) == 0))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit the batch to every table."""
+        results = [message.result for message in messages if isinstance(message, Written)]
+        Committer(self._place, self._integers).commit(results, fresh=batchId == 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave the files where they are: they are in no table, and ``clean`` removes them."""

@@ -1,0 +1,73 @@
+"""A Spark session for a laptop: no jar, no UI, quiet, its clock in UTC.
+
+On a cluster the same formats work in whatever session ``spark-submit`` gives; this file is for ``cardinal lake run``,
+notebooks and tests.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import JavaNotFoundError, MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # block-sized rows: a batch between JVM and Python is cut by bytes before it is cut by rows
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    # a killed query must not leave temporary checkpoints of others behind, and ours is always named
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+}
+
+
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def local_session(name: str = "cardinal", *, cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A local Spark session with Cardinal's formats registered.
+
+    Finds a Java that this Spark runs on and names this Python as the workers' interpreter (Spark would start
+    whatever ``python3`` is). ``settings`` are Spark's and win over ours.
+
+    Raises MissingExtraError without PySpark, JavaNotFoundError without a Java.
+    """
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
+    except ImportError:
+        raise MissingExtraError("a Spark session", "spark") from None
+    from . import register  # noqa: PLC0415 - imports PySpark
+
+    _prepare_environment()
+    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    logging = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}
+    for key, value in {**_SETTINGS, **logging, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _prepare_environment() -> None:
+    from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
+
+    home = java_home_for_spark()
+    if home is None:
+        raise JavaNotFoundError("Spark needs Java 17 or 21: install one, or pip install 'cardinal-streams[local]'")
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a warning for every host whose name is a loopback
