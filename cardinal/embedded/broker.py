@@ -1,0 +1,295 @@
+"""One real Kafka broker (KRaft, broker and controller in one process) on a data folder.
+
+Rules:
+
+1. A data folder has at most one broker. The broker process itself holds the lock ``broker.lock`` by a descriptor that
+   it inherits, so the lock is held exactly as long as it lives; ``broker.pid`` is believed only while the lock is held.
+   Nothing stale can mislead: not a pid file that a crash left, not a process id that was given out again.
+2. A broker ends with the process that started it, also when that is killed, until :meth:`EmbeddedKafka.detach`.
+3. Data, cluster id and port outlive the broker. Nothing here deletes data.
+4. The clock is used for deadlines only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from cardinal.errors import EmbeddedBrokerError, PortInUseError
+
+from . import settings as remembered
+from .folders import cache_folder, try_lock, writable, write_atomically
+from .jars import ensure_jars, locked_jars
+from .java import Java, find_java
+from .leash import Leash
+from .ready import wait_until_ready
+from .running import LOCK_FILE, PID_FILE, Running, find_running, pid_file_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from .jars import Progress
+
+_JVM = (
+    "-Xmx512m",
+    "-Xms128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+)
+_LOG_LIMIT = 16 << 20
+_LOCK_SECONDS = 1.0
+_FORMAT_SECONDS = 60
+_KILL_SECONDS = 20
+_PORT_ATTEMPTS = 3
+
+
+class EmbeddedKafka:
+    """A broker of our own: start, stop, kill, pause, restart on the same data and the same port.
+
+    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        java: Java | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Describe a broker; nothing is started or written yet.
+
+        Arguments:
+            data: its data folder, created by :meth:`start` where it is missing.
+            port: the port on 127.0.0.1; where None, the one that the data folder remembers, else a free one.
+            properties: Kafka properties that replace or join ours.
+            java: the Java that runs it; found where None.
+            progress: told how many bytes of which jar have arrived, where jars must be fetched.
+
+        """
+        self.data = Path(data).absolute()
+        self._port = port
+        self._properties = dict(properties or {})
+        self._java = java
+        self._progress = progress
+        self._settings = remembered.load(self.data)
+        self._leash: Leash | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` for clients.
+
+        Raises:
+            EmbeddedBrokerError: the data folder never held a broker, and this one was not started yet.
+
+        """
+        if self._settings is None:
+            raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
+        return self._settings.bootstrap
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the broker runs; None otherwise."""
+        return self._leash.process.pid if self._leash is not None and self.running else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process that this object started lives."""
+        return self._leash is not None and self._leash.process.poll() is None
+
+    @property
+    def log(self) -> Path:
+        """The server's log, kept over restarts; the one before it has the suffix ``.1``."""
+        return self.data / "server.log"
+
+    def client_config(self) -> dict[str, str]:
+        """What a confluent-kafka client needs to connect."""
+        return {"bootstrap.servers": self.bootstrap}
+
+    def start(self, timeout: float = 60.0) -> Self:
+        """Start the broker, formatting the data folder the first time; returns when a client gets metadata.
+
+        Arguments:
+            timeout: seconds that it may take, without the fetching of jars.
+
+        Raises:
+            PortInUseError: another process listens on the port.
+            EmbeddedBrokerError: a broker runs on this data folder already, the folder cannot be written, or the
+                server stopped or was not ready in time. Nothing is left running.
+            JarError, JavaNotFoundError, MissingExtraError: something to run it with is missing.
+
+        """
+        if self.running:
+            return self
+        self._end_leash()
+        writable(self.data, hint="take another data folder")
+        java = self._java or find_java()
+        jars = ensure_jars(cache_folder(), locked_jars(), progress=self._progress)
+        command = [str(java.executable), *_JVM, "-cp", os.pathsep.join(map(str, jars))]
+        deadline = time.monotonic() + timeout
+        chosen_here = self._port is None and self._settings is None
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            try:
+                self._start_once(command, deadline)
+                break
+            except PortInUseError:
+                # A port of our own choice may be taken between the choice and Kafka's bind; nobody knows it yet.
+                if not chosen_here or attempt == _PORT_ATTEMPTS:
+                    raise
+                self._settings = None
+        return self
+
+    def stop(self, timeout: float = 20.0) -> None:
+        """SIGTERM, and SIGKILL where the broker has not ended ``timeout`` seconds later. May be called twice."""
+        if self.running:
+            self._signal(signal.SIGCONT)  # a paused process would not see the next one
+            self._signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._signal(signal.SIGKILL)
+        self._end_leash()
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash or a power cut looks like to the clients. May be called twice."""
+        self._signal(signal.SIGKILL)
+        self._end_leash()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: goes on after :meth:`pause`."""
+        self._signal(signal.SIGCONT)
+
+    def detach(self) -> Running:
+        """Let the broker outlive this process; from here on it is found by its data folder.
+
+        Raises:
+            EmbeddedBrokerError: it does not run.
+
+        """
+        if self._leash is None or not self.running:
+            raise EmbeddedBrokerError("only a broker that runs can be detached: call start() first")
+        self._leash.release()
+        return Running(self._process.pid, self.bootstrap)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.stop()
+
+    # --- one start ------------------------------------------------------------------------------------------
+
+    def _start_once(self, command: list[str], deadline: float) -> None:
+        lock = self._lock()
+        try:
+            settings = self._settle()
+            configuration = self.data / "server.properties"
+            write_atomically(configuration, remembered.properties(settings, self.data, self._properties))
+            self._format(command, settings, configuration)
+            self._rotate_log()
+            self._leash = Leash([*command, "kafka.Kafka", configuration], log=self.log, folder=self.data, keep=lock)
+        finally:
+            os.close(lock)  # from here on the broker alone holds it
+        try:
+            write_atomically(self.data / PID_FILE, pid_file_text(self._process.pid, settings.bootstrap))
+            wait_until_ready(settings, self._process, self.log, deadline)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _lock(self) -> int:
+        """Take the data folder, waiting a moment: another process may just be looking whether it is taken."""
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while (lock := try_lock(self.data / LOCK_FILE)) is None:
+            if time.monotonic() > deadline:
+                other = find_running(self.data)
+                by = f" (process {other.pid})" if other and other.pid else ""
+                raise EmbeddedBrokerError(
+                    f"a broker already runs on {self.data}{by}: "
+                    f"use it, or stop it with `cardinal broker down --data {self.data}`"
+                )
+            time.sleep(0.01)
+        (self.data / PID_FILE).unlink(missing_ok=True)  # whoever wrote it is gone: the lock is ours
+        return lock
+
+    def _settle(self) -> remembered.Settings:
+        """The settings of this start, remembered for the next: the old ones, with what was asked or must change."""
+        old = self._settings
+        port = self._port or (old.port if old else remembered.free_port())
+        if not remembered.is_free(port):
+            raise PortInUseError(f"port {port} is in use by another process: stop it, or take another port", port=port)
+        controller_port = old.controller_port if old else 0
+        if controller_port in (0, port) or not remembered.is_free(controller_port):
+            controller_port = remembered.free_port(beside=port)  # nobody but this process connects to it
+        if old:
+            settings = replace(old, port=port, controller_port=controller_port)
+        else:
+            settings = remembered.Settings(remembered.new_cluster_id(), port, controller_port)
+        if settings != old:
+            remembered.save(self.data, settings)
+        self._settings = settings
+        return settings
+
+    def _format(self, command: list[str], settings: remembered.Settings, configuration: Path) -> None:
+        """Format the log folder unless it is; one that a kill left half formatted is formatted again."""
+        if (self.data / "logs" / "meta.properties").exists():
+            return
+        tool = [*command, "kafka.tools.StorageTool", "format", "-t", settings.cluster_id, "-c", str(configuration)]
+        log = self.data / "format.log"
+        with log.open("wb") as output:
+            try:
+                subprocess.run(  # noqa: S603 - Kafka's own tool
+                    [*tool, "--ignore-formatted"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    check=True,
+                    timeout=_FORMAT_SECONDS,
+                )
+            except (subprocess.SubprocessError, OSError) as error:
+                raise EmbeddedBrokerError(f"Kafka could not format {self.data / 'logs'}: see {log}") from error
+
+    def _rotate_log(self) -> None:
+        if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
+            self.log.replace(self.log.with_suffix(".log.1"))
+
+    # --- the process ----------------------------------------------------------------------------------------
+
+    @property
+    def _process(self) -> subprocess.Popen[bytes]:
+        if self._leash is None:
+            raise EmbeddedBrokerError("the broker does not run: call start()")
+        return self._leash.process
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._leash is not None:
+            self._leash.process.send_signal(number)  # which sends nothing to a process that was already reaped
+
+    def _end_leash(self) -> None:
+        """Reap the process and let the guard go; the pid file goes with them."""
+        if self._leash is None:
+            return
+        self._leash.process.wait(_KILL_SECONDS)
+        self._leash.release()
+        self._leash = None
+        (self.data / PID_FILE).unlink(missing_ok=True)

@@ -1,0 +1,222 @@
+"""Kafka's jars: named by a committed lock, fetched once, verified every time.
+
+Rules:
+
+1. ``kafka-4.3.1.lock`` names every jar by coordinates, SHA-256 and size. Nothing that differs is ever run.
+2. A jar enters the cache by a rename after it was verified; processes that fetch at once wait for each other.
+3. With the cache complete nothing is asked of the network, and neither jgo nor its dependencies are imported.
+4. A cached jar that was altered or cut is fetched again; a fetched jar that differs from the lock is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeAlias
+
+from cardinal.errors import JarError, MissingExtraError
+
+from .folders import exclusive
+
+LOCK_NAME = "kafka-4.3.1.lock"
+_THREADS = 8
+_ATTEMPTS = 3
+_TIMEOUT_SECONDS = 30
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One line of the lock. ``sha256`` is lower-case hexadecimal, ``size`` in bytes."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The file name, unique within the lock."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+Progress: TypeAlias = Callable[[Jar, int], None]
+"""Called with a jar and how many bytes of it have arrived; never by two threads at once."""
+
+Fetch: TypeAlias = Callable[[Jar, Path, Callable[[int], None]], Path]
+"""Gets a jar into an empty folder and returns the file; reports each piece's bytes on the way. May fail by OSError."""
+
+
+def parse_lock(text: str) -> tuple[Jar, ...]:
+    """The jars of a lock: a line each of ``group:artifact:version``, SHA-256 and size, separated by blanks.
+
+    Raises:
+        JarError: a line has another shape, or two lines name the same file.
+
+    """
+    jars: dict[str, Jar] = {}
+    for line in text.splitlines():
+        try:
+            coordinates, sha256, size = line.split()
+            group, artifact, version = coordinates.split(":")
+            jar = Jar(group, artifact, version, sha256, int(size))
+        except ValueError as error:
+            raise JarError(f"the lock of Kafka's jars has a line that cannot be read: {line!r}", jar=line) from error
+        if jar.name in jars:
+            raise JarError(f"the lock of Kafka's jars names {jar.name} twice", jar=jar.name)
+        jars[jar.name] = jar
+    return tuple(jars.values())
+
+
+def locked_jars() -> tuple[Jar, ...]:
+    """The jars of the Kafka that this release runs."""
+    return parse_lock(files("cardinal.embedded").joinpath(LOCK_NAME).read_text(encoding="ascii"))
+
+
+def ensure_jars(
+    cache: Path, jars: Sequence[Jar], *, progress: Progress | None = None, fetch: Fetch | None = None
+) -> tuple[Path, ...]:
+    """Every jar's file in the cache, verified, sorted by name; what is missing or altered is fetched first.
+
+    Arguments:
+        cache: the cache folder; must exist.
+        jars: what is needed.
+        progress: told how many bytes of which jar have arrived.
+        fetch: how a jar is got; from the public repositories by jgo where None.
+
+    Raises:
+        JarError: a jar cannot be had, or what came is not what the lock names.
+        MissingExtraError: something is to be fetched and jgo is not installed.
+
+    """
+    folder = cache / "jars"
+    folder.mkdir(exist_ok=True)
+    if missing := _missing(folder, jars):
+        with exclusive(cache / "jars.lock"):
+            # Again under the lock: whoever held it until now may have fetched the very same jars.
+            if missing := _missing(folder, jars):
+                _fetch_all(folder, missing, progress or _no_progress, fetch or _jgo_fetch())
+    return tuple(sorted(folder / jar.name for jar in jars))
+
+
+def _missing(folder: Path, jars: Sequence[Jar]) -> list[Jar]:
+    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib works without the interpreter's lock
+        return [jar for jar, found in zip(jars, pool.map(partial(_is_there, folder), jars), strict=True) if not found]
+
+
+def _is_there(folder: Path, jar: Jar) -> bool:
+    path = folder / jar.name
+    try:
+        if path.stat().st_size == jar.size and _sha256(path) == jar.sha256:
+            return True
+        _log.warning("%s in the cache is not the jar that the lock names; it is fetched again", path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise JarError(f"{path} cannot be read ({error.strerror}): check its permissions", jar=jar.name) from error
+    return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fetch_all(folder: Path, jars: Sequence[Jar], progress: Progress, fetch: Fetch) -> None:
+    reports = threading.Lock()
+
+    def report(jar: Jar, received: int) -> None:
+        with reports:
+            progress(jar, received)
+
+    for jar in jars:  # all of them at once, so that whoever draws a bar knows the whole size
+        report(jar, 0)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as temporary:
+        pool = ThreadPoolExecutor(_THREADS)
+        try:
+            tasks = [
+                pool.submit(_fetch_one, folder, jar, Path(temporary), partial(report, jar), fetch)
+                for jar in sorted(jars, key=lambda jar: -jar.size)
+            ]
+            for task in tasks:
+                task.result()
+        finally:
+            # The first failure ends it: what has not begun is not begun, what is under way ends by its timeout.
+            pool.shutdown(cancel_futures=True)
+
+
+def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], None], fetch: Fetch) -> None:
+    """Fetch, verify and place one jar. A failure of the network is tried again from nothing, a wrong jar is not."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        place = temporary / f"{jar.name}.{attempt}"
+        place.mkdir()
+        try:
+            fetched = fetch(jar, place, _Counter(report).add)
+            break
+        except OSError as error:
+            _log.debug("attempt %d at %s: %s", attempt, jar.name, error)
+            if attempt == _ATTEMPTS:
+                raise JarError(
+                    f"{jar.name} could not be fetched: check the network, it is needed once for Kafka's jars",
+                    jar=jar.name,
+                ) from error
+    found = _sha256(fetched)
+    if found != jar.sha256:
+        raise JarError(
+            f"{jar.name} came with SHA-256 {found[:12]}… where the lock names {jar.sha256[:12]}…: it was not kept; "
+            "check the repository or proxy that serves it",
+            jar=jar.name,
+        )
+    fetched.replace(folder / jar.name)
+    report(jar.size)
+
+
+def _jgo_fetch() -> Fetch:
+    """Fetching by jgo, a resolver of Maven coordinates in pure Python: needs no Java, names no host."""
+    try:
+        from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise MissingExtraError("fetching Kafka's jars", "local") from error
+
+    def fetch(jar: Jar, place: Path, add: Callable[[int], None]) -> Path:
+        @contextmanager
+        def follow(_name: str, _total: int) -> Iterator[Callable[[int], None]]:
+            yield add
+
+        context = MavenContext(
+            PythonResolver(progress_callback=follow), repo_cache=place, local_repos=[], timeout=_TIMEOUT_SECONDS
+        )
+        try:
+            return Path(context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve())
+        except RuntimeError as error:  # what jgo raises where the repository answers without the file
+            raise OSError(str(error)) from error
+
+    return fetch
+
+
+def _no_progress(_jar: Jar, _received: int) -> None:
+    """Where nobody watches."""
+
+
+class _Counter:
+    """Adds up the bytes of one attempt."""
+
+    __slots__ = ("_report", "_total")
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report = report
+        self._total = 0
+
+    def add(self, size: int) -> None:
+        self._total += size
+        self._report(self._total)
