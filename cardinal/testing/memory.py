@@ -154,6 +154,15 @@ class MemoryBroker:
         for waiting in held:
             waiting.acknowledge()
 
+    def release_some(self, which: Callable[[Routed], bool]) -> None:
+        """Acknowledge those held calls whose first message ``which`` is true for, and go on holding."""
+        with self._changed:
+            held = self._held or []
+            chosen = [waiting for waiting in held if which(waiting.first)]
+            held[:] = [waiting for waiting in held if not which(waiting.first)]
+        for waiting in chosen:
+            waiting.acknowledge()
+
     def fail(self, lose: Callable[[Routed], bool] | None) -> None:
         """Lose every message for which ``lose`` is true, and fail its call; None loses nothing."""
         with self._changed:
@@ -219,8 +228,9 @@ class MemoryBroker:
 class _Waiting:
     """A call that waits for its acknowledgement; sends its seal when it has it."""
 
-    def __init__(self, sink: MemorySink, seal: Routed | None, future: Future[None]) -> None:
+    def __init__(self, sink: MemorySink, first: Routed, seal: Routed | None, future: Future[None]) -> None:
         self._sink = sink
+        self.first = first
         self._seal = seal
         self._future = future
 
@@ -228,7 +238,8 @@ class _Waiting:
         if self._seal is None:
             self._sink.finish(self._future, None)
         else:
-            seal, self._seal = self._seal, None
+            self.first = seal = self._seal
+            self._seal = None
             self._sink.put((seal,), sealed=True, waiting=self, future=self._future)
 
 
@@ -258,9 +269,9 @@ class MemorySink:
         with self._idle:
             self._calls += 1
         if block:
-            self.put(block, sealed=False, waiting=_Waiting(self, seal, future), future=future)
+            self.put(block, sealed=False, waiting=_Waiting(self, block[0], seal, future), future=future)
         elif seal is not None:
-            self.put((seal,), sealed=True, waiting=_Waiting(self, None, future), future=future)
+            self.put((seal,), sealed=True, waiting=_Waiting(self, seal, None, future), future=future)
         else:
             self.finish(future, None)
         return future

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _HASH: Final = slice(1, 33)
 _PATH: Final = slice(33, None)
 _OVERHEAD: Final = 128
-"""Bytes that Kafka adds to a message at most: batch header, lengths, our headers' names."""
+"""Bytes that travel with a key and value at most: batch header, lengths, our two headers without the id."""
 
 _POLL_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 0.005
@@ -109,7 +109,8 @@ class KafkaSink:
         who = (PRODUCER_HEADER, producer_id.encode())
         self._headers: list[tuple[str, str | bytes | None]] = [who]
         self._sealed: list[tuple[str, str | bytes | None]] = [who, (SEALED_HEADER, b"1")]
-        self._header_bytes = sum(len(name) + len(value or b"") for name, value in self._sealed)
+        self._overhead = _OVERHEAD + len(producer_id.encode())
+        self._limits = {name: topic.max_message_bytes - self._overhead for name, topic in topics.items()}
         self._queue_bytes = queue_bytes
         self._reasons = reasons
         self._recent = recent
@@ -117,6 +118,7 @@ class KafkaSink:
         self._under_way = 0
         self._calls = 0
         self._later: deque[Callable[[], None]] = deque()
+        self._serving = threading.local()
         self._closed = threading.Event()
         self._server = threading.Thread(target=self._serve, name="cardinal-kafka-sink", daemon=True)
         self._server.start()
@@ -161,7 +163,7 @@ class KafkaSink:
             self._hand_over(block, self._headers, _Delivery(len(block), acknowledged))
         elif seal is not None:
             self._hand_over((seal,), self._sealed, _Delivery(1, sealed))
-        self._producer.poll(0)
+        self._poll(0)
         return future
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
@@ -218,31 +220,45 @@ class KafkaSink:
 
     def _serve(self) -> None:
         while not self._closed.is_set():
-            self._producer.poll(_POLL_SECONDS if not self._later else _FULL_SECONDS)
+            self._poll(_POLL_SECONDS if not self._later else _FULL_SECONDS)
             for _ in range(len(self._later)):
                 self._later.popleft()()
+
+    def _poll(self, seconds: float) -> None:
+        """Serve acknowledgements. A callback that sends comes here a second time: the client aborts on that."""
+        if not getattr(self._serving, "now", False):
+            self._serving.now = True
+            try:
+                self._producer.poll(seconds)
+            finally:
+                self._serving.now = False
 
     def _check(self, messages: Sequence[Routed]) -> int:
         """The size of all these messages, every one of them within its topic's limit."""
         if self._closed.is_set():
             raise TransportError("this sink is closed; open another one")
         total = 0
-        for message in messages:
-            topic = self._topics.get(message.topic)
-            if topic is None:
-                raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
-            size = len(message.key) + len(message.value) + self._header_bytes + _OVERHEAD
-            if size > topic.max_message_bytes:
-                path = path_text(message.key[_PATH])
-                raise OversizeError(
-                    f"a message of {size} bytes ({path!r}) is larger than the {topic.max_message_bytes} that the topic "
-                    f"{topic.name} takes: raise its max.message.bytes and the broker's message.max.bytes",
-                    path=path,
-                    size=size,
-                    limit=topic.max_message_bytes,
-                )
-            total += size
-        return total
+        limits = self._limits
+        try:
+            for topic, key, value in messages:
+                size = len(key) + len(value)
+                if size > limits[topic]:
+                    raise self._oversize(topic, key, size)
+                total += size
+        except KeyError as error:
+            name = str(error.args[0])
+            raise TopicError(f"the topic {name} is not of this stream", topic=name) from None
+        return total + len(messages) * self._overhead
+
+    def _oversize(self, topic: str, key: bytes, size: int) -> OversizeError:
+        path, limit = path_text(key[_PATH]), self._topics[topic].max_message_bytes
+        return OversizeError(
+            f"a message of {size + self._overhead} bytes ({path!r}) is larger than the {limit} that the topic {topic} "
+            "takes: raise its max.message.bytes and the broker's message.max.bytes",
+            path=path,
+            size=size + self._overhead,
+            limit=limit,
+        )
 
     def _admit(self, size: int, *, wait: bool) -> None:
         with self._room:
@@ -275,7 +291,7 @@ class KafkaSink:
     ) -> None:
         while True:
             # Serves acknowledgements of this and other calls, which is what makes room.
-            self._producer.poll(_FULL_SECONDS)
+            self._poll(_FULL_SECONDS)
             try:
                 self._producer.produce(message.topic, message.value, message.key, on_delivery=delivery, headers=headers)
             except BufferError:
