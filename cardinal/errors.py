@@ -214,6 +214,15 @@ class WrongChainError(FeedError):
     """The node serves another chain than the one that is streamed."""
 
 
+class ReorgTooDeepError(WrongChainError):
+    """The node's chain has none of the blocks that are remembered. ``number`` and ``hash``: the oldest of those."""
+
+    def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
+        super().__init__(message)
+        self.number = number
+        self.hash = block_hash
+
+
 class IntegrityError(FeedError):
     """A block contradicts itself (hash, root, order); it is not published. ``check`` names what failed."""
 

@@ -17,16 +17,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from cardinal.errors import ConfigurationError, MissingExtraError
-
-from .node import Json, Listener, Tag
 
 try:
     import msgspec
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("A replay of recorded blocks", "evm") from absent
+
+if TYPE_CHECKING:
+    from .node import Json, Listener, Tag
 
 JsonObject: TypeAlias = Mapping[str, Any]
 """A block, header or receipt as JSON-RPC shows it."""

@@ -1,0 +1,189 @@
+"""Blocks with their receipts and uncles from a node, alone by hash or many by number.
+
+Rules:
+
+1. Whatever belongs to one block is asked for together, on arrival: an orphan may be gone a moment later (facts on
+   nodes, rule 5).
+2. ``None`` is "the node does not have it now"; an empty list of receipts is a statement of the node. The two are
+   never mixed.
+3. What is fetched by number is put together again only where receipts name the block's hash: between two answers
+   the chain may have moved. Otherwise the receipts are asked for by hash.
+4. Nothing here judges a block: see :mod:`.gate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from cardinal.errors import NodeAnswerError
+
+from .rpc import NO_METHOD, Call, Outcome, RpcClient, parse
+
+JsonObject: TypeAlias = dict[str, Any]
+Tag: TypeAlias = Literal["latest", "safe", "finalized"]
+
+
+class Header(msgspec.Struct, frozen=True, rename="camel"):
+    """What the feed needs of a header; texts as JSON-RPC has them."""
+
+    number: str
+    hash: str
+    parent_hash: str
+    difficulty: str = "0x0"
+    total_difficulty: str | None = None
+
+    @property
+    def height(self) -> int:
+        """The block number."""
+        return int(self.number, 16)
+
+    @property
+    def id(self) -> bytes:
+        """The block hash, 32 bytes."""
+        return bytes.fromhex(self.hash[2:])
+
+    @property
+    def parent(self) -> bytes:
+        """The parent's hash, 32 bytes."""
+        return bytes.fromhex(self.parent_hash[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A block as the node gave it. ``size`` is the length of the answers in bytes."""
+
+    block: JsonObject
+    receipts: list[JsonObject]
+    uncles: list[JsonObject]
+    size: int
+
+    @property
+    def number(self) -> int:
+        """The block number."""
+        return int(self.block["number"], 16)
+
+    @property
+    def hash(self) -> bytes:
+        """The block hash, 32 bytes, as the node says it."""
+        return bytes.fromhex(self.block["hash"][2:])
+
+    @property
+    def parent(self) -> bytes:
+        """The parent's hash, 32 bytes."""
+        return bytes.fromhex(self.block["parentHash"][2:])
+
+
+class BlockFetcher:
+    """Asks a node for blocks, in the way that this node can: whole receipts, or one for each transaction."""
+
+    def __init__(self, client: RpcClient) -> None:
+        self._client = client
+        self._whole_receipts = True
+
+    async def header(self, named: int | Tag) -> Header | None:
+        """The header under a number or tag of the node's chain; None where the node has none."""
+        name = hex(named) if isinstance(named, int) else named
+        return await self._client.read(Header | None, "eth_getBlockByNumber", name, False)  # noqa: FBT003 - JSON-RPC
+
+    async def header_by_hash(self, block_hash: bytes) -> Header | None:
+        """The header with this hash; None where the node has none."""
+        name = _text(block_hash)
+        return await self._client.read(Header | None, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
+
+    async def headers(self, numbers: Iterable[int]) -> list[Header | None]:
+        """The headers at these heights of the node's chain."""
+        calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
+        return [parse(Header | None, _got(outcome), "eth_getBlockByNumber") for outcome in await self._batch(calls)]
+
+    async def by_hash(self, block_hash: bytes) -> Fetched | None:
+        """The block with this hash, canonical or not; None where the node lacks it or any part of it."""
+        name = _text(block_hash)
+        calls = [Call("eth_getBlockByHash", (name, True))]
+        if self._whole_receipts:
+            calls.append(Call("eth_getBlockReceipts", (name,)))
+        outcomes = await self._batch(calls)
+        return await self._assembled(outcomes[0], outcomes[1] if self._whole_receipts else None)
+
+    async def by_numbers(self, numbers: Sequence[int]) -> list[Fetched | None]:
+        """The blocks at these heights of the node's chain, in order; None where the node lacks one."""
+        calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
+        if self._whole_receipts:
+            calls += [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
+        outcomes = await self._batch(calls)
+        receipts: Sequence[Outcome | None] = outcomes[len(numbers) :] or [None] * len(numbers)
+        return [await self._assembled(block, of_block) for block, of_block in zip(outcomes, receipts, strict=False)]
+
+    async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
+        return await self._client.batch(calls)
+
+    async def _assembled(self, outcome: Outcome, receipts: Outcome | None) -> Fetched | None:
+        """A block and what belongs to it, from the answers that are there and those that are still missing."""
+        raw = _got(outcome)
+        block = parse(JsonObject | None, raw, "eth_getBlockBy…")
+        if block is None:
+            return None
+        name, transactions = _identity(block)
+        size = len(bytes(raw))
+        if isinstance(receipts, NodeAnswerError) and receipts.code in NO_METHOD:
+            self._whole_receipts, receipts = False, None
+        if receipts is None:
+            found = await self._receipts_each(name, transactions)
+        else:
+            raw = _got(receipts)
+            size += len(bytes(raw))
+            found = parse(list[JsonObject] | None, raw, "eth_getBlockReceipts")
+            if found is not None and any(receipt.get("blockHash") != name for receipt in found):
+                found = await self._receipts_of(name)
+        if found is None:
+            return None
+        uncles = await self._uncles(name, len(block.get("uncles") or ()))
+        return None if uncles is None else Fetched(block, found, uncles, size)
+
+    async def _receipts_of(self, name: str) -> list[JsonObject] | None:
+        return await self._client.read(list[JsonObject] | None, "eth_getBlockReceipts", name)
+
+    async def _receipts_each(self, name: str, transactions: Sequence[Any]) -> list[JsonObject] | None:
+        """One receipt per transaction; None where one is missing or belongs to another block by now."""
+        calls = [Call("eth_getTransactionReceipt", (transaction["hash"],)) for transaction in transactions]
+        receipts: list[JsonObject] = []
+        for outcome in await self._batch(calls):
+            receipt = parse(JsonObject | None, _got(outcome), "eth_getTransactionReceipt")
+            if receipt is None or receipt.get("blockHash") != name:
+                return None
+            receipts.append(receipt)
+        return receipts
+
+    async def _uncles(self, name: str, count: int) -> list[JsonObject] | None:
+        """The uncles' headers; None where one is not to be had."""
+        if count == 0:
+            return []
+        calls = [Call("eth_getUncleByBlockHashAndIndex", (name, hex(index))) for index in range(count)]
+        uncles = [
+            parse(JsonObject | None, _got(outcome), "eth_getUncleByBlockHashAndIndex")
+            for outcome in await self._batch(calls)
+        ]
+        have = [uncle for uncle in uncles if uncle is not None]
+        return have if len(have) == count else None
+
+
+def _got(outcome: Outcome) -> msgspec.Raw:
+    """The result; the node's error is raised."""
+    if isinstance(outcome, NodeAnswerError):
+        raise outcome
+    return outcome
+
+
+def _text(block_hash: bytes) -> str:
+    return "0x" + block_hash.hex()
+
+
+def _identity(block: JsonObject) -> tuple[str, Sequence[Any]]:
+    """A block's hash and transactions; NodeAnswerError where the object is no block."""
+    name, transactions = block.get("hash"), block.get("transactions")
+    if not isinstance(name, str) or not isinstance(transactions, list):
+        raise NodeAnswerError("The node gave an object without hash or transactions where a block was asked for.")
+    return name, transactions

@@ -1,0 +1,197 @@
+"""A JSON-RPC client for one node: calls and batches, cut to what the node bears, repeated where that may help.
+
+Rules:
+
+1. A batch has an outcome per call, in order: the unparsed result, or the node's own error as a value.
+2. A failure of the connection is repeated with a growing pause, as often as the settings say, then raised. An error
+   of the node is repeated only where its code says that it passes (:data:`PASSING`).
+3. A node that refuses a batch as too large (with an object, a one-element array, or HTTP 413) is asked for half as
+   much from then on (facts on nodes, rule 6).
+4. No error carries more of the URL than scheme, host and port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+
+from .settings import RpcSettings, public_address
+from .wire import HttpWire, Refusal, Reply, SocketWire, TooLargeError, Wire
+
+PASSING = frozenset({-32005, 429, -32016})
+"""Codes that mean "later": limit exceeded (EIP-1474), too many requests, over rate limit."""
+
+NO_METHOD = frozenset({-32601, -32004})
+"""Codes that mean "never": method not found, method not supported (EIP-1474)."""
+
+NOTHING = b"null"
+
+_Value = TypeVar("_Value")
+
+
+class Call(NamedTuple):
+    """A method and its parameters."""
+
+    method: str
+    params: tuple[object, ...] = ()
+
+
+Outcome: TypeAlias = msgspec.Raw | NodeAnswerError
+"""What came of a call."""
+
+
+class RpcClient:
+    """Asks one node.
+
+    Arguments:
+        url: ``http``, ``https``, ``ws`` or ``wss``; user and password, path and query are passed on and never shown.
+        settings: bounds and patience.
+
+    Attributes:
+        address: the URL as it may be shown.
+        noticed: set when a subscription said anything, or a WebSocket was lost.
+
+    """
+
+    def __init__(self, url: str, settings: RpcSettings | None = None) -> None:
+        self._settings = settings or RpcSettings()
+        self.address = public_address(url)
+        self.noticed = asyncio.Event()
+        self._wire = self._open(url)
+        self._ids = itertools.count(1)
+        self._room = asyncio.Semaphore(self._settings.connections)
+        self._batch = self._settings.batch
+
+    @property
+    def subscribes(self) -> bool:
+        """Whether the connection can carry subscriptions."""
+        return isinstance(self._wire, SocketWire)
+
+    @property
+    def connects(self) -> int:
+        """How many connections were made; behind each new one there may be another node."""
+        return self._wire.connects
+
+    async def call(self, method: str, *params: object) -> msgspec.Raw:
+        """One call's result; NodeAnswerError where the node refuses, NodeUnreachableError where it is not there."""
+        (outcome,) = await self.batch([Call(method, params)])
+        if isinstance(outcome, NodeAnswerError):
+            raise outcome
+        return outcome
+
+    async def read(self, kind: type[_Value], method: str, *params: object) -> _Value:
+        """One call's result as a value of this type; NodeAnswerError where it is something else."""
+        return parse(kind, await self.call(method, *params), method)
+
+    async def batch(self, calls: Sequence[Call]) -> list[Outcome]:
+        """The outcomes of calls, in order, sent in as few requests as the node bears.
+
+        Raises:
+            NodeUnreachableError: after the last attempt.
+            NodeAnswerError: the node refuses even a single call as too large, or speaks no JSON-RPC.
+
+        """
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(calls):
+            part = calls[len(outcomes) : len(outcomes) + self._batch]
+            try:
+                outcomes += await self._settled(part)
+            except TooLargeError as refused:
+                if len(part) == 1:
+                    raise NodeAnswerError(str(refused), code=refused.code) from None
+                self._batch = max(1, len(part) // 2)
+        return outcomes
+
+    async def close(self) -> None:
+        """Release the connection. May be called twice."""
+        await self._wire.close()
+
+    def _open(self, url: str) -> Wire:
+        scheme = url.partition("://")[0].lower()
+        match scheme:
+            case "http" | "https":
+                return HttpWire(url, self._settings)
+            case "ws" | "wss":
+                return SocketWire(url, self._settings, self.noticed.set)
+            case _:
+                raise ConfigurationError(
+                    f"A node is reached over http, https, ws or wss, not over {scheme!r}; check the URL.", setting="url"
+                )
+
+    async def _settled(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Outcomes of a batch of bearable size; what the node asked to repeat is repeated."""
+        outcomes = await self._sent(calls)
+        for attempt in range(1, self._settings.attempts):
+            again = [index for index, outcome in enumerate(outcomes) if _passes(outcome)]
+            if not again:
+                break
+            await asyncio.sleep(self._settings.pause(attempt))
+            for index, outcome in zip(again, await self._sent([calls[index] for index in again]), strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    async def _sent(self, calls: Sequence[Call]) -> list[Outcome]:
+        """One request, repeated while the connection fails."""
+        for attempt in itertools.count(1):
+            try:
+                async with self._room:
+                    return await self._exchanged(calls)
+            except NodeUnreachableError:
+                if attempt >= self._settings.attempts:
+                    raise
+                await asyncio.sleep(self._settings.pause(attempt))
+        raise AssertionError  # pragma: no cover - the loop above ends by return or raise
+
+    async def _exchanged(self, calls: Sequence[Call]) -> list[Outcome]:
+        ids = [next(self._ids) for _ in calls]
+        requests = [
+            {"jsonrpc": "2.0", "id": one, "method": call.method, "params": call.params}
+            for one, call in zip(ids, calls, strict=True)
+        ]
+        body = msgspec.json.encode(requests if len(requests) > 1 else requests[0])
+        if len(body) > self._settings.body and len(calls) > 1:
+            raise TooLargeError(f"A request of {len(body)} bytes is more than the {self._settings.body} allowed.")
+        replies = await self._wire.exchange(body, ids)
+        if len(calls) > 1 and len(replies) == 1 and (refusal := replies[0].error) is not None:
+            if refusal.code in PASSING:
+                return [self._refused(call, refusal) for call in calls]
+            raise TooLargeError(f"The node at {self.address} refuses a batch: {refusal.message}", code=refusal.code)
+        return self._paired(calls, ids, replies)
+
+    def _paired(self, calls: Sequence[Call], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
+        by_id = {reply.id: reply for reply in replies}
+        if len(calls) == 1 and len(replies) == 1:
+            by_id[ids[0]] = replies[0]  # an error may come without the id of a request that was not understood
+        outcomes: list[Outcome] = []
+        for call, one in zip(calls, ids, strict=True):
+            reply = by_id.get(one)
+            if reply is None or (reply.error is None and not bytes(reply.result)):
+                message = f"The node at {self.address} gave no answer to {call.method} in a batch."
+                outcomes.append(NodeAnswerError(message, code=-32005))
+            elif reply.error is not None:
+                outcomes.append(self._refused(call, reply.error))
+            else:
+                outcomes.append(reply.result)
+        return outcomes
+
+    def _refused(self, call: Call, refusal: Refusal) -> NodeAnswerError:
+        message = f"The node at {self.address} answers {call.method} with error {refusal.code}: {refusal.message}"
+        return NodeAnswerError(message, code=refusal.code)
+
+
+def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value:
+    """A result as a value of this type; NodeAnswerError where it is something else."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as other:
+        raise NodeAnswerError(f"The node's answer to {method} is not what the method gives: {other}.") from other
+
+
+def _passes(outcome: Outcome) -> bool:
+    return isinstance(outcome, NodeAnswerError) and outcome.code in PASSING

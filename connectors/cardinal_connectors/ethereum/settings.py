@@ -1,0 +1,86 @@
+"""What may be set on the feed of a node, and the address of a node without its secrets.
+
+Every bound has its reason beside it; the defaults suit a node in the same network as well as a public one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class RpcSettings:
+    """How a node is asked.
+
+    Attributes:
+        timeout: seconds that one request may take. A full batch of a busy mainnet node was seen to take seconds.
+        attempts: how often a request that failed for a passing reason is made.
+        backoff: seconds before the second attempt; doubled for each further one, up to 20 times as long.
+        batch: calls in a batch. geth refuses more than 1,000; half of them need half the memory at once.
+        body: bytes of a request. anvil breaks the connection above 2 MB.
+        answer: bytes of an answer that are read before it is refused.
+        connections: requests on their way at once.
+
+    """
+
+    timeout: float = 30.0
+    attempts: int = 5
+    backoff: float = 0.1
+    batch: int = 500
+    body: int = 2_000_000
+    answer: int = 512 << 20
+    connections: int = 4
+
+    def pause(self, attempt: int) -> float:
+        """Seconds to wait after this attempt (1 for the first) failed."""
+        return min(self.backoff * 2.0 ** (attempt - 1), self.backoff * 20)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """How a chain is followed.
+
+    Attributes:
+        rpc: how its node is asked.
+        poll: seconds between two looks at the head. Made on WebSocket too: no event tells of a silent rewind.
+        patience: seconds that a node which was there once may stay away before the feed gives up.
+        verifications: how often a block that fails its checks is fetched before it is reported.
+        walk: blocks that are walked by parent hash, with their content in memory; a longer gap is fetched by number.
+        window: blocks below the highest one given that are remembered, and so the deepest reorg that is followed.
+        fetch_bytes: bytes of answers that one batch of a backfill aims at.
+        fetch_blocks: most blocks in one batch of a backfill.
+        sum_blocks: most headers that are read to add up a difficulty that the node does not serve.
+
+    """
+
+    rpc: RpcSettings = field(default_factory=RpcSettings)
+    poll: float = 0.5
+    patience: float = 300.0
+    verifications: int = 3
+    walk: int = 64
+    window: int = 4096
+    fetch_bytes: int = 4 << 20
+    fetch_blocks: int = 50
+    sum_blocks: int = 100_000
+
+
+def public_address(url: str) -> str:
+    """A node's URL as it may be shown: scheme, host and port.
+
+    User and password go, and so do path and query: providers put their keys there.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if ":" in host:
+        host = f"[{host}]"
+    port = _port(url)
+    return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
+
+
+def _port(url: str) -> int | None:
+    """The port of a URL; None where there is none, or no number."""
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        return None
