@@ -1,0 +1,149 @@
+"""Where the topics end: the chain that is complete on them, for a producer that starts.
+
+The highest sealed Batch is not the answer: its producer handed it over after its parent's Batch, but to another
+partition, and may have been killed in between. So the chain ends at the highest block from which *every* ancestor,
+back to the start of what was looked at, is present and complete.
+
+Rules:
+
+1. A block is complete when its Batch is sealed: whoever sealed it had every other message acknowledged. A Batch
+   without the seal comes from a producer that does not seal; its block counts when all its messages are found.
+2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
+   different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason;
+   where that one is not complete, more is read.
+3. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import DecodeError, TransportError
+from cardinal.protocols.streams.codec import decode
+from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from cardinal.protocols.streams.types import Record
+    from cardinal.transports.base import Source
+
+_TAIL: Final = 2_048
+_MORE: Final = 4
+_POLL_RECORDS: Final = 10_000
+_POLL_SECONDS: Final = 0.2
+_IDLE_SECONDS: Final = 15.0
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What was found: Batches by hash, which of them are sealed, and the numbers per partition."""
+
+    batches: dict[bytes, Batch] = field(default_factory=dict)
+    complete: set[bytes] = field(default_factory=set)
+    lowest: dict[Partition, int] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        if record.key[:1] != bytes((BATCH,)):
+            return
+        try:
+            batch = decode(record.key, record.value)
+        except DecodeError:
+            return  # no consumer can use it either
+        if isinstance(batch, Batch):
+            where = (record.topic, record.partition)
+            self.batches[batch.hash] = batch
+            self.lowest[where] = min(batch.number, self.lowest.get(where, batch.number))
+            if any(name == SEALED_HEADER for name, _ in record.headers):
+                self.complete.add(batch.hash)
+
+
+def published_chain(source: Source, default_topic: str, *, tail: int = _TAIL) -> list[BlockRef]:
+    """The newest blocks that are complete on the topics, one chain, oldest first.
+
+    Arguments:
+        source: reads at least the default topic; it is assigned anew.
+        default_topic: where the Batches are.
+        tail: how many records of every partition to look at; more are looked at where these do not suffice.
+
+    Raises:
+        TransportError: the records do not arrive.
+
+    """
+    marks = {where: ends for where, ends in source.watermarks().items() if where[0] == default_topic}
+    while True:
+        starts = {where: max(low, high - tail) for where, (low, high) in marks.items()}
+        found = _Tail()
+        read_range(source, starts, {where: high for where, (_, high) in marks.items()}, found.add)
+        chain = complete_chain(found.batches.values(), found.complete, floor=_floor(found, starts))
+        if chain or all(starts[where] == low for where, (low, _) in marks.items()):
+            return chain or _above_what_retention_took(found)
+        tail *= _MORE
+
+
+def _floor(found: _Tail, starts: Mapping[Partition, int]) -> int:
+    """The lowest block that no partition can lack because its tail begins later."""
+    # A partition that was read from its very first record lacks nothing.
+    cut = [found.lowest[where] for where, start in starts.items() if start > 0 and where in found.lowest]
+    return max(cut, default=0)
+
+
+def _above_what_retention_took(found: _Tail) -> list[BlockRef]:
+    """Everything that is kept was read and the lowest blocks are not whole: begin at the lowest that is."""
+    whole = [found.batches[block_hash].number for block_hash in found.complete]
+    return complete_chain(found.batches.values(), found.complete, floor=min(whole, default=0)) if whole else []
+
+
+def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int) -> list[BlockRef]:
+    """The chain to the highest complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
+
+    Of several highest ones the heaviest is taken, then the one with the lowest hash.
+
+    Arguments:
+        batches: what was found.
+        complete: hashes of the blocks that are complete.
+        floor: the number of the lowest block whose absence would mean something.
+
+    """
+    known = {batch.hash: batch for batch in batches if batch.number >= floor}
+    if not known:
+        return []
+    bottom = min(batch.number for batch in known.values())
+    children: dict[bytes, list[Batch]] = defaultdict(list)
+    for batch in known.values():
+        children[batch.parent].append(batch)
+    linked = [batch for batch in known.values() if batch.number == bottom and batch.hash in complete]
+    for batch in linked:  # grows while it is walked
+        linked += [child for child in children[batch.hash] if child.hash in complete and child.number > batch.number]
+    if not linked:
+        return []
+    head = min(linked, key=lambda batch: (-batch.number, -batch.weight, batch.hash))
+    chain = [BlockRef(head.number, head.hash)]
+    while (parent := known.get(head.parent)) is not None and parent.number < head.number:
+        head = parent
+        chain.append(BlockRef(head.number, head.hash))
+    return chain[::-1]
+
+
+def read_range(
+    source: Source, starts: Mapping[Partition, int], ends: Mapping[Partition, int], take: Callable[[Record], None]
+) -> None:
+    """Give every record between these offsets to ``take``. TransportError when none comes for a while."""
+    source.assign(starts)
+    last = time.monotonic()
+    while any(at < ends[where] for where, at in source.positions().items()):
+        records = source.poll(_POLL_RECORDS, _POLL_SECONDS)
+        for record in records:
+            if record.offset < ends[record.topic, record.partition]:
+                take(record)
+        now = time.monotonic()
+        if records:
+            last = now
+        elif now - last > _IDLE_SECONDS:
+            raise TransportError(
+                f"the records at the topics' end did not arrive within {_IDLE_SECONDS:.0f} s; try again"
+            )

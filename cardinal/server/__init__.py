@@ -1,0 +1,1 @@
+"""Long-running services: what a command runs until it is told to stop."""

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cardinal.producer import Producer
+from cardinal.protocols.streams.codec import encode
+from cardinal.protocols.streams.messages import Batch
+from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.types import BlockRef, Routed
+from cardinal.published import complete_chain, published_chain
+from cardinal.testing.memory import MemoryBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Blocks:
+    default_topic: str = "block"
+    topics: dict[str, str] = field(default_factory=lambda: {"a/": "a"})
+    all_topics: tuple[str, ...] = ("block", "a")
+
+
+def _hash(name: str) -> bytes:
+    return name.encode().ljust(32, b"\0")
+
+
+def _batch(name: str, parent: str, *, weight: int | None = None) -> Batch:
+    number = int(name.rstrip("abc"))
+    return Batch(_hash(name), number, number if weight is None else weight, _hash(parent))
+
+
+def _names(chain: list[BlockRef]) -> list[str]:
+    return [ref.hash.rstrip(b"\0").decode() for ref in chain]
+
+
+def _chain(*names: str) -> list[Batch]:
+    return [_batch(name, parent) for parent, name in zip(("", *names), names, strict=False)]
+
+
+def _all(batches: list[Batch]) -> set[bytes]:
+    return {batch.hash for batch in batches}
+
+
+LINE = _chain("1a", "2a", "3a", "4a", "5a")
+
+
+@pytest.mark.parametrize(
+    ("batches", "incomplete", "floor", "expected"),
+    [
+        (LINE, set(), 0, ["1a", "2a", "3a", "4a", "5a"]),
+        (LINE, {"3a"}, 0, ["1a", "2a"]),
+        (LINE[:2] + LINE[3:], set(), 0, ["1a", "2a"]),
+        (LINE, {"1a"}, 0, []),
+        (LINE, {"1a", "2a"}, 3, ["3a", "4a", "5a"]),
+        (LINE, {"3a"}, 3, []),
+        ([], set(), 0, []),
+        ([*LINE, _batch("4b", "3a", weight=9)], set(), 0, ["1a", "2a", "3a", "4a", "5a"]),
+        ([*LINE[:4], _batch("4b", "3a", weight=9)], set(), 0, ["1a", "2a", "3a", "4b"]),
+        (
+            [*LINE, _batch("4b", "3a"), _batch("5b", "4b"), _batch("6b", "5b")],
+            {"5b"},
+            0,
+            ["1a", "2a", "3a", "4a", "5a"],
+        ),
+        ([_batch("1a", "1a")], set(), 0, ["1a"]),
+    ],
+    ids=lambda value: str(value) if not isinstance(value, list) else "",
+)
+def test_the_chain_ends_before_the_first_block_that_is_not_whole(
+    batches: list[Batch], incomplete: set[str], floor: int, expected: list[str]
+) -> None:
+    complete = _all(batches) - {_hash(name) for name in incomplete}
+    assert _names(complete_chain(batches, complete, floor=floor)) == expected
+    mixed = random.Random(1).sample(batches, len(batches))
+    assert _names(complete_chain(mixed, complete, floor=floor)) == expected
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=4) as broker:
+        yield broker
+
+
+def _payloads(count: int) -> list[Payload]:
+    hashes = [number.to_bytes(32, "big") for number in range(count + 1)]
+    return [Payload(n, hashes[n], hashes[n - 1], n, {"a/1": b"x"}) for n in range(1, count + 1)]
+
+
+def _publish(broker: MemoryBroker, payloads: list[Payload]) -> None:
+    with Producer(broker.url, Blocks(), producer_id="one") as producer:
+        for payload in payloads:
+            producer.add(payload)
+        producer.flush(10)
+
+
+def _published(broker: MemoryBroker, tail: int = 1000) -> list[int]:
+    return [ref.number for ref in published_chain(broker.source(["block", "a"]), "block", tail=tail)]
+
+
+def test_an_empty_stream_ends_nowhere(broker: MemoryBroker) -> None:
+    broker.sink(Blocks(), producer_id="one")
+    assert _published(broker) == []
+
+
+def test_everything_that_was_sealed_is_found(broker: MemoryBroker) -> None:
+    _publish(broker, _payloads(50))
+    assert _published(broker) == list(range(1, 51))
+
+
+def test_a_short_tail_gives_the_newest_blocks_without_a_hole(broker: MemoryBroker) -> None:
+    _publish(broker, _payloads(300))
+    found = _published(broker, tail=20)
+    assert found[-1] == 300
+    assert found == list(range(found[0], 301))
+    assert 1 < found[0] <= 300 - 20
+
+
+def test_a_batch_that_a_killed_producer_did_not_send_ends_the_chain_before_it(broker: MemoryBroker) -> None:
+    payloads = _payloads(40)
+    _publish(broker, payloads[:29] + payloads[30:])
+    assert _published(broker) == list(range(1, 30))
+    _publish(broker, payloads[29:30])
+    assert _published(broker) == list(range(1, 41))
+
+
+def test_a_hole_anywhere_in_the_tail_is_found_also_at_its_very_start() -> None:
+    payloads = _payloads(300)
+    with MemoryBroker(uuid.uuid4().hex, partitions=4) as whole:
+        _publish(whole, payloads)
+        first = _published(whole, tail=15)[0]
+    for hole in range(first, 300):
+        with MemoryBroker(uuid.uuid4().hex, partitions=4) as broker:
+            _publish(broker, [payload for payload in payloads if payload.number != hole])
+            assert _published(broker, tail=15)[-1] == hole - 1
+
+
+def test_a_batch_without_a_seal_is_not_whole(broker: MemoryBroker) -> None:
+    payloads = _payloads(5)
+    _publish(broker, payloads[:3])
+    batch = Batch(payloads[3].hash, 4, 4, payloads[3].parent)
+    broker.sink(Blocks(), producer_id="other").send([Routed("block", *encode(batch))], None).result(1)
+    assert _published(broker) == [1, 2, 3]
+
+
+def test_bytes_that_are_no_batch_are_passed_over(broker: MemoryBroker) -> None:
+    _publish(broker, _payloads(3))
+    broker.sink(Blocks(), producer_id="other").send([Routed("block", bytes(33), b"\xff")], None).result(1)
+    assert _published(broker) == [1, 2, 3]
+
+
+def test_what_retention_took_is_not_asked_for(broker: MemoryBroker) -> None:
+    _publish(broker, _payloads(200))
+    for partition in range(4):
+        low, high = broker.source(["block"]).watermarks()["block", partition]
+        broker.trim("block", partition, low + (high - low) // 2 + partition)
+    found = _published(broker)
+    assert found[-1] == 200
+    assert found == list(range(found[0], 201))
+    assert found[0] > 80
