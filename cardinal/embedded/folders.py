@@ -108,6 +108,24 @@ def try_lock(path: Path) -> int | None:
     return descriptor
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock file ``path``; False where there is no such file.
+
+    Asks by a shared lock, so that two who ask at once do not take each other for a holder.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _user_folder(kind: str) -> Path:
     try:
         import platformdirs  # noqa: PLC0415 - an optional dependency

@@ -13,12 +13,12 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from cardinal.errors import EmbeddedBrokerError
 
-from .folders import try_lock
+from .folders import is_locked, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,15 +30,22 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A broker that holds a data folder. Both are None in the moments in which it is being started."""
+    """A broker that holds a data folder. ``pid`` and ``bootstrap`` are None until its process is there."""
 
-    pid: int | None
-    bootstrap: str | None
+    pid: int | None = None
+    bootstrap: str | None = None
+    ready: bool = False
 
 
-def pid_file_text(pid: int, bootstrap: str) -> str:
-    """What the pid file holds."""
-    return json.dumps({"pid": pid, "bootstrap": bootstrap}) + "\n"
+def save_pid_file(data: Path, running: Running) -> None:
+    """Tell everybody who looks at the data folder which broker holds it."""
+    write_atomically(data / PID_FILE, json.dumps(asdict(running)) + "\n")
+
+
+def remove_pid_file(data: Path, pid: int) -> None:
+    """Remove what the ended process ``pid`` left; somebody else may have started another broker on the folder since."""
+    if (left := _read_pid_file(data)) is not None and left.pid == pid:
+        (data / PID_FILE).unlink(missing_ok=True)
 
 
 def find_running(data: Path) -> Running | None:
@@ -48,20 +55,10 @@ def find_running(data: Path) -> Running | None:
         EmbeddedBrokerError: the folder's files cannot be read.
 
     """
-    if not (data / LOCK_FILE).exists():
-        return None
     try:
-        lock = try_lock(data / LOCK_FILE)
-        if lock is not None:
-            os.close(lock)
-            return None
-        text = (data / PID_FILE).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Running(None, None)
+        return (_read_pid_file(data) or Running()) if is_locked(data / LOCK_FILE) else None
     except OSError as error:
         raise EmbeddedBrokerError(f"the data folder {data} cannot be read ({error.strerror})") from error
-    found = json.loads(text)
-    return Running(found["pid"], found["bootstrap"])
 
 
 def end_running(data: Path, *, timeout: float = 20.0) -> Running | None:
@@ -89,6 +86,7 @@ def end_running(data: Path, *, timeout: float = 20.0) -> Running | None:
         except PermissionError as error:
             raise EmbeddedBrokerError(f"process {broker.pid} belongs to another user: ask them to stop it") from error
         if _has_ended(data, broker.pid, time.monotonic() + patience):
+            remove_pid_file(data, broker.pid)
             return broker
     raise EmbeddedBrokerError(f"process {broker.pid} does not end, not even by SIGKILL: see what it waits for")
 
@@ -99,3 +97,12 @@ def _has_ended(data: Path, pid: int, deadline: float) -> bool:
             return False
         time.sleep(_POLL_SECONDS)
     return True
+
+
+def _read_pid_file(data: Path) -> Running | None:
+    try:
+        return Running(**json.loads((data / PID_FILE).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise EmbeddedBrokerError(f"{data / PID_FILE} cannot be read: remove it when no broker runs") from error

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 NODE_ID = 1
+LOGS = "logs"
+"""Kafka's own folder within the data folder."""
 _FILE = "broker.json"
 _PORTS = range(18000, 32000)
 _LARGEST_MESSAGE = 8 << 20
@@ -103,8 +105,14 @@ def is_free(port: int) -> bool:
         return probe.connect_ex((HOST, port)) != 0
 
 
-def properties(settings: Settings, data: Path, extra: Mapping[str, str]) -> str:
-    """Kafka's ``server.properties`` for one node that is broker and controller (facts, kafka.md, Start)."""
+def properties(settings: Settings, extra: Mapping[str, str]) -> str:
+    """Kafka's ``server.properties`` for one node that is broker and controller (facts, kafka.md, Start).
+
+    Arguments:
+        settings: its ports.
+        extra: properties that replace or join these.
+
+    """
     values = {
         "process.roles": "broker,controller",
         "node.id": NODE_ID,
@@ -114,7 +122,8 @@ def properties(settings: Settings, data: Path, extra: Mapping[str, str]) -> str:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "CLIENT",
-        "log.dirs": data / "logs",
+        # Relative to the process's working folder, the data folder: its path may hold what Kafka takes for a separator.
+        "log.dirs": LOGS,
         # A topic that was never made is an error of the program that names it, not a topic with chance settings.
         "auto.create.topics.enable": "false",
         "offsets.topic.replication.factor": 1,
@@ -138,5 +147,11 @@ def properties(settings: Settings, data: Path, extra: Mapping[str, str]) -> str:
         "replica.fetch.max.bytes": _LARGEST_MESSAGE,
         **extra,
     }
-    # A backslash begins an escape in Java's properties files.
-    return "".join(f"{name}={str(value).replace(chr(92), chr(92) * 2)}\n" for name, value in values.items())
+    return "".join(f"{name}={_escaped(str(value))}\n" for name, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    """A value for a Java properties file: Latin-1 by definition, and a backslash begins an escape."""
+    units = value.replace("\\", "\\\\").encode("utf-16-be")
+    codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
+    return "".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes)  # noqa: PLR2004 - printable ASCII

@@ -69,7 +69,8 @@ def cardinal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
         return
     from cardinal.embedded import EmbeddedKafka  # noqa: PLC0415 - pytest loads this file in every run
 
-    with EmbeddedKafka(tmp_path_factory.mktemp("cardinal-broker")) as broker:
+    # Whoever tests starts brokers again and again: the first run leaves an archive that later starts are faster by.
+    with EmbeddedKafka(tmp_path_factory.mktemp("cardinal-broker"), train=True) as broker:
         yield broker
 
 

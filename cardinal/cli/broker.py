@@ -1,0 +1,118 @@
+"""`cardinal broker`: one Kafka broker on this machine, that outlives the command which starts it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cardinal.errors import EmbeddedBrokerError
+
+if TYPE_CHECKING:
+    from cardinal.embedded.running import Running
+
+_WAIT_SECONDS = 90
+
+_data = click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="Data folder [default: in your user data folder]."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
+
+
+@click.group()
+def broker() -> None:
+    """A real Kafka broker on this machine, without Docker and without a system Java."""
+
+
+@broker.command()
+@_data
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port [default: the same as before; at first 9092 if free]."
+)
+@_json
+def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
+    """Start the broker; it runs until `cardinal broker down`."""
+    from cardinal.embedded.broker import EmbeddedKafka  # noqa: PLC0415 - `--help` needs no extra
+
+    from .jar_bar import JarBar  # noqa: PLC0415 - the same
+
+    folder = _folder(data)
+    if (running := _wait_for_address(folder)) is not None:
+        if port is not None and running.bootstrap != f"127.0.0.1:{port}":
+            raise EmbeddedBrokerError(
+                f"the broker on {folder} already runs at {running.bootstrap}: run `cardinal broker down` first"
+            )
+        _say(running, as_json=as_json, sentence=f"already up at {running.bootstrap} (process {running.pid})")
+        return
+    with JarBar(sys.stderr) as bar:
+        kafka = EmbeddedKafka(folder, port=port or _first_port(folder), progress=bar.report)
+        begun = time.monotonic()
+        kafka.start()
+    seconds = time.monotonic() - begun - bar.seconds
+    running = kafka.detach()
+    _say(running, as_json=as_json, sentence=f"up at {running.bootstrap} (process {running.pid}) in {seconds:.1f} s")
+    if not as_json:
+        click.echo(f"data and log: {folder}")
+
+
+@broker.command()
+@_data
+def down(data: Path | None) -> None:
+    """Stop the broker. Its data stays."""
+    from cardinal.embedded.running import end_running  # noqa: PLC0415 - `--help` needs no extra
+
+    folder = _folder(data)
+    ended = end_running(folder)
+    click.echo(f"no broker runs on {folder}" if ended is None else f"stopped process {ended.pid}; its data stays")
+
+
+@broker.command()
+@_data
+@_json
+def status(data: Path | None, *, as_json: bool) -> None:
+    """Say whether the broker runs, and where; exit status 1 where it does not."""
+    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` needs no extra
+
+    folder = _folder(data)
+    running = find_running(folder)
+    if running is None:
+        click.echo(json.dumps({"bootstrap": None, "pid": None}) if as_json else f"no broker runs on {folder}")
+        sys.exit(1)
+    sentence = f"up at {running.bootstrap} (process {running.pid})" if running.pid else "being started"
+    _say(running, as_json=as_json, sentence=sentence)
+
+
+def _folder(data: Path | None) -> Path:
+    from cardinal.embedded.folders import data_folder  # noqa: PLC0415 - `--help` needs no extra
+
+    return (data or data_folder()).absolute()
+
+
+def _first_port(folder: Path) -> int | None:
+    """Kafka's usual port for a new data folder, where it is free; None leaves the choice to the broker."""
+    from cardinal.embedded import settings  # noqa: PLC0415 - `--help` needs no extra
+
+    usual = 9092
+    return usual if settings.load(folder) is None and settings.is_free(usual) else None
+
+
+def _wait_for_address(folder: Path) -> Running | None:
+    """The broker that runs on the folder; one that another command is just starting is waited for."""
+    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` needs no extra
+
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while (running := find_running(folder)) is not None and not running.ready:
+        if time.monotonic() > deadline:
+            raise EmbeddedBrokerError(
+                f"the broker on {folder} is being started and does not get ready: see its server.log"
+            )
+        time.sleep(0.05)
+    return running
+
+
+def _say(running: Running, *, as_json: bool, sentence: str) -> None:
+    click.echo(json.dumps({"bootstrap": running.bootstrap, "pid": running.pid}) if as_json else sentence)
