@@ -1,1 +1,91 @@
-"""Cardinal Streams, the message layer: the protocol as values and pure functions."""
+"""Cardinal Streams, the message layer: the protocol as values and pure functions.
+
+Read the files in this order: `types`, `messages`, `keys`, `avro`, `codec`, `payload`, `splitter`, `sealing` (what a
+producer does); `prefixes`, `block`, `reassembler`, `forktree`, `ordering`, `cursor`, `follower`, `events` (what a
+consumer does).
+"""
+
+from .codec import decode, encode
+from .cursor import Cursor
+from .events import (
+    ChainUpdate,
+    Completed,
+    Divergence,
+    Event,
+    FinalityViolated,
+    ForkBelowStart,
+    Overflow,
+    PingSeen,
+    Quarantined,
+    Rejected,
+    ReorgBegan,
+    ReorgEnded,
+    Stale,
+    Surplus,
+)
+from .follower import Follower, FollowerSettings
+from .messages import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    Heartbeat,
+    Message,
+    Ping,
+    Reorg,
+    ReorgComplete,
+    SubBatchHeader,
+    SubBatchMsg,
+    Update,
+)
+from .ordering import OnFinalityViolation, Orderer
+from .payload import MissingPayload, Payload, SubBatch
+from .reassembler import Reassembler
+from .sealing import SealQueue
+from .splitter import split, split_sub_batch
+from .types import BlockRef, Finality, Record, Routed
+
+__all__ = [
+    "Batch",
+    "BatchDeleteMsg",
+    "BatchMsg",
+    "BlockRef",
+    "ChainUpdate",
+    "Completed",
+    "Cursor",
+    "Divergence",
+    "Event",
+    "Finality",
+    "FinalityViolated",
+    "Follower",
+    "FollowerSettings",
+    "ForkBelowStart",
+    "Heartbeat",
+    "Message",
+    "MissingPayload",
+    "OnFinalityViolation",
+    "Orderer",
+    "Overflow",
+    "Payload",
+    "Ping",
+    "PingSeen",
+    "Quarantined",
+    "Reassembler",
+    "Record",
+    "Rejected",
+    "Reorg",
+    "ReorgBegan",
+    "ReorgComplete",
+    "ReorgEnded",
+    "Routed",
+    "SealQueue",
+    "Stale",
+    "SubBatch",
+    "SubBatchHeader",
+    "SubBatchMsg",
+    "Surplus",
+    "Update",
+    "decode",
+    "encode",
+    "split",
+    "split_sub_batch",
+]

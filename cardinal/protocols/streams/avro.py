@@ -124,7 +124,7 @@ class Entry(NamedTuple):
 
     path: bytes
     value: bytes
-    count: int
+    count: int  # type: ignore[assignment]  # the wire's name; nobody counts a tuple's members here
     delete: bool
     sub_batch: bytes
 

@@ -258,10 +258,7 @@ def _decode_ping(key: bytes, value: bytes) -> Ping:
     minutes = int.from_bytes(value[13:15], "big", signed=True)
     if nanoseconds >= _NANOSECONDS:
         raise DecodeError("a ping's nanoseconds are a second or more")
-    if minutes == _UTC:
-        offset = None
-    else:
-        offset = minutes * 60 + int.from_bytes(value[15:], "big", signed=True)
+    offset = None if minutes == _UTC else minutes * 60 + int.from_bytes(value[15:], "big", signed=True)
     return Ping(key[1:], seconds, nanoseconds, offset)
 
 

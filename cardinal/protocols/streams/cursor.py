@@ -1,0 +1,207 @@
+"""Where a consumer stands: a small opaque text to store beside the data it belongs to.
+
+``c1:`` and base64 (URL alphabet, no padding) of eight bytes of BLAKE2b and an Avro record. The record names the
+lineage, so that a cursor of another chain or of other options is refused; ``next`` and ``floor`` of every
+partition; the delivered blocks within the threshold; short prefixes of blocks that are done; finality and ``seq``.
+
+Resuming reads again from the floors, delivers nothing that the ring holds, judges no fork before every partition
+has passed its ``next``, and goes on with ``seq`` + 1. Storing the text in the transaction that stores the data
+gives exactly once.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from io import BytesIO
+from typing import Any, Final
+
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+
+from cardinal.errors import CursorInvalidError
+
+from .types import HASH_SIZE, BlockRef, Finality, Partition
+
+VERSION: Final = "c1"
+_CHECK_SIZE: Final = 8
+_PREFIX_SIZE: Final = 8
+_TEXT_MAX: Final = 1 << 20
+_OPTIONAL: Final = ["null", "long"]
+
+_SCHEMA: Final[Any] = parse_schema(
+    {
+        "type": "record",
+        "name": "cursor",
+        "fields": [
+            {"name": "lineage", "type": "bytes"},
+            {"name": "app", "type": "string"},
+            {"name": "chain", "type": "string"},
+            {"name": "seq", "type": "long"},
+            {"name": "number", "type": "long"},
+            {"name": "weight", "type": "bytes"},
+            {"name": "ring", "type": "bytes"},
+            {
+                "name": "topics",
+                "type": {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": "topic",
+                        "fields": [
+                            {"name": "name", "type": "string"},
+                            {"name": "next", "type": {"type": "array", "items": "long"}},
+                            # floor = next - back: small numbers, few bytes
+                            {"name": "back", "type": {"type": "array", "items": "long"}},
+                        ],
+                    },
+                },
+            },
+            {"name": "open", "type": "bytes"},
+            {"name": "done", "type": "bytes"},
+            {"name": "safe", "type": _OPTIONAL},
+            {"name": "finalized", "type": _OPTIONAL},
+            {"name": "violated", "type": "boolean"},
+        ],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position in one lineage of one stream.
+
+    Attributes:
+        lineage: 16 bytes that stand for chain, start and options; ``seq`` counts within it.
+        app: the application's name.
+        chain: the application's name for the chain, such as ``evm:1``.
+        seq: the last sequence number delivered.
+        ring: delivered blocks within the threshold, newest first; the head is the first. Their numbers descend by
+            one from the head's.
+        weight: the head's weight.
+        next: for every partition the offset after the last record taken into account.
+        floor: for every partition the lowest offset that resuming has to read again.
+        open: first 8 bytes of the hashes of blocks that were not complete.
+        done: first 8 bytes of the hashes of blocks that were completed and may come again.
+        finality: the marks at the head.
+        violated: whether the finality latch was set.
+
+    """
+
+    lineage: bytes
+    app: str
+    chain: str
+    seq: int
+    ring: tuple[BlockRef, ...]
+    weight: int
+    next: Mapping[Partition, int] = field(default_factory=dict)
+    floor: Mapping[Partition, int] = field(default_factory=dict)
+    open: frozenset[bytes] = frozenset()
+    done: frozenset[bytes] = frozenset()
+    finality: Finality | None = None
+    violated: bool = False
+
+    @property
+    def head(self) -> BlockRef | None:
+        """The newest delivered block."""
+        return self.ring[0] if self.ring else None
+
+    def __str__(self) -> str:
+        """The text to store."""
+        return self.encode()
+
+    def encode(self) -> str:
+        """The text to store; :meth:`parse` reads it back."""
+        partitions: dict[str, dict[int, int]] = {}
+        for topic, number in sorted(self.next):
+            partitions.setdefault(topic, {})[number] = self.next[topic, number]
+        topics = []
+        for topic, numbers in partitions.items():
+            width = max(numbers) + 1
+            following = [numbers.get(number, -1) for number in range(width)]
+            back = [following[n] - self.floor.get((topic, n), following[n]) for n in range(width)]
+            topics.append({"name": topic, "next": following, "back": back})
+        finality = self.finality or Finality()
+        out = BytesIO()
+        schemaless_writer(
+            out,
+            _SCHEMA,
+            {
+                "lineage": self.lineage,
+                "app": self.app,
+                "chain": self.chain,
+                "seq": self.seq,
+                "number": self.ring[0].number if self.ring else -1,
+                "weight": self.weight.to_bytes((self.weight.bit_length() + 7) // 8, "big"),
+                "ring": b"".join(ref.hash for ref in self.ring),
+                "topics": topics,
+                "open": b"".join(sorted(self.open)),
+                "done": b"".join(sorted(self.done)),
+                "safe": finality.safe,
+                "finalized": finality.finalized,
+                "violated": self.violated,
+            },
+        )
+        body = out.getvalue()
+        return f"{VERSION}:{base64.urlsafe_b64encode(_check(body) + body).rstrip(b'=').decode()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Read a cursor's text. CursorInvalidError where it is none, was cut, altered, or is of another version."""
+        version, separator, encoded = text.strip().partition(":")
+        if not separator or not version.startswith("c") or len(text) > _TEXT_MAX:
+            raise CursorInvalidError("this is no cursor: a cursor begins with 'c1:'")
+        if version != VERSION:
+            raise CursorInvalidError(
+                f"a cursor of version {version!r} is not known to this release (it writes {VERSION})"
+            )
+        try:
+            data = base64.b64decode(encoded.encode("ascii") + b"=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise CursorInvalidError("the cursor was altered: it is no base64 text") from None
+        body = data[_CHECK_SIZE:]
+        if data[:_CHECK_SIZE] != _check(body):
+            raise CursorInvalidError("the cursor was cut or altered: its checksum does not match")
+        try:
+            return _from_fields(schemaless_reader(BytesIO(body), _SCHEMA, None))
+        except (EOFError, IndexError, ValueError, OverflowError):
+            raise CursorInvalidError("the cursor's content does not make sense") from None
+
+
+def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
+    next_: dict[Partition, int] = {}
+    floor: dict[Partition, int] = {}
+    for topic in fields["topics"]:
+        for number, (following, back) in enumerate(zip(topic["next"], topic["back"], strict=True)):
+            if following >= 0:
+                next_[topic["name"], number] = following
+                floor[topic["name"], number] = following - back
+    ring = _pieces(fields["ring"], HASH_SIZE)
+    number = fields["number"]
+    safe, finalized = fields["safe"], fields["finalized"]
+    return Cursor(
+        lineage=fields["lineage"],
+        app=fields["app"],
+        chain=fields["chain"],
+        seq=fields["seq"],
+        ring=tuple(BlockRef(number - index, block_hash) for index, block_hash in enumerate(ring)),
+        weight=int.from_bytes(fields["weight"], "big"),
+        next=next_,
+        floor=floor,
+        open=frozenset(_pieces(fields["open"], _PREFIX_SIZE)),
+        done=frozenset(_pieces(fields["done"], _PREFIX_SIZE)),
+        finality=None if safe is None and finalized is None else Finality(safe, finalized),
+        violated=fields["violated"],
+    )
+
+
+def _pieces(data: bytes, size: int) -> list[bytes]:
+    if len(data) % size:
+        raise ValueError(len(data))
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def _check(body: bytes) -> bytes:
+    return blake2b(body, digest_size=_CHECK_SIZE, person=b"cardinal-cursor").digest()

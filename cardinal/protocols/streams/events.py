@@ -1,0 +1,280 @@
+"""What comes out of reassembly and ordering: closed unions of values, never exceptions.
+
+A :class:`ChainUpdate` is for everybody; the others are reports for those who ask (``on_event``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from cardinal.errors import MissingPayloadError
+
+from .messages import Ping
+from .payload import AnyPayload, MissingPayload
+from .types import BlockRef, Finality, Partition, Position
+
+if TYPE_CHECKING:  # the cursor's module builds on this one
+    from .cursor import Cursor
+
+
+class Header(Protocol):
+    """What ordering needs of a block: a Payload has it, and so has a planner's header without content."""
+
+    @property
+    def number(self) -> int:
+        """Block number."""
+        ...
+
+    @property
+    def hash(self) -> bytes:
+        """32 bytes."""
+        ...
+
+    @property
+    def parent(self) -> bytes:
+        """32 bytes."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """What fork choice compares."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Every tracked message of a block is there.
+
+    Attributes:
+        payload: the block; content merged from all of its messages.
+        positions: for every partition the lowest offset of a message of this block that was seen.
+        ends: for every partition the offset after the highest message that counts, so that
+            ``[positions[p], ends[p])`` holds the whole block.
+        published_ms: the time of its Batch's record.
+        sealed: whether the Batch said that the block is complete on the topics.
+
+    """
+
+    payload: Header
+    positions: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+    published_ms: int = 0
+    sealed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Two copies of one (block, key) that differ: producers disagree.
+
+    ``kept`` and ``seen`` are raw values; ``positions`` is where they lie, None for a kept copy whose place is
+    no longer known because its block was completed.
+    """
+
+    block: bytes
+    key: bytes
+    kept: bytes
+    seen: bytes
+    positions: tuple[Position | None, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """A message beyond what its block's Batch counts or announces; it is not part of the block."""
+
+    block: bytes
+    key: bytes
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """A block was dropped to stay within the bounds; ``positions`` is where its messages begin."""
+
+    block: bytes
+    number: int | None
+    positions: Mapping[Partition, int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A block that cannot be delivered, and why. The stream goes on without it."""
+
+    block: bytes
+    number: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that is no message, or no message that its block can use; it is ignored."""
+
+    position: Position
+    key: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReorgBegan:
+    """A producer opened a reorg channel above this ancestor."""
+
+    ancestor: BlockRef
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class ReorgEnded:
+    """A reorg channel's last message."""
+
+    ancestor: BlockRef
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class PingSeen:
+    """A producer said that it is alive."""
+
+    ping: Ping
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A block farther below the head than the reorg threshold, or outside another bound; it was dropped."""
+
+    block: BlockRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForkBelowStart:
+    """A heavier chain leaves below the first block of this stream: start again from further back to follow it."""
+
+    tip: BlockRef
+    start: BlockRef
+
+
+@dataclass(frozen=True, slots=True)
+class FinalityViolated:
+    """A heavier chain would remove a block that was announced as final. Latched until the stream is restarted."""
+
+    tip: BlockRef
+    finalized: int
+
+
+ReassemblyEvent: TypeAlias = (
+    Completed | Divergence | Surplus | Overflow | Quarantined | Rejected | ReorgBegan | ReorgEnded | PingSeen
+)
+OrderingEvent: TypeAlias = Stale | Quarantined | ForkBelowStart | FinalityViolated
+Event: TypeAlias = ReassemblyEvent | OrderingEvent
+
+
+class Change(Enum):
+    """What an update does to the chain."""
+
+    EXTEND = "extend"
+    REORG = "reorg"
+    REVERT = "revert"
+
+
+class ChainUpdate:
+    """One step of the chain: blocks removed, newest first, then blocks added, oldest first.
+
+    A reorg is exactly one update. Every removed and every added block takes the next sequence number.
+
+    Attributes:
+        seq: the number of the last block of this update within its lineage.
+        first_seq: the number of its first block.
+        removed: newest first, the order in which to undo.
+        added: oldest first, the order in which to apply.
+        finality: the marks after this update, None where the application has none.
+
+    Invariants:
+        ``seq - first_seq + 1 == len(removed) + len(added)``; the parent of ``added[0]`` is the parent of
+        ``removed[-1]`` where both exist; ``update`` then ``update.inverted()`` is a no-op on the list of blocks.
+
+    """
+
+    __slots__ = ("_cursor", "added", "finality", "removed", "seq")
+
+    seq: int
+    removed: tuple[AnyPayload, ...]
+    added: tuple[AnyPayload, ...]
+    finality: Finality | None
+    _cursor: Callable[[], Cursor] | None
+
+    def __init__(
+        self,
+        seq: int,
+        removed: tuple[AnyPayload, ...],
+        added: tuple[AnyPayload, ...],
+        finality: Finality | None = None,
+        cursor: Callable[[], Cursor] | None = None,
+    ) -> None:
+        set_ = object.__setattr__
+        set_(self, "seq", seq)
+        set_(self, "removed", removed)
+        set_(self, "added", added)
+        set_(self, "finality", finality)
+        set_(self, "_cursor", cursor)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a ChainUpdate does not change: {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ChainUpdate):
+            return NotImplemented
+        return (self.seq, self.removed, self.added, self.finality) == (
+            other.seq,
+            other.removed,
+            other.added,
+            other.finality,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.seq, len(self.removed), tuple(block.hash for block in self.added)))
+
+    def __repr__(self) -> str:
+        removed = " ".join(f"-{block.number}:{block.hash.hex()[:8]}" for block in self.removed)
+        added = " ".join(f"+{block.number}:{block.hash.hex()[:8]}" for block in self.added)
+        return f"<ChainUpdate {self.first_seq}..{self.seq} {removed} {added}>".replace("  ", " ")
+
+    @property
+    def first_seq(self) -> int:
+        """The sequence number of the update's first block."""
+        return self.seq - len(self.removed) - len(self.added) + 1
+
+    @property
+    def change(self) -> Change:
+        """Whether this update extends the chain, replaces a part of it, or only takes blocks away."""
+        if not self.removed:
+            return Change.EXTEND
+        return Change.REORG if self.added else Change.REVERT
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where to resume after this update. Built when asked for; LookupError for an update made by hand."""
+        if self._cursor is None:
+            raise LookupError("this update did not come from a consumer and has no cursor")
+        return self._cursor()
+
+    def with_cursor(self, cursor: Callable[[], Cursor]) -> ChainUpdate:
+        """The same update with a way to build its cursor."""
+        return ChainUpdate(self.seq, self.removed, self.added, self.finality, cursor)
+
+    def inverted(self) -> ChainUpdate:
+        """The update that undoes this one. MissingPayloadError where a block's content is not at hand."""
+        for block in (*self.removed, *self.added):
+            if isinstance(block, MissingPayload):
+                raise MissingPayloadError(
+                    f"the content of block {block.number} ({block.hash.hex()}) can no longer be had, "
+                    "so its update cannot be turned round",
+                    number=block.number,
+                    block_hash=block.hash,
+                )
+        return ChainUpdate(
+            self.seq + len(self.removed) + len(self.added), self.added[::-1], self.removed[::-1], self.finality
+        )
