@@ -119,6 +119,11 @@ class MemoryBroker:
                 raise TopicError(f"the topic {absent} does not exist: start a producer first", topic=absent)
             return MemorySource(self, sorted(where for where in self._logs if where[0] in topics))
 
+    def topics(self) -> frozenset[str]:
+        """The names of all topics."""
+        with self._changed:
+            return frozenset(topic for topic, _ in self._logs)
+
     def records(self, topic: str | None = None) -> list[Record]:
         """Everything that is kept, of one topic or of all, in the order of positions."""
         with self._changed:

@@ -30,6 +30,10 @@ class InProcessBroker(Protocol):
         """A source of these topics."""
         ...
 
+    def topics(self) -> frozenset[str]:
+        """The names of all topics."""
+        ...
+
 
 class _Directory:
     """Names of brokers. It keeps none alive: a name ends with its broker."""
@@ -73,3 +77,8 @@ def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: 
     """A source of the broker that the URL names."""
     del app
     return DIRECTORY.find(url.address).source(topics, wait=wait)
+
+
+def list_topics(url: TransportUrl) -> frozenset[str]:
+    """The topics of the broker that the URL names."""
+    return DIRECTORY.find(url.address).topics()

@@ -61,6 +61,10 @@ class Transport(Protocol):
         """A source of these topics, that waits so many seconds for them to exist."""
         ...
 
+    def list_topics(self, url: TransportUrl) -> frozenset[str]:
+        """The names of all topics that are there."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TransportUrl:
@@ -222,3 +226,14 @@ def open_source(
     parsed = parse_url(url)
     chosen = tuple(app.all_topics if topics is None else topics)
     return _transport(parsed).open_source(parsed, app, topics=chosen, wait=wait)
+
+
+def list_topics(url: str | TransportUrl) -> frozenset[str]:
+    """The names of all topics that are there, for whoever does not know which stream to read.
+
+    Raises:
+        ConfigurationError, UnreachableError, RefusedError: as :func:`open_source`.
+
+    """
+    parsed = parse_url(url)
+    return _transport(parsed).list_topics(parsed)

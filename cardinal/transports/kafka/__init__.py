@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cardinal.transports.url import Topics, TransportUrl
 
-__all__ = ["KafkaSettings", "KafkaSink", "KafkaSource", "open_sink", "open_source"]
+__all__ = ["KafkaSettings", "KafkaSink", "KafkaSource", "list_topics", "open_sink", "open_source"]
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
@@ -45,3 +45,8 @@ def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: 
     """A source of these topics."""
     del app
     return KafkaSource(kafka_settings(url), topics, wait=wait)
+
+
+def list_topics(url: TransportUrl) -> frozenset[str]:
+    """The names of all topics of the cluster, Kafka's own left out."""
+    return TopicAdmin(kafka_settings(url)).names()

@@ -76,6 +76,10 @@ class TopicAdmin:
         except KafkaException as error:
             raise bad_setting(error) from None
 
+    def names(self) -> frozenset[str]:
+        """The names of all topics, Kafka's own left out."""
+        return frozenset(name for name in self._metadata().topics if not name.startswith("__"))
+
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """The number of partitions of every one of these topics that exists and has leaders."""
         topics = self._metadata().topics
