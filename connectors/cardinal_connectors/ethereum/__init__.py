@@ -1,1 +1,34 @@
-"""Ethereum-like nodes over JSON-RPC."""
+"""Ethereum-like nodes over JSON-RPC: HTTP and WebSocket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cardinal.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from cardinal_connectors.base import BlockFeed
+
+    from .settings import FeedSettings
+
+__all__ = ["open_feed"]
+
+
+def open_feed(url: str, *, chain_id: int | None = None, settings: FeedSettings | None = None) -> BlockFeed:
+    """Open the feed of a node; nothing is connected before the first call.
+
+    Arguments:
+        url: ``http://``, ``https://``, ``ws://`` or ``wss://``.
+        chain_id: refuse a node of another chain; None takes the chain that it has.
+        settings: intervals and bounds (:class:`.settings.FeedSettings`).
+
+    Raises:
+        ConfigurationError: no such scheme.
+        MissingExtraError: the extra ``evm`` is not installed.
+
+    """
+    try:
+        from .feed import NodeFeed  # noqa: PLC0415 - needs the extra
+    except ModuleNotFoundError as absent:
+        raise MissingExtraError("A node feed", "evm") from absent
+    return NodeFeed(url, chain_id=chain_id, settings=settings)

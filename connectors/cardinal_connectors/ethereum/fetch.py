@@ -13,9 +13,10 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -27,14 +28,18 @@ JsonObject: TypeAlias = dict[str, Any]
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
 
+Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
+Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
+
+
 class Header(msgspec.Struct, frozen=True, rename="camel"):
     """What the feed needs of a header; texts as JSON-RPC has them."""
 
-    number: str
-    hash: str
-    parent_hash: str
-    difficulty: str = "0x0"
-    total_difficulty: str | None = None
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    difficulty: Quantity = "0x0"
+    total_difficulty: Quantity | None = None
 
     @property
     def height(self) -> int:
@@ -56,25 +61,11 @@ class Header(msgspec.Struct, frozen=True, rename="camel"):
 class Fetched:
     """A block as the node gave it. ``size`` is the length of the answers in bytes."""
 
+    header: Header
     block: JsonObject
     receipts: list[JsonObject]
     uncles: list[JsonObject]
     size: int
-
-    @property
-    def number(self) -> int:
-        """The block number."""
-        return int(self.block["number"], 16)
-
-    @property
-    def hash(self) -> bytes:
-        """The block hash, 32 bytes, as the node says it."""
-        return bytes.fromhex(self.block["hash"][2:])
-
-    @property
-    def parent(self) -> bytes:
-        """The parent's hash, 32 bytes."""
-        return bytes.fromhex(self.block["parentHash"][2:])
 
 
 class BlockFetcher:
@@ -87,17 +78,17 @@ class BlockFetcher:
     async def header(self, named: int | Tag) -> Header | None:
         """The header under a number or tag of the node's chain; None where the node has none."""
         name = hex(named) if isinstance(named, int) else named
-        return await self._client.read(Header | None, "eth_getBlockByNumber", name, False)  # noqa: FBT003 - JSON-RPC
+        return await self._client.read(Header, "eth_getBlockByNumber", name, False)  # noqa: FBT003 - JSON-RPC
 
     async def header_by_hash(self, block_hash: bytes) -> Header | None:
         """The header with this hash; None where the node has none."""
         name = _text(block_hash)
-        return await self._client.read(Header | None, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
+        return await self._client.read(Header, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
 
     async def headers(self, numbers: Iterable[int]) -> list[Header | None]:
         """The headers at these heights of the node's chain."""
         calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
-        return [parse(Header | None, _got(outcome), "eth_getBlockByNumber") for outcome in await self._batch(calls)]
+        return [parse(Header, _got(outcome), "eth_getBlockByNumber") for outcome in await self._batch(calls)]
 
     async def by_hash(self, block_hash: bytes) -> Fetched | None:
         """The block with this hash, canonical or not; None where the node lacks it or any part of it."""
@@ -115,7 +106,8 @@ class BlockFetcher:
             calls += [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
         outcomes = await self._batch(calls)
         receipts: Sequence[Outcome | None] = outcomes[len(numbers) :] or [None] * len(numbers)
-        return [await self._assembled(block, of_block) for block, of_block in zip(outcomes, receipts, strict=False)]
+        parts = zip(outcomes[: len(numbers)], receipts, strict=True)
+        return await asyncio.gather(*(self._assembled(block, of_block) for block, of_block in parts))
 
     async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
         return await self._client.batch(calls)
@@ -123,35 +115,36 @@ class BlockFetcher:
     async def _assembled(self, outcome: Outcome, receipts: Outcome | None) -> Fetched | None:
         """A block and what belongs to it, from the answers that are there and those that are still missing."""
         raw = _got(outcome)
-        block = parse(JsonObject | None, raw, "eth_getBlockBy…")
+        block = parse(JsonObject, raw, "eth_getBlockBy…")
         if block is None:
             return None
-        name, transactions = _identity(block)
+        header = _header(block)
+        name = header.hash
         size = len(bytes(raw))
         if isinstance(receipts, NodeAnswerError) and receipts.code in NO_METHOD:
             self._whole_receipts, receipts = False, None
         if receipts is None:
-            found = await self._receipts_each(name, transactions)
+            found = await self._receipts_each(name, block["transactions"])
         else:
             raw = _got(receipts)
             size += len(bytes(raw))
-            found = parse(list[JsonObject] | None, raw, "eth_getBlockReceipts")
+            found = parse(list[JsonObject], raw, "eth_getBlockReceipts")
             if found is not None and any(receipt.get("blockHash") != name for receipt in found):
                 found = await self._receipts_of(name)
         if found is None:
             return None
         uncles = await self._uncles(name, len(block.get("uncles") or ()))
-        return None if uncles is None else Fetched(block, found, uncles, size)
+        return None if uncles is None else Fetched(header, block, found, uncles, size)
 
     async def _receipts_of(self, name: str) -> list[JsonObject] | None:
-        return await self._client.read(list[JsonObject] | None, "eth_getBlockReceipts", name)
+        return await self._client.read(list[JsonObject], "eth_getBlockReceipts", name)
 
     async def _receipts_each(self, name: str, transactions: Sequence[Any]) -> list[JsonObject] | None:
         """One receipt per transaction; None where one is missing or belongs to another block by now."""
         calls = [Call("eth_getTransactionReceipt", (transaction["hash"],)) for transaction in transactions]
         receipts: list[JsonObject] = []
         for outcome in await self._batch(calls):
-            receipt = parse(JsonObject | None, _got(outcome), "eth_getTransactionReceipt")
+            receipt = parse(JsonObject, _got(outcome), "eth_getTransactionReceipt")
             if receipt is None or receipt.get("blockHash") != name:
                 return None
             receipts.append(receipt)
@@ -163,8 +156,7 @@ class BlockFetcher:
             return []
         calls = [Call("eth_getUncleByBlockHashAndIndex", (name, hex(index))) for index in range(count)]
         uncles = [
-            parse(JsonObject | None, _got(outcome), "eth_getUncleByBlockHashAndIndex")
-            for outcome in await self._batch(calls)
+            parse(JsonObject, _got(outcome), "eth_getUncleByBlockHashAndIndex") for outcome in await self._batch(calls)
         ]
         have = [uncle for uncle in uncles if uncle is not None]
         return have if len(have) == count else None
@@ -181,9 +173,12 @@ def _text(block_hash: bytes) -> str:
     return "0x" + block_hash.hex()
 
 
-def _identity(block: JsonObject) -> tuple[str, Sequence[Any]]:
-    """A block's hash and transactions; NodeAnswerError where the object is no block."""
-    name, transactions = block.get("hash"), block.get("transactions")
-    if not isinstance(name, str) or not isinstance(transactions, list):
-        raise NodeAnswerError("The node gave an object without hash or transactions where a block was asked for.")
-    return name, transactions
+def _header(block: JsonObject) -> Header:
+    """A block's header; NodeAnswerError where the object is no block with its transactions."""
+    transactions = block.get("transactions")
+    if not isinstance(transactions, list) or not all(isinstance(one, dict) and "hash" in one for one in transactions):
+        raise NodeAnswerError("The node gave an object without transactions where a full block was asked for.")
+    try:
+        return msgspec.convert(block, Header)
+    except msgspec.ValidationError as other:
+        raise NodeAnswerError(f"The node gave an object that is no block: {other}.") from other

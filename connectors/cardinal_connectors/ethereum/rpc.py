@@ -30,7 +30,8 @@ PASSING = frozenset({-32005, 429, -32016})
 NO_METHOD = frozenset({-32601, -32004})
 """Codes that mean "never": method not found, method not supported (EIP-1474)."""
 
-NOTHING = b"null"
+NULL = b"null"
+"""How a node says that it does not have what was asked for."""
 
 _Value = TypeVar("_Value")
 
@@ -85,8 +86,8 @@ class RpcClient:
             raise outcome
         return outcome
 
-    async def read(self, kind: type[_Value], method: str, *params: object) -> _Value:
-        """One call's result as a value of this type; NodeAnswerError where it is something else."""
+    async def read(self, kind: type[_Value], method: str, *params: object) -> _Value | None:
+        """One call's result as a value of this type or None for null; NodeAnswerError where it is something else."""
         return parse(kind, await self.call(method, *params), method)
 
     async def batch(self, calls: Sequence[Call]) -> list[Outcome]:
@@ -185,8 +186,10 @@ class RpcClient:
         return NodeAnswerError(message, code=refusal.code)
 
 
-def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value:
-    """A result as a value of this type; NodeAnswerError where it is something else."""
+def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
+    """A result as a value of this type or None for null; NodeAnswerError where it is something else."""
+    if bytes(raw) == NULL:
+        return None
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as other:

@@ -1,0 +1,63 @@
+"""Long ranges of a node's chain, by number: several batches on their way at once, given in order.
+
+Rules:
+
+1. What is given is in order and may be of two chains where the node's moved in between: whoever takes it checks that
+   each block is the child of the one before.
+2. A batch aims at so many bytes, whatever the size of a block: learned from the last batch, and so memory is bounded
+   by ``connections`` + 1 batches.
+3. When the reader stops, nothing goes on behind its back: requests under way are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from .fetch import BlockFetcher, Fetched
+    from .settings import FeedSettings
+
+FIRST_BATCH = 8
+"""Blocks in the first batch, when nothing is known of their size yet."""
+
+Batch: TypeAlias = "list[Fetched | None]"
+
+
+async def backfill(
+    fetcher: BlockFetcher, first: int, last: int, settings: FeedSettings
+) -> AsyncGenerator[Fetched | None]:
+    """The blocks from ``first`` through ``last``, in order; None where the node lacks one.
+
+    Raises:
+        NodeUnreachableError, NodeAnswerError.
+
+    """
+    under_way: deque[asyncio.Task[Batch]] = deque()
+    size, following = FIRST_BATCH, first
+    try:
+        while following <= last or under_way:
+            while following <= last and len(under_way) < settings.rpc.connections:
+                numbers = range(following, min(following + size, last + 1))
+                under_way.append(asyncio.create_task(fetcher.by_numbers(numbers)))
+                following = numbers.stop
+            batch = await under_way[0]
+            under_way.popleft()
+            size = _next_size(batch, size, settings)
+            for fetched in batch:
+                yield fetched
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _next_size(batch: Batch, size: int, settings: FeedSettings) -> int:
+    """Blocks for the next batch, so that its answers have about the size that is aimed at; at most doubled."""
+    there = [fetched.size for fetched in batch if fetched is not None]
+    if not there:
+        return size
+    fitting = settings.fetch_bytes * len(there) // max(1, sum(there))
+    return max(1, min(fitting, size * 2, settings.fetch_blocks))

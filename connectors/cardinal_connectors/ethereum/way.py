@@ -1,0 +1,160 @@
+"""From what was given to the node's head, once or again and again: which blocks come next.
+
+Rules:
+
+1. A block is given after its parent was given (or is published); the first block of a stream needs none.
+2. Near the head the way is walked by parent hash; a long one is fetched by number from the highest block that the
+   node's chain and ours have in common, each block linked to the one before.
+3. A block that was given is not given again, whichever branch the node's chain is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from cardinal.apps.evm import payload_from_rpc
+from cardinal.errors import NodeUnreachableError
+from cardinal.protocols.streams.types import BlockRef, Finality
+
+from .backfill import backfill
+from .gate import Gate
+from .totals import Totals
+from .walk import ChainMovedError, common_block, walk_back
+
+if TYPE_CHECKING:
+    from cardinal.protocols.streams.payload import Payload
+
+    from .fetch import Fetched, Header
+    from .known import KnownBlocks
+    from .node import Identity, Node
+    from .settings import FeedSettings
+
+
+class Way:
+    """How far one stream of payloads has come.
+
+    Arguments:
+        node: where blocks come from.
+        known: what is published; grows by what is given.
+        identity: the node's chain.
+        settings: bounds.
+        start: the first block's number, where nothing is known.
+        until: the last block's number, or None.
+
+    Attributes:
+        ended: ``until`` was given, and the node's chain has it.
+
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        known: KnownBlocks,
+        identity: Identity,
+        settings: FeedSettings,
+        *,
+        start: int,
+        until: int | None,
+    ) -> None:
+        self.ended = False
+        self._node = node
+        self._fetcher = node.fetcher
+        self._known = known
+        self._chain_id = identity.chain_id
+        self._settings = settings
+        self._start = start
+        self._until = until
+        totals = Totals(
+            node.fetcher, known, genesis_difficulty=identity.genesis_difficulty, sum_blocks=settings.sum_blocks
+        )
+        self._gate = Gate(node.fetcher, totals, settings)
+
+    async def advance(self) -> AsyncGenerator[Payload]:
+        """Look at the head once and give what leads to it.
+
+        Raises:
+            ChainMovedError: the node's chain changed on the way; what was given stands, look again.
+            NodeUnreachableError, NodeAnswerError, ReorgTooDeepError, IntegrityError.
+
+        """
+        head = await self._target()
+        if head is None:
+            return
+        merged = int(head.difficulty, 16) == 0 and head.height > 0
+        finality = await self._node.finality() if merged else None
+        async with aclosing(self._towards(head)) as blocks:
+            async for fetched in blocks:
+                if fetched is None:
+                    raise ChainMovedError("The node does not have a block below its head (any more).")
+                if fetched.header.id not in self._known:
+                    yield await self._given(fetched, finality)
+
+    async def _target(self) -> Header | None:
+        """The block to go to; None where nothing is to do, for now or for good."""
+        lowest = self._known.oldest().number if self._known else self._start
+        if self._until is not None and self._until < lowest:
+            self.ended = True
+            return None
+        head = await self._fetcher.header("latest")
+        if head is not None and self._until is not None and head.height > self._until:
+            head = await self._fetcher.header(self._until)
+        if head is None:
+            raise ChainMovedError("The node has no head.")
+        if head.height < lowest:
+            if self._known:
+                raise self._behind(head.height, lowest)
+            return None
+        if head.id in self._known:
+            self.ended = head.height == self._until
+            return None
+        return head
+
+    async def _towards(self, head: Header) -> AsyncGenerator[Fetched | None]:
+        first = self._start
+        if self._known:
+            if head.height - self._known.highest <= self._settings.walk:
+                path = await walk_back(self._fetcher, self._known, head, limit=self._settings.walk)
+                if path is not None:
+                    for walked in path:
+                        yield walked
+                    return
+            first = (await common_block(self._fetcher, self._known)).number + 1
+        async with aclosing(backfill(self._fetcher, first, head.height, self._settings)) as blocks:
+            async for fetched in blocks:
+                yield fetched
+
+    async def _given(self, fetched: Fetched, finality: Finality | None) -> Payload:
+        """The payload of a block that passes the gate and has its place."""
+        admitted = await self._gate.admit(fetched)
+        header = admitted.fetched.header
+        if self._known and self._known.number(header.parent) != header.height - 1:
+            # By number: the node's chain moved between two answers. By hash: the first answer named another parent
+            # than the block has.
+            raise ChainMovedError(f"Block {header.height} ({header.hash}) is no child of the block before it.")
+        payload = payload_from_rpc(
+            {**admitted.fetched.block, "totalDifficulty": hex(admitted.total)},
+            admitted.fetched.receipts,
+            chain_id=self._chain_id,
+            finality=None if finality is None else _clamped(finality, header.height),
+        )
+        difficulty = int(header.difficulty, 16)
+        self._known.add(BlockRef(header.height, header.id), header.parent, total=admitted.total, difficulty=difficulty)
+        return payload
+
+    def _behind(self, height: int, lowest: int) -> NodeUnreachableError:
+        return NodeUnreachableError(
+            f"The node at {self._node.address} is at block {height}, below {lowest}, the lowest that is remembered: "
+            f"it has not caught up yet, or was rewound; wait for it or use another node.",
+            address=self._node.address,
+        )
+
+
+def _clamped(finality: Finality, height: int) -> Finality:
+    """What a block may say of finality: nothing about blocks above it, which its reader does not have yet."""
+
+    def clamp(number: int | None) -> int | None:
+        return None if number is None else min(number, height)
+
+    return Finality(clamp(finality.safe), clamp(finality.finalized))
