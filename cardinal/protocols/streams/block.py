@@ -51,7 +51,19 @@ class Explanation:
 class OpenBlock:
     """A block that is not complete. Only :class:`~.reassembler.Reassembler` uses it."""
 
-    __slots__ = ("announced", "batch", "counters", "fields", "first", "hash", "messages", "seen_at", "size", "subs")
+    __slots__ = (
+        "announced",
+        "batch",
+        "counters",
+        "entries",
+        "fields",
+        "first",
+        "hash",
+        "messages",
+        "seen_at",
+        "size",
+        "subs",
+    )
 
     def __init__(self, block_hash: bytes, seen_at: int) -> None:
         self.hash = block_hash
@@ -62,6 +74,7 @@ class OpenBlock:
         self.batch: Record | None = None
         self.fields: avro.BatchFields | None = None
         self.counters: Counters | None = None
+        self.entries: list[avro.Entry] = []
         self.announced: frozenset[bytes] = frozenset()
         self.subs: dict[bytes, SubBatchState] = {}
 
@@ -71,6 +84,7 @@ class OpenBlock:
         """Take this Batch as the block's, count what is there; returns the messages that belong nowhere."""
         self.batch, self.fields = batch, fields
         entries = [entry for path, entry in fields.entries.items() if tracked is None or tracked.entry(path)]
+        self.entries = entries
         self.announced = frozenset(entry.sub_batch for entry in entries if entry.sub_batch != NO_ID)
         self.counters = Counters(
             (entry.path, entry.count)
@@ -113,8 +127,6 @@ class OpenBlock:
         One path through several kinds of message: the Batch's value before a BatchMsg's before a sub batch's, of
         those the highest index. Sub batches of one block are merged in the order of their ids.
         """
-        if self.fields is None:
-            return [], {}
         deletes, updates = self._sub_batch_content()
         for key, record in self.messages.items():
             kind = key[0]
@@ -122,11 +134,11 @@ class OpenBlock:
                 updates[key[HASH_END:]] = record.value
             elif kind == BATCH_DELETE_MSG:
                 deletes.append(key[HASH_END:])
-        for path, entry in self.fields.entries.items():
+        for entry in self.entries:
             if entry.delete:
-                deletes.append(path)
-            if entry.value or not (_has_content(entry) or entry.count or is_prefix(path)):
-                updates[path] = entry.value
+                deletes.append(entry.path)
+            if entry.value or not (_has_content(entry) or entry.count or is_prefix(entry.path)):
+                updates[entry.path] = entry.value
         return deletes, updates
 
     def _sub_batch_content(self) -> Content:

@@ -170,10 +170,12 @@ class Orderer:
             self._waiting += 1
             return self._start_when_long_enough()
         parent = self._tree.get(item.parent)
-        if parent is None or not parent.linked:
-            self._wait(node)
-            return []
-        return self._link(node, parent)
+        if parent is not None and parent.linked:
+            return self._link(node, parent)
+        self._wait(node)
+        if node.hash in self._tree and any(child.linked for child in self._tree.children(node.hash)):
+            return self._link_down(node)
+        return []
 
     def caught_up(self) -> list[ChainUpdate]:
         """The reader has seen everything that was there when it opened: choose the start, if none is chosen."""
@@ -253,25 +255,30 @@ class Orderer:
 
     def _fill(self, node: Node[Header], item: Header) -> list[ChainUpdate]:
         """A block that was known by reference is read (again): its content is at hand from now on."""
-        if node.item is None:
-            node.item = item
-            node.weight = item.weight
-            if node.parent is None:
-                self._tree.set_parent(node, item.parent)
-                parent = self._tree.get(item.parent)
-                if parent is None and node.linked and self.start is not None and node.hash == self.start.hash:
-                    return self._root_above(node)
+        if node.item is not None:
+            return []
+        node.item = item
+        node.weight = item.weight
+        if node.parent is None and node.linked:
+            self._tree.set_parent(node, item.parent)
+            if self._tree.get(item.parent) is None and self.start is not None and node.hash == self.start.hash:
+                self._root_below(node)
+            return self._link_down(node)
         return []
 
-    def _root_above(self, start: Node[Header]) -> list[ChainUpdate]:
-        """Make the start's parent a known fork point (it is never delivered), and see what waited for it."""
-        if start.parent is None or start.number == 0:
-            return []
-        root = self._reference(BlockRef(start.number - 1, start.parent), None, 0)
-        linked = self._link_children(root)
-        if self._held or not linked:
-            return []
-        return self._advance(self._best_tip(linked))
+    def _root_below(self, start: Node[Header]) -> None:
+        """Make the start's parent a known fork point; it is never delivered."""
+        if start.parent is not None and start.number > 0:
+            self._reference(BlockRef(start.number - 1, start.parent), None, 0)
+
+    def _link_down(self, node: Node[Header]) -> list[ChainUpdate]:
+        """Link what lies below a linked block, and what waited above those: history that is read after its child."""
+        linked: list[Node[Header]] = []
+        for ancestor in self._tree.ancestors(node):
+            self._waiting -= not ancestor.linked
+            ancestor.linked = True
+            linked += self._link_children(ancestor)
+        return [] if self._held else self._advance(self._best_tip(linked))
 
     def _admissible(self, item: Header) -> bool:
         ref = BlockRef(item.number, item.hash)
