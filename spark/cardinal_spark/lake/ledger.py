@@ -104,8 +104,8 @@ def need_same(held: Iterable[EventRow], again: Sequence[EventRow]) -> None:
         if (old.change, old.hash) != (row.change, row.hash):
             raise LakeDivergedError(
                 f"at seq {row.seq} the lake holds block {old.number} 0x{old.hash.hex()} ({old.change:+d}) "
-                f"and the stream says block {row.number} 0x{row.hash.hex()} ({row.change:+d}): start with restartFrom=sink and a new "
-                "checkpoint, or write to another folder",
+                f"and the stream says block {row.number} 0x{row.hash.hex()} ({row.change:+d}): "
+                "start with restartFrom=sink and a new checkpoint, or write to another folder",
                 seq=row.seq,
                 expected=old.hash,
                 found=row.hash,

@@ -1,0 +1,142 @@
+"""The law of the lake: any cuts, any replays and any kills leave what an uninterrupted write leaves."""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cardinal_spark.lake import last_committed
+from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.state import find_state
+from cardinal_spark.testing import Script, commit_batch, image, image_of
+
+if TYPE_CHECKING:
+    from cardinal_spark.rows import RawRow
+
+COMMITS = 4
+"""Transactions of a batch at most: the cut of a table under a new checkpoint, payload, events, canonical."""
+
+
+class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of the lake
+    """The driver dies after a transaction."""
+
+
+class Stream:
+    """Updates that a source could emit: growth, reorgs to longer and shorter chains, blocks that come back."""
+
+    def __init__(self, draw: st.DrawFn | st.DataObject) -> None:
+        self._draw = draw.draw if isinstance(draw, st.DataObject) else draw
+        self._forks = 0
+        self.texts: list[str] = []
+        self.updates: list[list[RawRow]] = []
+        self._script = Script()
+        self._left: list[str] = []
+
+    def go_on(self) -> None:
+        """Draw one more update."""
+        names = self._script.chain
+        kind = self._draw(st.sampled_from(("grow", "grow", "fork", "return"))) if names else "grow"
+        depth = 0 if kind == "grow" else self._draw(st.integers(1, len(names)))
+        kept, removed = names[: len(names) - depth], names[len(names) - depth :]
+        added = self._returning(len(kept)) if kind == "return" else []
+        if not added:
+            self._forks += 1
+            added = [f"{len(kept) + 1 + index}f{self._forks}" for index in range(self._draw(st.integers(1, 3)))]
+        self._left = removed
+        self._take(" ".join([*(f"-{name}" for name in reversed(removed)), *added]))
+
+    def forget_after(self, count: int) -> None:
+        """Drop the updates after some: a source that restarts from the sink may see other forks."""
+        texts = self.texts[:count]
+        self.texts, self.updates, self._script, self._left = [], [], Script(), []
+        for text in texts:
+            self._take(text)
+
+    def _returning(self, height: int) -> list[str]:
+        """The blocks that left last time, where they link to the one at ``height`` again."""
+        links = self._left and int(self._left[0].partition("f")[0]) == height + 1
+        return self._left if links else []
+
+    def _take(self, text: str) -> None:
+        self.texts.append(text)
+        self.updates.append(self._script.update(text))
+
+
+def flat(updates: list[list[RawRow]]) -> list[RawRow]:
+    return list(chain.from_iterable(updates))
+
+
+def split(rows: list[RawRow], tasks: int) -> list[list[RawRow]]:
+    """The rows of a batch over some tasks, as partitions would have them."""
+    return [rows[index::tasks] for index in range(tasks)]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_cuts_replays_and_kills_leave_no_trace(data: st.DataObject) -> None:
+    """Batches of any size, kills after any transaction, replays under the old and under new checkpoints."""
+    stream = Stream(data)
+    for _ in range(data.draw(st.integers(1, 7), label="updates")):
+        stream.go_on()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place.of(folder)
+        position, batch_id, kills = 0, 0, 0
+        while position < len(stream.updates):
+            end = position + data.draw(st.integers(1, len(stream.updates) - position), label="cut")
+            rows = flat(stream.updates[position:end])
+            kill_after = data.draw(st.integers(1, COMMITS + 2), label="kill after") if kills < 4 else COMMITS + 1
+            if survives(place, rows, data.draw(st.integers(1, 3), label="tasks"), batch_id, kill_after):
+                position, batch_id = end, batch_id + 1
+                continue
+            kills += 1
+            assert_readable(place, stream)
+            restart = data.draw(st.sampled_from(("same", "from start", "from sink")), label="restart")
+            if restart == "from start":
+                position, batch_id = 0, 0
+            elif restart == "from sink":
+                position, batch_id = updates_held(place, stream), 0
+                stream.forget_after(position)
+                if data.draw(st.booleans(), label="other forks") or position == len(stream.updates):
+                    stream.go_on()
+        assert image(folder) == image_of(flat(stream.updates))
+
+
+def survives(place: Place, rows: list[RawRow], tasks: int, batch_id: int, kill_after: int) -> bool:
+    """Commit a batch; False where the driver was killed after that many transactions."""
+    done = 0
+
+    def count(table: str) -> None:
+        nonlocal done
+        del table
+        done += 1
+        if done == kill_after:
+            raise Killed
+
+    try:
+        commit_batch(place, split(rows, tasks), fresh=batch_id == 0, on_commit=count)
+    except Killed:
+        return False
+    return True
+
+
+def updates_held(place: Place, stream: Stream) -> int:
+    """How many updates the ledger holds: what ``restartFrom=sink`` goes on after."""
+    held = last_committed(place.root)
+    return 0 if held is None else sum(update[-1].seq <= held.seq for update in stream.updates)
+
+
+def assert_readable(place: Place, stream: Stream) -> None:
+    """Whatever was killed, readers see exactly the state after some update."""
+    state = find_state(place)
+    if state is not None:
+        rows = [row for row in flat(stream.updates) if row.seq <= state.seq]
+        assert image(place.root) == image_of(rows)
