@@ -68,7 +68,7 @@ class Script:
     def update(self, text: str) -> list[RawRow]:
         """The rows of one update, for example ``-3a -2a 2b 3b``. ValueError where it is not what the chain allows."""
         update_id = self._seq
-        return [self._row(*found, update_id) for found in _NAME.findall(text)]
+        return [self._row(sign, number, fork, update_id) for sign, number, fork in _NAME.findall(text)]
 
     def _row(self, sign: str, number: str, fork: str, update_id: int) -> RawRow:
         name = f"{number}{fork}"

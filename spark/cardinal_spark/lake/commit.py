@@ -207,7 +207,7 @@ class _Batch:
         rows = [row for row in self._ledger if row.seq > reached]
         if rows[0].seq > reached + 1:
             rows = self._read_events(events, reached + 1, rows[0].seq - 1) + rows
-        head = rows[-1]
+        head = rows[-1].head
         state = LakeState(self._lineage, self._app, self._last, head.number, head.hash, dict(self._versions))
         for _ in range(_COLLISIONS):
             try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from cardinal.errors import LakeDivergedError, LakeError
+from cardinal.protocols.streams.types import BlockRef
 from cardinal_spark.rows import ADDED, TIMESTAMP
 
 from .tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, bucket
@@ -62,6 +63,11 @@ class EventRow(NamedTuple):
             row.block_time,
             row.published_at,
         )
+
+    @property
+    def head(self) -> BlockRef:
+        """The chain's head after this row: its block, or the parent of one that was removed."""
+        return BlockRef(self.number, self.hash) if self.change == ADDED else BlockRef(self.number - 1, self.parent)
 
 
 def in_order(rows: Iterable[EventRow]) -> list[EventRow]:

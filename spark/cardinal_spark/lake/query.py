@@ -197,7 +197,7 @@ class LastCommitted:
         lineage: the lineage of the ledger.
         app: the application's specification, JSON; empty where only events were committed before a kill.
         seq: the ledger's last row; the stream's next row is ``seq + 1``.
-        head: the last row's block: the head of the chain at ``seq``.
+        head: the head of the chain at ``seq``.
         chain: the chain's last blocks, oldest first, the head last, as rows of the ledger (number, hash, parent,
             weight, seq).
 
@@ -229,7 +229,7 @@ def last_committed(
     state = find_state(place)
     last = rows[-1]
     app = "" if state is None or state.lineage != last.lineage else state.app
-    return LastCommitted(last.lineage, app, last.seq, BlockRef(last.number, last.hash), tuple(chain))
+    return LastCommitted(last.lineage, app, last.seq, last.head, tuple(chain))
 
 
 def _ledger_end(events: DeltaTable, place: Place, depth: int) -> tuple[list[EventRow], list[EventRow]]:
