@@ -1,0 +1,70 @@
+"""`cardinal tail`: a stream's chain updates on the terminal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from cardinal.consumer import Consumer
+from cardinal.protocols.streams.payload import Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cardinal.protocols.streams.events import ChainUpdate
+    from cardinal.protocols.streams.payload import AnyPayload
+
+
+@click.command()
+@click.argument("url")
+@click.option("--format", "shape", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--from", "start", default="start", show_default=True, metavar="start|tail|CURSOR")
+@click.option("--until", type=click.IntRange(0), help="Stop when the chain has reached this block.")
+@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+def tail(*, url: str, shape: str, start: str, until: int | None, chain_id: int | None) -> None:
+    """Print every chain update of the stream at URL: one line a block, or one JSON object an update.
+
+    A line's cursor, given to --from, goes on after that line.
+    """
+    show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
+    with Consumer(url, "evm", start=start, chain_id=chain_id) as consumer:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(0))
+        for update in consumer:
+            click.echo(show(update))
+            sys.stdout.flush()
+            if until is not None and update.added and update.added[-1].number >= until:
+                return
+
+
+def _json(update: ChainUpdate) -> str:
+    line = {
+        "seq": update.seq,
+        "removed": [_ref(block) for block in update.removed],
+        "added": [{**_ref(block), "messages": _messages(block)} for block in update.added],
+        "cursor": str(update.cursor),
+    }
+    return json.dumps(line, separators=(",", ":"))
+
+
+def _ref(block: AnyPayload) -> dict[str, object]:
+    return {"number": block.number, "hash": f"0x{block.hash.hex()}"}
+
+
+def _messages(block: AnyPayload) -> int:
+    """The number of keys that the block writes or deletes."""
+    return len(block.updates) + len(block.deletes) if isinstance(block, Payload) else 0
+
+
+def _table(update: ChainUpdate) -> str:
+    seq = update.first_seq
+    lines = []
+    for sign, blocks in (("-", update.removed), ("+", update.added)):
+        for block in blocks:
+            lines.append(f"{seq:>10}  {sign}  {block.number:>12}  0x{block.hash.hex()}  {_messages(block):>7} keys")
+            seq += 1
+    return "\n".join(lines)
