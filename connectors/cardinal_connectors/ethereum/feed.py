@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from cardinal.errors import NodeAnswerError, NodeUnreachableError
+from cardinal.errors import NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 
 from .known import KnownBlocks
 from .node import Node
@@ -87,6 +87,9 @@ class NodeFeed:
                 await asyncio.sleep(trouble.moved(moved, gave=gave))
             except NodeUnreachableError as away:
                 await asyncio.sleep(trouble.away(away, gave=gave))
+            except ReorgTooDeepError:
+                await self._node.greet()  # over a connection made on the way, it may be another chain altogether
+                raise
             else:
                 trouble.over()
                 if not gave and not way.ended:

@@ -1,0 +1,103 @@
+"""What the tests of the node feed share: a feed on a node of their own, and bounded waits."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, ParamSpec
+
+import pytest
+
+from cardinal.protocols.streams.types import BlockRef
+from cardinal.testing.node import JsonRpcNode, NodeChain
+from cardinal_connectors.ethereum import open_feed
+from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
+
+if TYPE_CHECKING:
+    from ethereum_blocks import Built
+
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal_connectors.base import BlockFeed
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def asynchronous(test: Callable[_Arguments, Awaitable[None]]) -> Callable[_Arguments, None]:
+    """A test that is a coroutine, run in a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        async def running() -> None:
+            await test(*args, **kwargs)
+
+        asyncio.run(running())
+
+    return run
+
+
+QUICK = FeedSettings(rpc=RpcSettings(timeout=5, attempts=3, backoff=0.01), poll=0.05, patience=5.0)
+
+
+@asynccontextmanager
+async def opened(
+    chain: NodeChain, scheme: str = "http", settings: FeedSettings = QUICK
+) -> AsyncIterator[tuple[JsonRpcNode, BlockFeed]]:
+    async with JsonRpcNode(chain) as node:
+        feed = open_feed(node.url if scheme == "http" else node.ws_url, settings=settings)
+        try:
+            yield node, feed
+        finally:
+            await feed.close()
+
+
+async def take(payloads: AsyncIterator[Payload], count: int) -> list[Payload]:
+    async with asyncio.timeout(20):
+        return [await anext(payloads) for _ in range(count)]
+
+
+async def nothing_comes(payloads: AsyncIterator[Payload], node: JsonRpcNode, meanwhile: int = 5) -> None:
+    """The feed looks at the head so many times more, and gives nothing."""
+    coming = asyncio.ensure_future(anext(payloads))
+    looked, looks = asyncio.Event(), itertools.count(1)
+
+    def count(method: str, _: Sequence[object]) -> None:
+        if method == "eth_getBlockByNumber" and next(looks) >= meanwhile:
+            looked.set()
+
+    node.before = count
+    async with asyncio.timeout(20):
+        await looked.wait()
+    node.before = None
+    assert not coming.done()
+    coming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await coming
+
+
+async def everything(payloads: AsyncIterator[Payload]) -> list[Payload]:
+    async with asyncio.timeout(60):
+        return [payload async for payload in payloads]
+
+
+def hashes(blocks: Iterable[Built]) -> list[bytes]:
+    return [block.hash for block in blocks]
+
+
+def given(payloads: Iterable[Payload]) -> list[bytes]:
+    return [payload.hash for payload in payloads]
+
+
+def refs(blocks: Iterable[Built]) -> list[BlockRef]:
+    return [BlockRef(block.number, block.hash) for block in blocks]
+
+
+def assert_lawful(payloads: Sequence[Payload], published: Iterable[BlockRef] = ()) -> None:
+    """Every payload's parent was given before it, is published, or it is the first."""
+    before = {ref.hash for ref in published}
+    for index, payload in enumerate(payloads):
+        assert payload.parent in before or (index == 0 and not before)
+        assert payload.hash not in before
+        before.add(payload.hash)
