@@ -48,7 +48,7 @@ def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
             )
         _say(running, as_json=as_json, sentence=f"already up at {running.bootstrap} (process {running.pid})")
         return
-    with JarBar(sys.stderr) as bar:
+    with JarBar() as bar:
         kafka = EmbeddedKafka(folder, port=port or _first_port(folder), progress=bar.report)
         begun = time.monotonic()
         kafka.start()

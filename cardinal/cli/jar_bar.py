@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
@@ -20,9 +20,9 @@ _LINES = 4
 class JarBar:
     """Shows nothing until the first jar is reported: most runs fetch none. A context manager."""
 
-    def __init__(self, stream: TextIO) -> None:
-        """Write to ``stream``, which is standard error where standard output belongs to a program."""
-        self._console = Console(file=stream)
+    def __init__(self, console: Console | None = None) -> None:
+        """Write to ``console``; to standard error where None, since standard output may belong to a program."""
+        self._console = console or Console(stderr=True)
         self._received: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._bar: Progress | None = None

@@ -24,7 +24,6 @@ from cardinal.errors import EmbeddedBrokerError, PortInUseError
 
 from . import settings as remembered
 from .folders import try_lock, writable, write_atomically
-from .java import Java
 from .launch import Launch, prepare
 from .leash import Leash
 from .ready import wait_until_ready

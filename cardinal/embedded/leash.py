@@ -5,7 +5,8 @@ Rules:
 1. The child is tied before it runs its program: there is no moment in which the owner can die and leave it behind.
 2. A guard, a small shell of its own session, waits on a pipe that only the owner holds open. The kernel closes it when
    the owner ends, by SIGKILL too; then the guard kills the child. (Linux's ``PR_SET_PDEATHSIG`` would not do: it fires
-   when the *thread* that started the child ends, and macOS has nothing like it.)
+   when the *thread* that started the child ends, and macOS has nothing like it. An owner that forks without exec
+   shares the pipe with its forks: then the last of them counts.)
 3. An owner that lets go first tells the guard, which then touches nothing: a process id that was given back may belong
    to somebody else.
 """
@@ -21,12 +22,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# The last line read wins: the child's id, or nothing once the owner has let go. The pipe's end ends the loop.
-_GUARD = 'trap "" HUP INT TERM; child=; while read -r line; do child=$line; done; [ -z "$child" ] || kill -9 "$child"'
+# Two pipes lead to the guard. The lifeline (its standard input) has one writer, the owner: first the child's id, last
+# `released`; its end without that word is the owner's death. The birth pipe (in the guard under the number of standard
+# error, since a plain shell can only name single digits) has one writer, the child, who says its id before it becomes
+# the program: it is what the guard goes by where the owner died between the fork and the first line. Walked through:
+#
+#   owner dies before the child says its id   the lifeline ends empty; the guard waits for the id, and kills
+#   owner dies later                          the id is known, from the owner or from the birth pipe; the guard kills,
+#                                             whether the child runs or was stopped anywhere in between
+#   owner releases before the child spoke     the guard hears the child out first, whom a closed pipe would end
+#   the child could not be started            both pipes end empty; there is nobody to kill
+_GUARD = """
+trap "" HUP INT TERM
+child=
+while read -r line; do child=$line; done
+case $child in
+  released) read -r child <&2; exit ;;
+  "") read -r child <&2 ;;
+esac
+[ -z "$child" ] || kill -9 "$child"
+"""
 
-# The child's first act: its id goes into the pipe, which is its standard input for that long and no longer. `exec`
-# keeps the id, so the program that follows is the process that the guard knows.
-_TIED = 'echo $$ >&0; exec "$@" </dev/null'
+# `exec` keeps the id: the program is the process that the guard knows. Its standard input is the birth pipe until then.
+_BORN = 'echo $$ >&0; exec "$@" </dev/null'
 
 
 class Leash:
@@ -42,49 +60,64 @@ class Leash:
             keep: a descriptor that stays open in the child (and there only, once the caller has closed it).
 
         """
-        reading, self._writing = os.pipe()
+        birth, born = os.pipe()
         try:
-            self._guard = _start([_GUARD], stdin=reading)
-            with log.open("ab") as output:
-                self.process = _start(
-                    [_TIED, "sh", *map(str, command)],
-                    stdin=self._writing,
-                    output=output.fileno(),
-                    folder=folder,
-                    keep=keep,
-                )
-        except BaseException:
-            os.close(self._writing)  # which ends the guard, and by it a child that was already started
-            raise
+            self._guard, self._lifeline = _start_guard(birth)
+            try:
+                with log.open("ab") as output:
+                    self.process = _start(
+                        [_BORN, "sh", *map(str, command)],
+                        stdin=born,
+                        stdout=output.fileno(),
+                        stderr=output.fileno(),
+                        folder=folder,
+                        keep=(keep,),
+                    )
+                os.write(self._lifeline, f"{self.process.pid}\n".encode())
+            except BaseException:
+                os.close(self._lifeline)
+                os.close(born)
+                born = -1
+                self._guard.wait()
+                raise
         finally:
-            os.close(reading)
+            os.close(birth)
+            if born >= 0:
+                os.close(born)
 
     def release(self) -> None:
         """Let go: from now on the child's life is its own. May be called twice."""
-        if self._writing < 0:
+        if self._lifeline < 0:
             return
         with suppress(BrokenPipeError):  # somebody ended the guard
-            os.write(self._writing, b"\n")
-        os.close(self._writing)
-        self._writing = -1
+            os.write(self._lifeline, b"released\n")
+        os.close(self._lifeline)
+        self._lifeline = -1
         self._guard.wait()
 
 
+def _start_guard(birth: int) -> tuple[subprocess.Popen[bytes], int]:
+    """The guard, and the only writing end of its lifeline."""
+    reading, writing = os.pipe()
+    try:
+        return _start([_GUARD], stdin=reading, stdout=subprocess.DEVNULL, stderr=birth), writing
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+
+
 def _start(
-    script: list[str],
-    *,
-    stdin: int,
-    output: int = subprocess.DEVNULL,
-    folder: Path | None = None,
-    keep: int | None = None,
+    script: list[str], *, stdin: int, stdout: int, stderr: int, folder: Path | None = None, keep: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the owner's terminal is the owner's to handle.
-    return subprocess.Popen(  # noqa: S603 - a fixed shell line; what varies are its arguments
+    return subprocess.Popen(  # noqa: S603 - a fixed shell script; what varies are its arguments
         ["/bin/sh", "-c", *script],
         stdin=stdin,
-        stdout=output,
-        stderr=subprocess.DEVNULL if output == subprocess.DEVNULL else subprocess.STDOUT,
+        stdout=stdout,
+        stderr=stderr,
         cwd=folder,
-        pass_fds=() if keep is None else (keep,),
+        pass_fds=keep,
         start_new_session=True,
     )

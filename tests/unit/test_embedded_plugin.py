@@ -1,0 +1,71 @@
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from cardinal.cli.jar_bar import JarBar
+from cardinal.embedded.jars import Jar
+
+USERS_TESTS = """
+def test_uses(cardinal_broker):
+    assert cardinal_broker.bootstrap == "127.0.0.1:1"
+    assert cardinal_broker.client_config() == {"bootstrap.servers": "127.0.0.1:1"}
+
+def test_kills_the_shared_one(cardinal_broker):
+    cardinal_broker.kill()
+    raise AssertionError
+
+def test_kills_its_own(cardinal_killable_broker):
+    raise AssertionError
+"""
+
+
+def test_a_named_broker_is_used_and_whoever_would_kill_it_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_users.py").write_text(USERS_TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_users.py"],
+        cwd=tmp_path,
+        env={"CARDINAL_TEST_BROKER": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "1 passed, 2 skipped" in done.stdout
+    assert "CARDINAL_TEST_BROKER names one that is not ours" in done.stdout
+
+
+def report_all(bar: JarBar) -> None:
+    jars = [Jar("group", name, "1", "", 2_000_000) for name in ("one", "two")]
+    for received in (0, 1_000_000, 2_000_000):
+        for jar in jars:
+            bar.report(jar, received)
+
+
+def test_without_a_terminal_sizes_are_plain_lines() -> None:
+    stream = io.StringIO()
+    with JarBar(Console(file=stream)) as bar:
+        report_all(bar)
+    assert stream.getvalue().splitlines() == [
+        "fetching Kafka, 2 jars, 4.0 MB, once",
+        "fetched 1.0 of 4.0 MB",
+        "fetched 2.0 of 4.0 MB",
+        "fetched 3.0 of 4.0 MB",
+        "fetched 4.0 of 4.0 MB",
+    ]
+
+
+def test_in_a_terminal_sizes_are_a_bar() -> None:
+    stream = io.StringIO()
+    with JarBar(Console(file=stream, force_terminal=True, width=100)) as bar:
+        report_all(bar)
+    assert "4.0/4.0 MB" in stream.getvalue()
+
+
+def test_where_nothing_is_fetched_nothing_is_shown() -> None:
+    stream = io.StringIO()
+    with JarBar(Console(file=stream)) as bar:
+        pass
+    assert (stream.getvalue(), bar.seconds) == ("", 0.0)
