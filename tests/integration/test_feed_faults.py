@@ -1,0 +1,346 @@
+"""The node feed against nodes that lie, lag, refuse or go away: nothing wrong is given, nothing right is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ethereum_blocks import Built, grow, keccak, replay, text
+from feeding import QUICK, asynchronous, everything, given, hashes, opened, refs, take
+
+from cardinal.errors import (
+    CardinalError,
+    ConfigurationError,
+    IntegrityError,
+    NodeAnswerError,
+    NodeUnreachableError,
+)
+from cardinal.testing.node import JsonRpcNode, NodeLimits
+from cardinal_connectors.ethereum import open_feed
+from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
+
+Lie = Callable[[dict[str, Any], list[dict[str, Any]]], None]
+
+
+def dropped_log(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts[0]["logs"].clear()
+
+
+def changed_log(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts[1]["logs"][0]["data"] = "0x01"
+
+
+def log_out_of_order(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts[1]["logs"][0]["logIndex"] = "0x5"
+
+
+def failed_status(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts[0]["status"] = "0x0"
+
+
+def receipts_swapped(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts.reverse()
+
+
+def receipts_empty(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts.clear()
+
+
+def transactions_swapped(block: dict[str, Any], _: list[dict[str, Any]]) -> None:
+    block["transactions"].reverse()
+
+
+def transaction_changed(block: dict[str, Any], _: list[dict[str, Any]]) -> None:
+    block["transactions"][0]["value"] = "0xff"
+
+
+def pruned_to_nothing(block: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    block["transactions"].clear()
+    receipts.clear()
+
+
+def header_changed(block: dict[str, Any], _: list[dict[str, Any]]) -> None:
+    block["stateRoot"] = text(keccak(b"another state"))
+
+
+def bloom_emptied(block: dict[str, Any], _: list[dict[str, Any]]) -> None:
+    block["logsBloom"] = "0x" + "00" * 256
+
+
+def difficulty_claimed(block: dict[str, Any], _: list[dict[str, Any]]) -> None:
+    block["totalDifficulty"] = "0x1234567"
+
+
+LIES = [
+    dropped_log,
+    changed_log,
+    log_out_of_order,
+    failed_status,
+    receipts_swapped,
+    receipts_empty,
+    transactions_swapped,
+    transaction_changed,
+    pruned_to_nothing,
+    header_changed,
+    bloom_emptied,
+    difficulty_claimed,
+]
+
+
+def lied(block: Built, lie: Lie) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    shown, receipts = copy.deepcopy((block.block, block.receipts))
+    lie(shown, receipts)
+    return shown, receipts
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("at", [2, 8], ids=["in the backfill", "at the head"])
+@asynchronous
+async def test_lie_told_once_is_asked_again_and_never_given(lie: Lie, at: int) -> None:
+    chain = grow(None, 10)
+    served = replay(chain)
+    served.set_head(chain[5].name)
+    block, receipts = lied(chain[at], lie)
+    served.swap(chain[at].name, "block", block, 1)
+    served.swap(chain[at].name, "receipts", receipts, 1)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(until=9)
+        taken = await take(payloads, 6)
+        served.set_head(chain[9].name)
+        taken += await everything(payloads)
+    assert given(taken) == hashes(chain)
+    assert taken[at].weight == chain[at].total
+
+
+@pytest.mark.parametrize("lie", LIES)
+@asynchronous
+async def test_lie_that_is_kept_up_is_reported_and_never_given(lie: Lie) -> None:
+    chain = grow(None, 6)
+    served = replay(chain)
+    block, receipts = lied(chain[3], lie)
+    served.swap(chain[3].name, "block", block, 100)
+    served.swap(chain[3].name, "receipts", receipts, 100)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(until=5)
+        assert given(await take(payloads, 3)) == hashes(chain[:3])
+        with pytest.raises(IntegrityError) as refused:
+            await take(payloads, 1)
+    assert (refused.value.number, refused.value.hash) == (3, chain[3].hash)
+
+
+@asynchronous
+async def test_node_that_answers_with_another_block_gives_nothing_wrong() -> None:
+    chain, other = grow(None, 6), grow(None, 6, "z")
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    served.swap(chain[5].name, "block", other[5].block, 2)
+    served.swap(chain[5].name, "receipts", other[5].receipts, 2)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(until=5)
+        await take(payloads, 5)
+        served.set_head(chain[5].name)
+        assert given(await everything(payloads)) == hashes(chain[5:])
+
+
+@pytest.mark.parametrize("what", ["block", "receipts"])
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@asynchronous
+async def test_head_that_is_announced_before_it_can_be_read_is_given_once_it_can(what: str, scheme: str) -> None:
+    chain = grow(None, 8)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    served.hold(chain[6].name, what, 4)  # type: ignore[arg-type] # parametrised
+    async with opened(served, scheme) as (_, feed):
+        payloads = feed.follow(until=7)
+        await take(payloads, 5)
+        served.set_head(chain[7].name)
+        assert given(await everything(payloads)) == hashes(chain[5:])
+
+
+@asynchronous
+async def test_receipts_that_are_null_are_not_taken_for_no_receipts() -> None:
+    chain = grow(None, 4)
+    served = replay(chain)
+    served.hold(chain[2].name, "receipts", 10_000)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(until=3)
+        await take(payloads, 2)
+        with pytest.raises(NodeAnswerError, match="contradicted itself"):
+            await take(payloads, 1)
+
+
+@asynchronous
+async def test_header_that_was_never_a_block_is_ignored() -> None:
+    chain = grow(None, 4)
+    served = replay(chain)
+    served.set_head(chain[2].name)
+    async with opened(served, "ws") as (_, feed):
+        payloads = feed.follow()
+        await take(payloads, 3)
+        served.announce({"number": "0xffff", "hash": "0x12", "parentHash": None})
+        served.set_head(chain[3].name)
+        assert given(await take(payloads, 1)) == hashes(chain[3:])
+
+
+# --- what a node bears -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@asynchronous
+async def test_node_that_bears_small_batches_only_is_asked_for_less(scheme: str) -> None:
+    chain = grow(None, 60)
+    async with JsonRpcNode(replay(chain), limits=NodeLimits(batch=5, body=4096)) as node:
+        feed = open_feed(node.url if scheme == "http" else node.ws_url, settings=QUICK)
+        assert given(await everything(feed.follow(until=59))) == hashes(chain)
+        await feed.close()
+
+
+@asynchronous
+async def test_node_without_block_receipts_is_asked_for_each() -> None:
+    chain = grow(None, 30)
+    async with opened(replay(chain)) as (node, feed):
+        node.methods = frozenset(
+            {"eth_chainId", "eth_getBlockByNumber", "eth_getBlockByHash", "eth_getTransactionReceipt"}
+        )
+        assert given(await everything(feed.follow(until=29))) == hashes(chain)
+    assert node.calls["eth_getTransactionReceipt"] == sum(len(block.receipts) for block in chain)
+
+
+@asynchronous
+async def test_node_that_is_busy_now_is_asked_again() -> None:
+    chain = grow(None, 40)
+    async with opened(replay(chain)) as (node, feed):
+        payloads = feed.follow(until=39)
+        taken = await take(payloads, 1)
+        node.refusals = 2
+        refusals = iter(range(3))
+
+        def limit(method: str, _: object) -> None:
+            if method == "eth_getBlockByNumber" and next(refusals, None) is not None:
+                raise NodeAnswerError("limit exceeded", code=-32005)
+
+        node.before = limit
+        taken += await everything(payloads)
+    assert given(taken) == hashes(chain)
+
+
+@asynchronous
+async def test_nodes_own_error_text_is_passed_on() -> None:
+    async with opened(replay(grow(None, 4))) as (node, feed):
+        await feed.chain_id()
+
+        def break_down(method: str, _: object) -> None:
+            if method == "eth_getBlockReceipts":
+                raise NodeAnswerError("leveldb: corrupted block 0x2", code=-32000)
+
+        node.before = break_down
+        with pytest.raises(NodeAnswerError, match=r"eth_getBlockReceipts .*-32000: leveldb: corrupted block 0x2"):
+            await everything(feed.follow(until=3))
+
+
+# --- away ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@asynchronous
+async def test_socket_that_is_lost_is_opened_again(scheme: str) -> None:
+    chain = grow(None, 30)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    async with opened(served, scheme) as (node, feed):
+        payloads = feed.follow()
+        taken = await take(payloads, 5)
+        for block in chain[5:]:
+            await node.disconnect()
+            served.set_head(block.name)
+            taken += await take(payloads, 1)
+    assert given(taken) == hashes(chain)
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@asynchronous
+async def test_node_that_was_never_there_is_one_sentence_without_the_urls_secrets(scheme: str) -> None:
+    async with JsonRpcNode(replay(grow(None, 1))) as node:
+        port = node.port
+    feed = open_feed(f"{scheme}://user:sesame@127.0.0.1:{port}/v3/sesame?key=sesame", settings=QUICK)
+    with pytest.raises(NodeUnreachableError) as away:
+        await everything(feed.follow())
+    await feed.close()
+    assert away.value.address == f"{scheme}://127.0.0.1:{port}"
+    assert away.value.address in str(away.value)
+    assert_secret_kept(away.value)
+
+
+@asynchronous
+async def test_node_that_stays_away_is_given_up_after_the_patience(caplog: pytest.LogCaptureFixture) -> None:
+    chain = grow(None, 3)
+    impatient = FeedSettings(rpc=RpcSettings(attempts=2, backoff=0.01), poll=0.02, patience=0.3)
+    async with JsonRpcNode(replay(chain)) as node:
+        feed = open_feed(f"http://user:sesame@127.0.0.1:{node.port}/sesame", settings=impatient)
+        payloads = feed.follow()
+        await take(payloads, 3)
+        await node.stop()
+        with caplog.at_level(logging.INFO), pytest.raises(NodeUnreachableError) as away:
+            await take(payloads, 1)
+        await feed.close()
+    assert_secret_kept(away.value)
+    assert "asked again for 0.3 seconds" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+@asynchronous
+async def test_slow_node_is_a_timeout_in_one_sentence() -> None:
+    hasty = FeedSettings(rpc=RpcSettings(timeout=0.05, attempts=2, backoff=0.01), poll=0.02, patience=0.1)
+    async with opened(replay(grow(None, 3)), settings=hasty) as (node, feed):
+        node.delay = 1.0
+        with pytest.raises(NodeUnreachableError, match=r"within 0\.05 seconds"):
+            await feed.chain_id()
+
+
+@asynchronous
+async def test_node_that_has_not_caught_up_is_waited_for() -> None:
+    chain = grow(None, 12)
+    served = replay(chain)
+    served.set_head(chain[3].name)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(refs(chain[6:9]), until=11)
+        coming = asyncio.ensure_future(anext(payloads))
+        await asyncio.sleep(0)
+        served.set_head(chain[11].name)
+        async with asyncio.timeout(10):
+            first = await coming
+        assert given([first, *await everything(payloads)]) == hashes(chain[9:])
+
+
+@asynchronous
+async def test_address_that_is_no_node_is_one_sentence() -> None:
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(hello, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    feed = open_feed(f"http://127.0.0.1:{port}", settings=QUICK)
+    with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
+        await feed.chain_id()
+    await feed.close()
+    server.close()
+    await server.wait_closed()
+
+
+def test_scheme_that_no_node_speaks_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'ftp'"):
+        open_feed("ftp://node")
+
+
+def assert_secret_kept(error: CardinalError) -> None:
+    chain: BaseException | None = error
+    while chain is not None:
+        assert "sesame" not in f"{chain} {chain!r} {vars(chain)}"
+        chain = chain.__cause__

@@ -1,0 +1,64 @@
+"""The memory of a feed: closed under parents, bounded, several branches side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardinal.protocols.streams.types import BlockRef
+from cardinal_connectors.ethereum.known import KnownBlocks
+
+
+def name(text: str) -> bytes:
+    return text.encode().ljust(32, b"\0")
+
+
+def ref(text: str) -> BlockRef:
+    return BlockRef(int(text[:-1]), name(text))
+
+
+def test_nothing_is_known_at_first() -> None:
+    known = KnownBlocks([], window=10)
+    assert not known
+    assert name("1a") not in known
+    assert known.numbers() == []
+
+
+def test_published_blocks_are_known_without_their_totals() -> None:
+    known = KnownBlocks([ref("5a"), ref("6a"), ref("7a")], window=10)
+    assert name("6a") in known
+    assert (known.number(name("7a")), known.total(name("7a"))) == (7, None)
+    assert (known.oldest(), known.highest) == (ref("5a"), 7)
+    known.learn(name("7a"), 70)
+    assert known.total(name("7a")) == 70
+
+
+def test_parent_of_the_first_block_is_remembered_with_its_total() -> None:
+    known = KnownBlocks([], window=10)
+    known.add(ref("8a"), name("7a"), total=80, difficulty=9)
+    assert known.number(name("7a")) == 7
+    assert known.total(name("7a")) == 71
+
+
+def test_block_zero_has_no_parent_to_remember() -> None:
+    known = KnownBlocks([], window=10)
+    known.add(ref("0a"), bytes(32), total=9, difficulty=9)
+    assert known.numbers() == [0]
+    assert bytes(32) not in known
+
+
+def test_branches_are_kept_side_by_side() -> None:
+    known = KnownBlocks([ref("1a"), ref("2a"), ref("3a")], window=10)
+    known.add(ref("2b"), name("1a"), total=2, difficulty=1)
+    assert all(name(text) in known for text in ("2a", "3a", "2b"))
+    assert known.highest == 3
+    assert known.numbers() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("window", [1, 5])
+def test_blocks_far_below_the_highest_are_forgotten(window: int) -> None:
+    known = KnownBlocks([], window=window)
+    for number in range(1000):
+        known.add(ref(f"{number}a"), name(f"{number - 1}a"), total=number, difficulty=1)
+        assert len(known) <= window + 1
+    assert known.oldest() == ref(f"{999 - window}a")
+    assert name("3a") not in known
