@@ -338,8 +338,7 @@ class Orderer:
         if self._held or start is None or head is None or node.weight <= head.weight:
             return
         *_, lowest = self._tree.ancestors(node)
-        below = start.number - (0 if self._tree.get(start.hash) is None else 1)
-        if lowest.number < below and lowest.hash not in self._below_start and not lowest.linked:
+        if lowest.number < start.number and lowest.hash not in self._below_start and not lowest.linked:
             self._below_start.add(lowest.hash)
             self._events.append(ForkBelowStart(BlockRef(node.number, node.hash), start))
 

@@ -1,0 +1,241 @@
+"""Fork choice, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from cardinal.errors import ConfigurationError, CursorMismatchError, MissingPayloadError
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Finality,
+    FinalityViolated,
+    ForkBelowStart,
+    MissingPayload,
+    OnFinalityViolation,
+    Orderer,
+    Payload,
+    Quarantined,
+    Stale,
+)
+from cardinal.protocols.streams.events import Change
+from streams import block, chain, h, name
+
+
+def start(threshold: int = 128, **options: object) -> Orderer:
+    return Orderer(BlockRef(0, h("0g")), 0, threshold, **options)  # type: ignore[arg-type]
+
+
+def feed(orderer: Orderer, blocks: Iterable[Payload]) -> list[str]:
+    return [shape(update) for payload in blocks for update in orderer.receive(payload)]
+
+
+def shape(update: ChainUpdate) -> str:
+    return " ".join(f"-{name(b.hash)}" for b in update.removed) + "".join(f"+{name(b.hash)}" for b in update.added)
+
+
+def test_children_extend_the_head_one_update_each() -> None:
+    assert feed(start(), chain("1a 2a 3a")) == ["+1a", "+2a", "+3a"]
+
+
+def test_a_heavier_branch_is_one_update_newest_removed_first() -> None:
+    assert feed(start(), chain("1a 2a 3a | 1a 2b 3b 4b")) == ["+1a", "+2a", "+3a", "-3a -2a+2b+3b+4b"]
+
+
+def test_an_equal_weight_keeps_the_first_received() -> None:
+    assert feed(start(), chain("1a 2a | 1a 2b")) == ["+1a", "+2a"]
+
+
+def test_a_lighter_child_extends_the_head_all_the_same() -> None:
+    assert feed(start(), chain("1a 2a", {"1a": 10, "2a": 5})) == ["+1a", "+2a"]
+
+
+def test_a_shorter_but_heavier_branch_removes_more_than_it_adds() -> None:
+    assert feed(start(), chain("1a 2a 3a | 1b", {"1b": 9})) == ["+1a", "+2a", "+3a", "-3a -2a -1a+1b"]
+
+
+def test_children_that_wait_leave_with_their_parent_in_one_update() -> None:
+    blocks = {name(b.hash): b for b in chain("1a 2a 3a")}
+    assert feed(start(), [blocks["3a"], blocks["2a"], blocks["1a"]]) == ["+1a+2a+3a"]
+
+
+def test_of_waiting_branches_the_heaviest_goes() -> None:
+    blocks = {name(b.hash): b for b in chain("1a 2a 3a | 1a 2b 3b", {"3a": 3, "3b": 7})}
+    order = ["2a", "3a", "2b", "3b", "1a"]
+    assert feed(start(), [blocks[key] for key in order]) == ["+1a+2b+3b"]
+
+
+def test_a_branch_off_the_start_block_is_a_reorg() -> None:
+    assert feed(start(), chain("1a 2a | 1b 2b 3b")) == ["+1a", "+2a", "-2a -1a+1b+2b+3b"]
+
+
+def test_the_way_back_to_a_branch_that_was_left_is_known() -> None:
+    assert feed(start(), chain("1a 2a | 1a 2b 3b | 1a 2a 3a 4a")) == ["+1a", "+2a", "-2a+2b+3b", "-3b -2b+2a+3a+4a"]
+
+
+def test_blocks_below_the_threshold_are_dropped_and_reported() -> None:
+    orderer = start(threshold=2)
+    feed(orderer, chain("1a 2a 3a 4a"))
+    assert feed(orderer, [block("1b", "0g", 99)]) == []
+    assert orderer.take_events() == [Stale(BlockRef(1, h("1b")), "farther below the head than the reorg threshold")]
+
+
+def test_a_number_that_does_not_follow_its_parent_is_quarantined() -> None:
+    orderer = start()
+    feed(orderer, chain("1a"))
+    assert feed(orderer, [block("7a", "1a")]) == []
+    (event,) = orderer.take_events()
+    assert isinstance(event, Quarantined)
+    assert "its number is 7" in event.reason
+    assert feed(orderer, chain("1a 2a")[1:]) == ["+2a"]
+
+
+def test_a_waiting_block_with_a_wrong_number_goes_with_all_above_it() -> None:
+    orderer = start()
+    waiting = [block("5x", "1a"), block("6x", "5x")]
+    assert feed(orderer, [*waiting, *chain("1a 2a")]) == ["+1a", "+2a"]
+    assert {name(e.block) for e in orderer.take_events() if isinstance(e, Quarantined)} == {"5x", "6x"}
+
+
+def test_numbers_may_jump_where_the_application_says_so() -> None:
+    assert feed(start(check_numbers=False), [block("1a", "0g"), block("7a", "1a")]) == ["+1a", "+7a"]
+
+
+@pytest.mark.parametrize("order", [["2b", "3b", "1a", "2a"], ["1a", "2a", "3b", "2b"], ["1a", "2b", "2a", "3b"]])
+def test_a_whitelist_refuses_the_other_block_and_its_descendants(order: list[str]) -> None:
+    blocks = {name(b.hash): b for b in chain("1a 2a | 1a 2b 3b", {"3b": 50})}
+    orderer = start(whitelist={2: h("2a")})
+    shapes = feed(orderer, [blocks[key] for key in order])
+    assert shapes == ["+1a", "+2a"]
+    assert {name(e.block) for e in orderer.take_events() if isinstance(e, Quarantined)} == {"2b", "3b"}
+
+
+def test_a_whitelist_that_contradicts_the_cursor_refuses_to_resume() -> None:
+    orderer = Orderer(whitelist={2: h("2b")})
+    with pytest.raises(CursorMismatchError, match="whitelist pins another block at 2"):
+        orderer.resume([BlockRef(2, h("2a"))], 2, None, violated=False)
+
+
+# --- start from nothing ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_delivered_before_the_reader_has_caught_up() -> None:
+    orderer = Orderer()
+    assert feed(orderer, chain("5a 6a | 5b 6b 7b", root="4g")) == []
+    assert [shape(update) for update in orderer.caught_up()] == ["+5b+6b+7b"]
+    assert feed(orderer, [block("8b", "7b")]) == ["+8b"]
+
+
+def test_a_chain_longer_than_the_threshold_starts_without_waiting() -> None:
+    orderer = Orderer(reorg_threshold=4)
+    shapes = feed(orderer, chain(" ".join(f"{i}a" for i in range(1, 30)), root="0g"))
+    assert shapes[0].startswith("+1a+2a+3a+4a+5a")
+    assert shapes[-1] == "+29a"
+
+
+def test_a_heavier_chain_with_the_starts_parent_removes_through_the_start() -> None:
+    orderer = Orderer()
+    feed(orderer, chain("5a 6a", root="4g"))
+    orderer.caught_up()
+    assert feed(orderer, chain("5b 6b 7b", root="4g")) == ["-6a -5a+5b+6b+7b"]
+
+
+def test_a_heavier_chain_from_deeper_is_reported_once() -> None:
+    orderer = Orderer()
+    feed(orderer, chain("5a 6a", root="4g"))
+    orderer.caught_up()
+    assert feed(orderer, chain("4b 5b 6b 7b 8b", root="3g")) == []
+    assert [type(event) for event in orderer.take_events()] == [ForkBelowStart]
+
+
+def test_the_genesis_block_can_be_the_start() -> None:
+    orderer = Orderer()
+    feed(orderer, [block("0a", "none"), block("1a", "0a")])
+    assert [shape(update) for update in orderer.caught_up()] == ["+0a+1a"]
+
+
+# --- finality ----------------------------------------------------------------------------------------------
+
+
+def marks(table: Mapping[str, Finality]) -> dict[str, object]:
+    return {"finality_of": lambda item: table.get(name(item.hash))}
+
+
+def test_finality_rises_and_never_falls() -> None:
+    table = {"1a": Finality(1, 0), "2a": Finality(0, None), "3a": Finality(2, 1)}
+    orderer = start(**marks(table))
+    seen = [orderer.receive(b)[0].finality for b in chain("1a 2a 3a")]
+    assert seen == [Finality(1, 0), Finality(1, 0), Finality(2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "shapes"), [(OnFinalityViolation.HALT, []), (OnFinalityViolation.FOLLOW, ["-3a -2a+2b+3b+4b"])]
+)
+def test_a_switch_below_a_finalized_block_latches(policy: OnFinalityViolation, shapes: list[str]) -> None:
+    orderer = start(on_finality_violation=policy, **marks({"3a": Finality(None, 2)}))
+    feed(orderer, chain("1a 2a 3a"))
+    assert feed(orderer, chain("1a 2b 3b 4b")) == shapes
+    assert orderer.violation == FinalityViolated(BlockRef(4, h("4b")), 2)
+    assert orderer.violation in orderer.take_events()
+
+
+# --- resuming ----------------------------------------------------------------------------------------------
+
+
+def test_after_resuming_nothing_is_judged_before_the_ring_is_read_again() -> None:
+    orderer = Orderer(seq=3)
+    orderer.resume([BlockRef(3, h("3a")), BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 3, None, violated=False)
+    assert feed(orderer, chain("1a 2a | 1a 2b 3b 4b")) == []
+    assert feed(orderer, chain("1a 2a 3a")[2:]) == []
+    (update,) = orderer.release()
+    assert shape(update) == "-3a -2a+2b+3b+4b"
+    assert all(isinstance(removed, Payload) for removed in update.removed)
+    assert (update.first_seq, update.seq) == (4, 8)
+
+
+def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> None:
+    orderer = Orderer(seq=2)
+    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, None, violated=False)
+    orderer.release()
+    (update,) = orderer.receive(block("2b", "1a", 9))
+    assert update.removed == (MissingPayload(2, h("2a")),)
+    with pytest.raises(MissingPayloadError, match="block 2"):
+        update.inverted()
+
+
+def test_a_ring_without_its_older_blocks_finds_them_by_parent() -> None:
+    orderer = Orderer()
+    orderer.resume([BlockRef(3, h("3a"))], 3, None, violated=False)
+    feed(orderer, chain("1a 2a 3a | 1a 2b 3b 4b"))
+    assert [shape(update) for update in orderer.release()] == ["-3a -2a+2b+3b+4b"]
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def test_an_update_and_its_inverse_undo_each_other() -> None:
+    orderer = start()
+    *_, update = [u for b in chain("1a 2a | 1a 2b 3b") for u in orderer.receive(b)]
+    back = update.inverted()
+    assert (back.removed, back.added) == (update.added[::-1], update.removed[::-1])
+    assert (update.change, back.change) == (Change.REORG, Change.REORG)
+    assert back.first_seq == update.seq + 1
+    assert repr(update) == "<ChainUpdate 3..5 -2:00000000 +2:00000000 +3:00000000>"
+
+
+def test_updates_are_values() -> None:
+    one, other = start().receive(block("1a", "0g")), start().receive(block("1a", "0g"))
+    assert one == other
+    assert len({one[0], other[0]}) == 1
+    assert one[0] != "update"
+    with pytest.raises(AttributeError, match="does not change"):
+        one[0].seq = 2
+    with pytest.raises(LookupError, match="no cursor"):
+        _ = one[0].cursor
+
+
+def test_a_threshold_below_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="threshold"):
+        Orderer(reorg_threshold=0)
