@@ -260,6 +260,14 @@ class PortInUseError(EmbeddedBrokerError):
         self.port = port
 
 
+class DataInUseError(EmbeddedBrokerError):
+    """A broker runs on the data folder already. ``pid`` is its process where that is known."""
+
+    def __init__(self, message: str, *, pid: int | None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
 # --- the lake ----------------------------------------------------------------------------------------------
 
 

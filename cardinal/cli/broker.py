@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cardinal.errors import EmbeddedBrokerError
+from cardinal.errors import DataInUseError, EmbeddedBrokerError
 
 if TYPE_CHECKING:
     from cardinal.embedded.running import Running
@@ -36,34 +36,39 @@ def broker() -> None:
 @_json
 def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
     """Start the broker; it runs until `cardinal broker down`."""
-    from cardinal.embedded.broker import EmbeddedKafka  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.embedded.broker import EmbeddedKafka  # noqa: PLC0415 - `--help` stays quick
+    from cardinal.embedded.settings import HOST  # noqa: PLC0415 - the same
 
     from .jar_bar import JarBar  # noqa: PLC0415 - the same
 
     folder = _folder(data)
-    if (running := _wait_for_address(folder)) is not None:
-        if port is not None and running.bootstrap != f"127.0.0.1:{port}":
-            raise EmbeddedBrokerError(
-                f"the broker on {folder} already runs at {running.bootstrap}: run `cardinal broker down` first"
-            )
-        _say(running, as_json=as_json, sentence=f"already up at {running.bootstrap} (process {running.pid})")
-        return
-    with JarBar() as bar:
-        kafka = EmbeddedKafka(folder, port=port or _first_port(folder), progress=bar.report)
-        begun = time.monotonic()
-        kafka.start()
-    seconds = time.monotonic() - begun - bar.seconds
-    running = kafka.detach()
-    _say(running, as_json=as_json, sentence=f"up at {running.bootstrap} (process {running.pid}) in {seconds:.1f} s")
-    if not as_json:
-        click.echo(f"data and log: {folder}")
+    running = _wait_for_address(folder)
+    while running is None:
+        try:
+            with JarBar() as bar:
+                kafka = EmbeddedKafka(folder, port=port or _first_port(folder), progress=bar.report)
+                begun = time.monotonic()
+                kafka.start()
+        except DataInUseError:  # another `up` came first by a moment: then its broker is ours too
+            running = _wait_for_address(folder)
+        else:
+            seconds = time.monotonic() - begun - bar.seconds
+            running = kafka.detach()
+            sentence = f"up at {running.bootstrap} (process {running.pid}) in {seconds:.1f} s; data and log: {folder}"
+            _say(running, as_json=as_json, sentence=sentence)
+            return
+    if port is not None and running.bootstrap != f"{HOST}:{port}":
+        raise EmbeddedBrokerError(
+            f"the broker on {folder} already runs at {running.bootstrap}: run `cardinal broker down` first"
+        )
+    _say(running, as_json=as_json, sentence=f"already up at {running.bootstrap} (process {running.pid})")
 
 
 @broker.command()
 @_data
 def down(data: Path | None) -> None:
     """Stop the broker. Its data stays."""
-    from cardinal.embedded.running import end_running  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.embedded.running import end_running  # noqa: PLC0415 - `--help` stays quick
 
     folder = _folder(data)
     ended = end_running(folder)
@@ -75,7 +80,7 @@ def down(data: Path | None) -> None:
 @_json
 def status(data: Path | None, *, as_json: bool) -> None:
     """Say whether the broker runs, and where; exit status 1 where it does not."""
-    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` stays quick
 
     folder = _folder(data)
     running = find_running(folder)
@@ -87,14 +92,14 @@ def status(data: Path | None, *, as_json: bool) -> None:
 
 
 def _folder(data: Path | None) -> Path:
-    from cardinal.embedded.folders import data_folder  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.embedded.folders import data_folder  # noqa: PLC0415 - `--help` stays quick
 
     return (data or data_folder()).absolute()
 
 
 def _first_port(folder: Path) -> int | None:
     """Kafka's usual port for a new data folder, where it is free; None leaves the choice to the broker."""
-    from cardinal.embedded import settings  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.embedded import settings  # noqa: PLC0415 - `--help` stays quick
 
     usual = 9092
     return usual if settings.load(folder) is None and settings.is_free(usual) else None
@@ -102,7 +107,7 @@ def _first_port(folder: Path) -> int | None:
 
 def _wait_for_address(folder: Path) -> Running | None:
     """The broker that runs on the folder; one that another command is just starting is waited for."""
-    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` stays quick
 
     deadline = time.monotonic() + _WAIT_SECONDS
     while (running := find_running(folder)) is not None and not running.ready:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from cardinal.errors import EmbeddedBrokerError, PortInUseError
+from cardinal.errors import DataInUseError, EmbeddedBrokerError, PortInUseError
 
 from . import settings as remembered
 from .folders import try_lock, writable, write_atomically
@@ -121,8 +121,9 @@ class EmbeddedKafka:
 
         Raises:
             PortInUseError: another process listens on the port.
-            EmbeddedBrokerError: a broker runs on this data folder already, the folder cannot be written, or the
-                server stopped or was not ready in time. Nothing is left running.
+            DataInUseError: a broker runs on this data folder already.
+            EmbeddedBrokerError: the folder cannot be written, or the server stopped or was not ready in time.
+                Nothing is left running.
             JarError, JavaNotFoundError, MissingExtraError: something to run it with is missing.
 
         """
@@ -223,9 +224,10 @@ class EmbeddedKafka:
             if time.monotonic() > deadline:
                 other = find_running(self.data)
                 by = f" (process {other.pid})" if other and other.pid else ""
-                raise EmbeddedBrokerError(
+                raise DataInUseError(
                     f"a broker already runs on {self.data}{by}: "
-                    f"use it, or stop it with `cardinal broker down --data {self.data}`"
+                    f"use it, or stop it with `cardinal broker down --data {self.data}`",
+                    pid=other.pid if other else None,
                 )
             time.sleep(0.01)
         (self.data / PID_FILE).unlink(missing_ok=True)  # whoever wrote it is gone: the lock is ours

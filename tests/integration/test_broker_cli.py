@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,12 @@ def test_up_outlives_its_command_and_down_ends_it(commands: Commands) -> None:
     again = commands.up()
     assert again["bootstrap"] == first["bootstrap"]
     assert again["pid"] != first["pid"]
+
+
+def test_two_who_say_up_at_once_get_the_same_broker(commands: Commands) -> None:
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(lambda _: commands.up(), range(2))
+    assert first == second
 
 
 def test_what_a_crash_left_behind_misleads_nobody(commands: Commands) -> None:
