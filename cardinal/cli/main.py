@@ -13,7 +13,6 @@ from cardinal.errors import CardinalError
 _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
     "demo": "cardinal.cli.demo:demo",
-    "node": "cardinal.cli.node:node",
     "produce": "cardinal.cli.produce:produce",
     "tail": "cardinal.cli.tail:tail",
 }
