@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import JavaNotFoundError, MissingExtraError
+from cardinal.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,31 +43,24 @@ def local_session(name: str = "cardinal", *, cores: int = 2, settings: Mapping[s
     Finds a Java that this Spark runs on and names this Python as the workers' interpreter (Spark would start
     whatever ``python3`` is). ``settings`` are Spark's and win over ours.
 
-    Raises MissingExtraError without PySpark, JavaNotFoundError without a Java.
+    Raises MissingExtraError without PySpark or any Java, JavaNotFoundError where the Java found does not run.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
     except ImportError:
         raise MissingExtraError("a Spark session", "spark") from None
-    from . import register  # noqa: PLC0415 - imports PySpark
-
     _prepare_environment()
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     logging = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}
     for key, value in {**_SETTINGS, **logging, **(settings or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def _prepare_environment() -> None:
     from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
 
-    home = java_home_for_spark()
-    if home is None:
-        raise JavaNotFoundError("Spark needs Java 17 or 21: install one, or pip install 'cardinal-streams[local]'")
-    os.environ["JAVA_HOME"] = str(home)
+    os.environ["JAVA_HOME"] = str(java_home_for_spark())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a warning for every host whose name is a loopback

@@ -225,10 +225,9 @@ class _Batch:
 
     def _tidy(self, table: DeltaTable, number: int) -> None:
         """Join the small files of the partition that grows. The driver is its only writer, so nothing collides."""
-        here = [("bucket", "=", str(bucket(number)))]
-        if table.version() % _TIDY_EVERY == 0 and len(table.file_uris(here)) > 1:
+        if table.version() % _TIDY_EVERY == 0:
             with contextlib.suppress(CommitFailedError):  # the batch is in; tidying can wait for the next time
-                table.optimize.compact(partition_filters=here)
+                table.optimize.compact(partition_filters=[("bucket", "=", str(bucket(number)))])
 
     # --- small things ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,249 @@
+"""`cardinal lake`: run the pipeline, look into a lake, keep it small. Arguments and printing only."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cardinal.errors import ConfigurationError, MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from cardinal_spark.pipeline import BatchStatus
+
+_WIDEST = 44
+
+
+@click.group()
+def lake() -> None:
+    """A lake of Delta tables that follows the chain."""
+    for module in ("pyarrow", "deltalake"):
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            raise MissingExtraError("a lake", "spark") from None
+
+
+def _options(values: Sequence[str]) -> dict[str, str]:
+    options = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--option takes name=value, not {name!r}", setting="option")
+        options[name] = text
+    return options
+
+
+_option = click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the source or the lake; repeatable."
+)
+
+
+@lake.command()
+@click.option("--from", "source", required=True, metavar="URL", help="The stream: kafka://host:port…")
+@click.option("--to", "target", required=True, metavar="DIR", help="The lake: a folder or an object store's URL.")
+@click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
+@click.option("--until-caught-up", "--available-now", is_flag=True, help="End when the lake has what is there now.")
+@click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
+@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
+@_option
+def run(
+    *,
+    source: str,
+    target: str,
+    checkpoint: str | None,
+    until_caught_up: bool,
+    trigger: str,
+    cores: int,
+    as_json: bool,
+    options: tuple[str, ...],
+) -> None:
+    """Stream complete blocks into a lake, exactly once. Ends on Ctrl-C or SIGTERM and goes on when started again."""
+    from cardinal_spark import pipeline  # noqa: PLC0415 - only this command needs Spark
+    from cardinal_spark.session import local_session  # noqa: PLC0415 - the same
+
+    job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, _options(options))
+    stopping = threading.Event()
+    spark = local_session(f"cardinal lake {target}", cores=cores)
+    for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        query = pipeline.start(spark, job)
+        for status in pipeline.batches(query, job):
+            if status is not None:
+                click.echo(json.dumps(asdict(status)) if as_json else _line(status))
+                sys.stdout.flush()
+            if stopping.is_set():
+                query.stop()
+                break
+    finally:
+        spark.stop()
+
+
+def _line(status: BatchStatus) -> str:
+    return (
+        f"batch {status.batch:>6}  {status.blocks:>6} blocks  {status.seconds:>7.2f} s  "
+        f"head {status.number} {status.hash[:18]}…  seq {status.seq}"
+    )
+
+
+@lake.command()
+@click.argument("path")
+@click.argument("sql", required=False)
+@click.option("--table", help="Print this table instead of running SQL; needs no DuckDB.")
+@click.option("--from-block", type=click.IntRange(0), help="Lowest block, with --table.")
+@click.option("--to-block", type=click.IntRange(0), help="Highest block, with --table.")
+@click.option("--columns", help="Names with commas between, with --table.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows, with --table.")
+@click.option("--format", "shape", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@_option
+def query(
+    *,
+    path: str,
+    sql: str | None,
+    table: str | None,
+    from_block: int | None,
+    to_block: int | None,
+    columns: str | None,
+    limit: int,
+    shape: str,
+    options: tuple[str, ...],
+) -> None:
+    """Run SQL on one state of the lake at PATH, or print one of its tables.
+
+    Every table and its current_ view can be named in the SQL, for example current_logs.
+    """
+    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.query import Heights, Snapshot  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.sql import run_sql  # noqa: PLC0415 - the same
+
+    if (sql is None) == (table is None):
+        raise click.UsageError("give either SQL or --table")
+    snapshot = Snapshot.of(Place.of(path, _options(options)))
+    if table is not None:
+        names = [name.strip() for name in columns.split(",")] if columns else None
+        found = _first(snapshot.scan(table, Heights(from_block, to_block), names), limit)
+    else:
+        found = run_sql(snapshot, sql or "")
+    click.echo(_SHAPES[shape](found.column_names, found.to_pylist()), nl=False)
+
+
+def _first(reader: pa.RecordBatchReader, limit: int) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415 - `--help` needs no extra
+
+    batches, rows = [], 0
+    while rows < limit:
+        try:
+            batches.append(reader.read_next_batch().slice(0, limit - rows))
+        except StopIteration:
+            break
+        rows += batches[-1].num_rows
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+@lake.command()
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_option
+def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
+    """Say where the lake at PATH stands: its head, its last seq and its tables."""
+    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
+
+    snapshot = Snapshot.of(Place.of(path, _options(options)))
+    state = snapshot.state
+    if as_json:
+        facts = {"seq": state.seq, "number": state.number, "hash": f"0x{state.hash.hex()}", "lineage": state.lineage}
+        click.echo(json.dumps({**facts, "app": json.loads(state.app), "tables": snapshot.tables}))
+    else:
+        click.echo(f"head {state.number} 0x{state.hash.hex()}  seq {state.seq}  {state.app}")
+        click.echo(f"tables: {', '.join(snapshot.tables)}")
+
+
+@lake.command()
+@click.argument("path")
+@click.option(
+    "--reorg-threshold", type=click.IntRange(0), default=128, show_default=True, help="Of the stream, in blocks."
+)
+@click.option("--min-files", type=click.IntRange(2), default=64, show_default=True, help="Small files that start it.")
+@click.option("--clean", is_flag=True, help="Then remove the files that nothing within the retention names.")
+@click.option(
+    "--retention-hours", type=click.IntRange(0), default=168, show_default=True, help="More than any query runs."
+)
+@_option
+def compact(
+    *, path: str, reorg_threshold: int, min_files: int, clean: bool, retention_hours: int, options: tuple[str, ...]
+) -> None:
+    """Join the small files of the lake at PATH, beside a running query."""
+    from cardinal_spark.lake import maintenance  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
+
+    place = Place.of(path, _options(options))
+    done = maintenance.compact(place, reorg_threshold=reorg_threshold, min_files=min_files)
+    for found in done:
+        click.echo(f"{found.table}: {found.removed} files became {found.added}")
+    if not done:
+        click.echo("nothing to compact")
+    if clean:
+        click.echo(f"removed {maintenance.clean(place, retention_hours=retention_hours)} files")
+
+
+# --- how rows are printed ------------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: bytes as 0x text, times as ISO 8601."""
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str | dict) else str(value)
+
+
+def _as_json(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    del names
+    return "".join(json.dumps({name: _plain(value) for name, value in row.items()}) + "\n" for row in rows)
+
+
+def _as_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_plain(row[name]) for name in names] for row in rows)
+    return text.getvalue()
+
+
+def _as_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = [list(names), *([_cell(_plain(row[name])) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+_SHAPES: dict[str, Callable[[Sequence[str], Iterable[Mapping[str, Any]]], str]] = {
+    "table": _as_table,
+    "json": _as_json,
+    "csv": _as_csv,
+}

@@ -1,0 +1,147 @@
+"""The whole job: one query from the stream into the lake, and what it tells while it runs.
+
+Rules:
+
+1. One query reads ``table=raw`` and writes every table of the lake.
+2. The checkpoint belongs to the lake and lies in it unless it is named. A lake that has rows and no checkpoint goes
+   on from its ledger (``restartFrom=sink``).
+3. A failure is one sentence: the error that a task, the planner or the commit raised, without Spark's frames.
+
+On a cluster the same two calls run under ``spark-submit``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cardinal.errors import ConfigurationError, LakeError
+
+from .lake.place import STORAGE_PREFIX, Place
+from .lake.query import last_committed
+from .lake.state import find_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_CHECKPOINT: Final = "_checkpoint"
+_OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
+_ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        source: URL of the stream.
+        lake: path or URL of the lake.
+        checkpoint: path or URL of the checkpoint; None: in the lake.
+        until_caught_up: end when everything that was on the topics at the start is in the lake.
+        trigger: pause between batches in Spark's words.
+        options: further options of the source and of the lake, by Spark's names.
+
+    """
+
+    source: str
+    lake: str
+    checkpoint: str | None = None
+    until_caught_up: bool = False
+    trigger: str = "1 second"
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> Place:
+        """The lake."""
+        return Place.of(self.lake, self.options)
+
+    @property
+    def checkpoint_path(self) -> str:
+        """Where the checkpoint lies. ConfigurationError where a lake in an object store names none."""
+        if self.checkpoint is not None:
+            return self.checkpoint
+        if not self.place.is_local:
+            raise ConfigurationError(
+                "a lake in an object store needs --checkpoint: a path that Spark itself can write", setting="checkpoint"
+            )
+        return f"{self.place.root}/{_CHECKPOINT}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """One batch that is in the lake: its number, blocks that joined or left, duration, and the lake's head after it."""
+
+    batch: int
+    blocks: int
+    seconds: float
+    seq: int
+    number: int
+    hash: str
+
+
+def start(spark: SparkSession, job: Job) -> StreamingQuery:
+    """Start the query. ConfigurationError where the job cannot work."""
+    lake = {name: value for name, value in job.options.items() if name.startswith(STORAGE_PREFIX) or name == "integers"}
+    source = {name: value for name, value in job.options.items() if name not in lake}
+    rows = spark.readStream.format("cardinal").options(**source_options(job), **source).load()
+    writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)
+    writer = writer.trigger(availableNow=True) if job.until_caught_up else writer.trigger(processingTime=job.trigger)
+    return writer.start(job.place.root)
+
+
+def source_options(job: Job) -> dict[str, str]:
+    """The source's options that follow from the job."""
+    options = {"url": job.source, "table": "raw"}
+    checkpoint = job.checkpoint_path
+    if "://" not in checkpoint and not Path(checkpoint, "offsets").is_dir() and _has_rows(job):
+        options |= {"restartFrom": "sink", "sinkPath": job.place.root}
+    return options
+
+
+def _has_rows(job: Job) -> bool:
+    return last_committed(job.place.root, depth=1, storage=job.place.storage) is not None
+
+
+def batches(query: StreamingQuery, job: Job, *, wait_seconds: float = 0.2) -> Iterator[BatchStatus | None]:
+    """Every batch as it is done, None when nothing happened for a while; ends with the query.
+
+    Raises LakeError, or what the error tree has for it, where the query failed.
+    """
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an optional dependency
+
+    shown = -1
+    active = True
+    while active:
+        try:
+            active = not query.awaitTermination(wait_seconds)  # type: ignore[arg-type] # takes fractions, says int
+
+        except StreamingQueryException as error:
+            raise failure(str(error)) from None
+        done = [_status(progress, job) for progress in query.recentProgress if progress["batchId"] > shown]
+        for status in filter(None, done):
+            shown = status.batch
+            yield status
+        yield None
+
+
+def _status(progress: Any, job: Job) -> BatchStatus | None:  # noqa: ANN401 - Spark's progress is a dict or a class
+    state = find_state(job.place) if progress["numInputRows"] else None
+    if state is None:
+        return None
+    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+    return BatchStatus(
+        progress["batchId"], progress["numInputRows"], seconds, state.seq, state.number, f"0x{state.hash.hex()}"
+    )
+
+
+def failure(text: str) -> LakeError:
+    """The sentence that a failed query's text is about."""
+    found = _OURS.findall(text) or _ANY.findall(text)
+    if found:
+        return LakeError(found[-1][1])
+    return LakeError(f"the Spark query failed: {text.splitlines()[0] if text else 'no reason given'}")

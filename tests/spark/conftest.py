@@ -1,0 +1,22 @@
+"""One Spark session for the whole run: starting it costs more than any of these tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with Cardinal's formats, as `cardinal lake run` has it."""
+    from cardinal_spark.session import local_session  # noqa: PLC0415 - collecting tests needs no PySpark
+
+    session = local_session("tests")
+    yield session
+    session.stop()

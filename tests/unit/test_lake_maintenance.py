@@ -1,0 +1,120 @@
+"""Compaction and clean-up beside a writer."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.lake import Snapshot
+from cardinal_spark.lake.commit import Committer
+from cardinal_spark.lake.decode import write_task
+from cardinal_spark.lake.maintenance import clean, compact, publish
+from cardinal_spark.lake.place import Place
+from cardinal_spark.rows import raw_batch
+from cardinal_spark.testing import Script, commit_batch, image, image_of, script
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place.of(str(tmp_path / "lake"))
+
+
+def grow(place: Place, updates: int) -> Script:
+    """A lake of one file per table and block, from height 19,990 on, so that canonical has two partitions."""
+    writer = Script()
+    for number in range(updates):
+        commit_batch(place, [writer.update(f"{19_990 + number}a")], fresh=number == 0)
+    return writer
+
+
+def test_small_files_are_joined_and_the_rows_stay(place: Place) -> None:
+    grow(place, 20)
+    before = image(place.root)
+    done = compact(place, reorg_threshold=1, min_files=8)
+    assert {found.table: found.added for found in done} == {"payload": 1, "events": 1, "canonical": 1}
+    assert all(found.removed >= 8 for found in done)
+    assert image(place.root) == before
+    assert Snapshot.at(place.root).state.versions == {
+        name: place.open(name).version() for name in ("payload", "events")
+    }
+    assert compact(place, reorg_threshold=1, min_files=8) == []
+
+
+def test_partitions_that_a_reorg_may_touch_are_left_alone(place: Place) -> None:
+    grow(place, 20)
+    assert [found.table for found in compact(place, reorg_threshold=6, min_files=1000)] == []
+    assert [found.table for found in compact(place, reorg_threshold=4, min_files=1000)] == ["canonical"]
+
+
+def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: Place) -> None:
+    writer = grow(place, 12)
+    compact(place, reorg_threshold=0, min_files=4)
+    clean(place, retention_hours=0)
+    again = writer.update("-20001a -20000a -19999a 19999b")
+    state = commit_batch(place, [again])
+    assert state is not None
+    assert (state.seq, state.number) == (16, 19_999)
+    assert len(image(place.root).chain) == 10
+
+
+def test_a_compaction_between_write_and_commit_does_not_disturb(place: Place) -> None:
+    writer = grow(place, 12)
+    rows = writer.update("-20001a -20000a -19999a 19999b 20000b")
+    late = write_task([raw_batch(rows)], place, "string", fresh=False)
+    compact(place, reorg_threshold=0, min_files=4)
+    place.open("canonical").optimize.compact()  # what rule 1 forbids, and a MERGE survives
+    assert Committer(place).commit([late], fresh=False) is not None
+    assert [number for number, _, _ in image(place.root).chain] == list(range(19_990, 20_001))
+
+
+def test_clean_removes_orphans_and_nothing_that_is_read(place: Place) -> None:
+    [first, second] = script("1a 2a | -2a 2b")
+    commit_batch(place, [first], fresh=True)
+    write_task([raw_batch(second)], place, "string", fresh=False)  # a task whose driver dies
+    commit_batch(place, [second])
+    files = set(Path(place.uri("payload")).glob("*.parquet"))
+    assert len(files) == 3
+    assert clean(place, retention_hours=0) >= 1
+    assert len(set(Path(place.uri("payload")).glob("*.parquet"))) == 2
+    assert image(place.root) == image_of(first + second)
+
+
+def test_clean_keeps_what_is_younger_than_the_retention(place: Place) -> None:
+    grow(place, 6)
+    compact(place, min_files=4)
+    assert clean(place, retention_hours=1) == 0
+    with pytest.raises(ConfigurationError, match="retention"):
+        clean(place, retention_hours=-1)
+
+
+def test_publishing_never_puts_an_old_state_behind_a_new_commit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver commits between publish's reading and its commit: publish must lose."""
+    updates = script("1a 2a | 3a")
+    commit_batch(place, [updates[0]], fresh=True)
+    opened = Place.open
+
+    def open_late(self: Place, table: str, version: int | None = None) -> object:
+        found = opened(self, table, version)
+        if table == "canonical" and version is not None:
+            monkeypatch.setattr(Place, "open", opened)
+            commit_batch(place, [updates[1]])
+        return found
+
+    monkeypatch.setattr(Place, "open", open_late)
+    assert publish(place).seq == 3
+    assert image(place.root) == image_of(list(chain(*updates)))
+
+
+def test_the_driver_joins_the_growing_partition_by_itself(place: Place) -> None:
+    grow(place, 70)
+    assert len(place.open("canonical").file_uris()) < 20
+    assert len(image(place.root).chain) == 70
+
+
+def test_no_lake_is_said_so(place: Place) -> None:
+    for call in (compact, clean, publish):
+        with pytest.raises(LakeError, match="there is no lake"):
+            call(place)
