@@ -20,6 +20,7 @@ A consumer belongs to one thread at a time; :meth:`Consumer.close` may be called
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
@@ -27,7 +28,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal import apps
-from cardinal.errors import ConfigurationError, TopicError
+from cardinal.errors import ConfigurationError, TopicError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.protocols.streams.follower import Follower, FollowerSettings
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from cardinal.apps import Application
     from cardinal.protocols.streams.block import Explanation
     from cardinal.protocols.streams.events import Event
-    from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports import Source, TransportUrl
+    from cardinal.protocols.streams.types import Record
+    from cardinal.transports import TransportUrl
 
 _POLL_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.2
@@ -228,9 +229,10 @@ class Consumer:
         block is the lowest; once a Batch is there, what was there beside it decides.
         """
         if any(record.key[:1] == _BATCH_KEY for record in records):
-            self._batch_seen = True
-            self._ends = _ends(self._source)
-            self._follower.not_caught_up()
+            with contextlib.suppress(UnreachableError):  # then the next Batch will ask again
+                self._ends = {where: high for where, (_, high) in self._source.watermarks().items()}
+                self._batch_seen = True
+                self._follower.not_caught_up()
 
     def _keep_in_step(self, records: Sequence[Record]) -> None:
         self._pace.seen(records)
@@ -238,14 +240,14 @@ class Consumer:
         if now - self._paced < _PACE_SECONDS:
             return
         self._paced = now
+        try:
+            marks = self._source.watermarks()
+        except UnreachableError:
+            return  # the server is away: reading goes on by itself when it is back
         before = self._pace.paused
-        paused = self._pace.ahead(self._source.positions(), self._source.watermarks())
+        paused = self._pace.ahead(self._source.positions(), marks)
         if paused != before:
             self._source.pause(paused)
-
-
-def _ends(source: Source) -> dict[Partition, int]:
-    return {where: high for where, (_, high) in source.watermarks().items()}
 
 
 def _application(url: str | TransportUrl, app: str | Application, chain_id: int | None, wait: float) -> Application:

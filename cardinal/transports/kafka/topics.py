@@ -50,6 +50,8 @@ _SETTLING: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError._TRANSPORT,  # noqa: SLF001 - public code with a private name
+        KafkaError._NOENT,  # noqa: SLF001 - "no leaders found"
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - public code with a private name
     }
 )
 
@@ -217,8 +219,10 @@ class TopicAdmin:
             except KafkaException as error:
                 inner = kafka_error(error)
                 self._client.poll(0)
-                if time.monotonic() > deadline or inner.code() not in _SETTLING:
+                if inner.code() not in _SETTLING:
                     raise self.reasons.map(inner, doing) from None
+                if time.monotonic() > deadline:
+                    raise self.reasons.unreachable(self._settings.connect_timeout) from None
                 time.sleep(_SETTLE_SECONDS)
             except TimeoutError:
                 raise self.reasons.unreachable(self._settings.connect_timeout) from None
