@@ -42,15 +42,20 @@ QUICK = FeedSettings(rpc=RpcSettings(timeout=5, attempts=3, backoff=0.01), poll=
 
 
 @asynccontextmanager
+async def connected(url: str, settings: FeedSettings = QUICK) -> AsyncIterator[BlockFeed]:
+    feed = open_feed(url, settings=settings)
+    try:
+        yield feed
+    finally:
+        await feed.close()
+
+
+@asynccontextmanager
 async def opened(
     chain: NodeChain, scheme: str = "http", settings: FeedSettings = QUICK
 ) -> AsyncIterator[tuple[JsonRpcNode, BlockFeed]]:
-    async with JsonRpcNode(chain) as node:
-        feed = open_feed(node.url if scheme == "http" else node.ws_url, settings=settings)
-        try:
-            yield node, feed
-        finally:
-            await feed.close()
+    async with JsonRpcNode(chain) as node, connected(node.url if scheme == "http" else node.ws_url, settings) as feed:
+        yield node, feed
 
 
 async def take(payloads: AsyncIterator[Payload], count: int) -> list[Payload]:
