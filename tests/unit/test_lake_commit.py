@@ -258,6 +258,21 @@ def test_a_store_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_object_store_is_a_lake_too(tmp_path: Path) -> None:
+    """The way of every store but the local one: files and log through delta-rs' own object store."""
+    for table in ("payload", "events", "canonical"):  # a folder's store wants them; a bucket has no folders
+        (tmp_path / "lake" / table).mkdir(parents=True)
+    store = Place(f"file://{tmp_path}/lake", {"timeout": "5s"})
+    assert not store.is_local
+    assert "5s" not in repr(store)
+    first, second = script("1a 2a | -2a 2b 3b")
+    commit_batch(store, [first], fresh=True)
+    commit_batch(store, [second])
+    assert image(f"{tmp_path}/lake") == image_of(first + second)
+    assert Snapshot.of(store).scan("current_payload").read_all().num_rows == 3 * 5
+    assert Place.of("s3://bucket/lake/", {"storage.region": "x", "integers": "string"}).storage == {"region": "x"}
+
+
 def test_other_writers_rows_in_a_table_are_not_shown(place: Place) -> None:
     """Rows beyond the state's seq belong to nobody yet."""
     [rows] = script("1a")

@@ -1,0 +1,138 @@
+"""`cardinal lake` on a lake that is there: query, status, compact."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cardinal.errors import CardinalError, ConfigurationError, LakeError
+from cardinal_spark.cli import lake
+from cardinal_spark.lake.place import Place
+from cardinal_spark.pipeline import Job, failure, source_options
+from cardinal_spark.testing import block_hash, commit_batch, script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UPDATES = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("cli") / "lake")
+    for number, update in enumerate(UPDATES):
+        commit_batch(Place.of(folder), [update], fresh=number == 0)
+    return folder
+
+
+def lake_command(*arguments: str) -> Result:
+    return CliRunner().invoke(lake, arguments, catch_exceptions=True)
+
+
+def error_of(*arguments: str) -> CardinalError:
+    found = lake_command(*arguments)
+    assert found.exit_code != 0
+    assert isinstance(found.exception, CardinalError)
+    return found.exception
+
+
+def test_sql_runs_over_the_current_views(path: str) -> None:
+    found = lake_command(
+        "query",
+        path,
+        "SELECT _block_number n, count(*) rows FROM current_payload GROUP BY 1 ORDER BY 1",
+        "--format",
+        "json",
+    )
+    assert [json.loads(line) for line in found.stdout.splitlines()] == [{"n": n, "rows": 5} for n in (1, 2, 3, 4)]
+    found = lake_command("query", path, "SELECT number, hash FROM canonical WHERE number = 3", "--format", "csv")
+    assert found.stdout == f"number,hash\n3,0x{block_hash('3b').hex()}\n"
+
+
+def test_a_table_prints_without_sql(path: str) -> None:
+    found = lake_command(
+        "query",
+        path,
+        "--table",
+        "current_payload",
+        "--from-block",
+        "2",
+        "--to-block",
+        "3",
+        "--columns",
+        "_block_number,path",
+    )
+    lines = found.stdout.splitlines()
+    assert lines[0].split() == ["_block_number", "path"]
+    assert {line.split()[0] for line in lines[1:]} == {"2", "3"}
+    assert len(lines) == 1 + 10
+    found = lake_command("query", path, "--table", "events", "--limit", "4", "--format", "json")
+    assert len(found.stdout.splitlines()) == 4
+
+
+def test_sql_without_duckdb_says_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert "pip install duckdb" in str(error_of("query", path, "SELECT 1"))
+    assert lake_command("query", path, "--table", "canonical").exit_code == 0
+
+
+def test_without_the_extra_it_says_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    assert "pip install 'cardinal-streams[spark]'" in str(error_of("status", path))
+
+
+def test_what_cannot_be_asked_is_one_sentence(path: str, tmp_path: Path) -> None:
+    assert "no table 'log'" in str(error_of("query", path, "--table", "log"))
+    assert "refused" in str(error_of("query", path, "SELECT nothing FROM canonical"))
+    assert "there is no lake" in str(error_of("status", str(tmp_path / "nowhere")))
+    assert "name=value" in str(error_of("status", path, "--option", "x"))
+    assert lake_command("query", path).exit_code == 2
+
+
+def test_status_says_where_the_lake_stands(path: str) -> None:
+    found = json.loads(lake_command("status", path, "--json").stdout)
+    assert (found["seq"], found["number"], found["hash"]) == (8, 4, f"0x{block_hash('4b').hex()}")
+    assert "current_payload" in found["tables"]
+    assert lake_command("status", path).stdout.startswith("head 4 0x")
+
+
+def test_compact_says_what_it_did(path: str) -> None:
+    assert lake_command("compact", path, "--min-files", "2").stdout.splitlines() == [
+        "events: 3 files became 1",
+        "payload: 3 files became 1",
+    ]
+    found = lake_command("compact", path, "--min-files", "2", "--clean").stdout.splitlines()
+    assert found == ["nothing to compact", "removed 0 files"]
+
+
+def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path: Path) -> None:
+    assert source_options(Job("kafka://b", str(tmp_path / "new"))) == {"url": "kafka://b", "table": "raw"}
+    assert source_options(Job("kafka://b", path))["restartFrom"] == "sink"
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    assert "restartFrom" not in source_options(Job("kafka://b", path, str(tmp_path / "checkpoint")))
+    with pytest.raises(ConfigurationError, match="needs --checkpoint"):
+        source_options(Job("kafka://b", "s3://bucket/lake"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a\nTraceback\ncardinal.errors.LakeError: the lake ends\n SQLSTATE", "the lake ends"),
+        ("a\nValueError: no\n", "no"),
+        ("gone", "the Spark query failed: gone"),
+        ("", "the Spark query failed: no reason given"),
+    ],
+)
+def test_a_failure_is_its_last_sentence(text: str, sentence: str) -> None:
+    found = failure(text)
+    assert isinstance(found, LakeError)
+    assert str(found) == sentence
+
+
+def test_the_seqs_that_scripts_use_are_dense() -> None:
+    assert [row.seq for row in chain(*UPDATES)] == list(range(1, 9))
