@@ -30,21 +30,18 @@ try:
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("A JSON-RPC node for tests", "evm") from absent
 
+from ._jsonrpc import INVALID_PARAMS, NO_MARK, NO_METHOD, Json, Request, answer, flag_at, quantity, text_at
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-Json: TypeAlias = object
-"""Anything that msgspec writes as JSON; ``msgspec.Raw`` where a chain keeps answers already written."""
+__all__ = ["Json", "JsonRpcNode", "Listener", "NodeChain", "NodeLimits", "Tag"]
 
 Listener: TypeAlias = Callable[[Json], None]
 """Called with the header object of every head that a chain announces, in any thread."""
 
 Tag: TypeAlias = Literal["safe", "finalized"]
-
-PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
-NO_MARK = -39001
-"""What geth answers for ``finalized`` before a consensus client has set it."""
 
 HASH_TEXT_LENGTH = 66
 """Characters of ``0x`` and 32 bytes: how a request that names a block by hash is told from one by number."""
@@ -102,12 +99,6 @@ class NodeLimits:
     body: int = 5 << 20
 
 
-class _Request(msgspec.Struct):
-    method: str
-    params: list[object] = msgspec.field(default_factory=list)
-    id: object = None
-
-
 class JsonRpcNode:
     """A JSON-RPC server for one chain; an asynchronous context manager.
 
@@ -147,11 +138,11 @@ class JsonRpcNode:
             "eth_syncing": lambda _: False,
             "eth_blockNumber": lambda _: hex(self.chain.head()),
             "eth_getBlockByNumber": self._block_by_number,
-            "eth_getBlockByHash": lambda params: self.chain.block(_text(params, 0), full=_flag(params, 1)),
+            "eth_getBlockByHash": lambda params: self.chain.block(text_at(params, 0), full=flag_at(params, 1)),
             "eth_getBlockReceipts": self._block_receipts,
-            "eth_getTransactionReceipt": lambda params: self.chain.transaction_receipt(_text(params, 0)),
+            "eth_getTransactionReceipt": lambda params: self.chain.transaction_receipt(text_at(params, 0)),
             "eth_getUncleByBlockHashAndIndex": lambda params: self.chain.uncle(
-                _text(params, 0), _quantity(_text(params, 1))
+                text_at(params, 0), quantity(text_at(params, 1))
             ),
         }
 
@@ -220,12 +211,12 @@ class JsonRpcNode:
         return web.Response(body=body, content_type="application/json")
 
     async def _converse(self, connection: _Connection) -> None:
-        async def call(request: _Request) -> Json:
+        async def call(request: Request) -> Json:
             if request.method == "eth_subscribe":
                 self._count(request)
                 return connection.subscribe(request.params)
             if request.method == "eth_unsubscribe":
-                return connection.unsubscribe(_text(request.params, 0))
+                return connection.unsubscribe(text_at(request.params, 0))
             return await self._call(request)
 
         self._sockets.add(connection)
@@ -238,25 +229,12 @@ class JsonRpcNode:
             self._sockets.discard(connection)
             await connection.close()
 
-    async def _answer(self, body: bytes, call: Callable[[_Request], Awaitable[Json]]) -> bytes:
-        """The body of the answer to a request or a batch."""
+    async def _answer(self, body: bytes, call: Callable[[Request], Awaitable[Json]]) -> bytes:
         if self.delay:
             await asyncio.sleep(self.delay)
-        try:
-            asked = msgspec.json.decode(body, type=_Request | list[_Request])
-        except msgspec.ValidationError:
-            return _error(None, INVALID_REQUEST, "invalid request")
-        except msgspec.DecodeError:
-            return _error(None, PARSE_ERROR, "parse error")
-        if isinstance(asked, _Request):
-            return await _respond(asked, call)
-        if not asked:
-            return _error(None, INVALID_REQUEST, "empty batch")
-        if len(asked) > self._limits.batch:
-            return b"[" + _error(asked[0].id, INVALID_REQUEST, "batch too large") + b"]"
-        return b"[" + b",".join([await _respond(request, call) for request in asked]) + b"]"
+        return await answer(body, call, most=self._limits.batch)
 
-    async def _call(self, request: _Request) -> Json:
+    async def _call(self, request: Request) -> Json:
         self._count(request)
         handler = self._handlers.get(request.method)
         if request.method == "eth_subscribe":
@@ -266,14 +244,14 @@ class JsonRpcNode:
             raise NodeAnswerError(message, code=NO_METHOD)
         return handler(request.params)
 
-    def _count(self, request: _Request) -> None:
+    def _count(self, request: Request) -> None:
         self.calls[request.method] = self.calls.get(request.method, 0) + 1
         if self.before is not None:
             self.before(request.method, request.params)
 
     def _block_by_number(self, params: list[object]) -> Json:
-        block_hash = self._hash_of(_text(params, 0))
-        return None if block_hash is None else self.chain.block(block_hash, full=_flag(params, 1))
+        block_hash = self._hash_of(text_at(params, 0))
+        return None if block_hash is None else self.chain.block(block_hash, full=flag_at(params, 1))
 
     def _block_receipts(self, params: list[object]) -> Json:
         named = params[0] if params else None
@@ -296,7 +274,7 @@ class JsonRpcNode:
                 if number is None:
                     raise NodeAnswerError(f"{named} block not found", code=NO_MARK)
             case _:
-                number = _quantity(named)
+                number = quantity(named)
         return None if number is None else self.chain.hash_at(number)
 
 
@@ -347,33 +325,3 @@ class _Connection:
                 await self.socket.send_str(body.decode())
             except ConnectionError:
                 return
-
-
-async def _respond(request: _Request, call: Callable[[_Request], Awaitable[Json]]) -> bytes:
-    try:
-        result = await call(request)
-    except NodeAnswerError as refused:
-        return _error(request.id, refused.code or INVALID_PARAMS, str(refused))
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request.id, "result": result})
-
-
-def _error(request_id: object, code: int, message: str) -> bytes:
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}})
-
-
-def _text(params: list[object], index: int) -> str:
-    value = params[index] if index < len(params) else None
-    if not isinstance(value, str):
-        raise NodeAnswerError(f"missing value for required argument {index}", code=INVALID_PARAMS)
-    return value
-
-
-def _flag(params: list[object], index: int) -> bool:
-    return index < len(params) and params[index] is True
-
-
-def _quantity(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise NodeAnswerError(f"invalid argument: {text!r} is no quantity", code=INVALID_PARAMS) from None
