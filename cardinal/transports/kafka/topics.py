@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -224,8 +225,14 @@ class TopicAdmin:
                 if time.monotonic() > deadline:
                     raise self.reasons.unreachable(self._settings.connect_timeout) from None
                 time.sleep(_SETTLE_SECONDS)
+                self._refresh()
             except TimeoutError:
                 raise self.reasons.unreachable(self._settings.connect_timeout) from None
+
+    def _refresh(self) -> None:
+        """Learn the leaders anew: after a broker's restart the client asks with the old epoch until it is told to."""
+        with contextlib.suppress(KafkaException):
+            self._client.list_topics(timeout=_SLICE)
 
 
 def _usable(name: str, config: Mapping[str, str | None], default_limit: int) -> int:
