@@ -59,6 +59,7 @@ _option = click.option(
 @click.option("--until-caught-up", "--available-now", is_flag=True, help="End when the lake has what is there now.")
 @click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
+@click.option("--compact-every", type=click.FloatRange(0), default=10, show_default=True, help="Minutes; 0: never.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
 @_option
 def run(
@@ -69,6 +70,7 @@ def run(
     until_caught_up: bool,
     trigger: str,
     cores: int,
+    compact_every: float,
     as_json: bool,
     options: tuple[str, ...],
 ) -> None:
@@ -83,13 +85,14 @@ def run(
         signal.signal(number, lambda *_: stopping.set())
     try:
         query = pipeline.start(spark, job)
-        for status in pipeline.batches(query, job):
-            if status is not None:
-                click.echo(json.dumps(asdict(status)) if as_json else _line(status))
-                sys.stdout.flush()
-            if stopping.is_set():
-                query.stop()
-                break
+        with pipeline.Upkeep(job.place, compact_every, lambda line: click.echo(line, err=True)):
+            for status in pipeline.batches(query, job):
+                if status is not None:
+                    click.echo(json.dumps(asdict(status)) if as_json else _line(status))
+                    sys.stdout.flush()
+                if stopping.is_set():
+                    query.stop()
+                    break
     finally:
         spark.stop()
 

@@ -13,18 +13,20 @@ On a cluster the same two calls run under ``spark-submit``.
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from cardinal.errors import ConfigurationError, LakeError
 
+from .lake.maintenance import compact
 from .lake.place import STORAGE_PREFIX, Place
 from .lake.query import last_committed
 from .lake.state import find_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -137,6 +139,41 @@ def _status(progress: Any, job: Job) -> BatchStatus | None:  # noqa: ANN401 - Sp
     return BatchStatus(
         progress["batchId"], progress["numInputRows"], seconds, state.seq, state.number, f"0x{state.hash.hex()}"
     )
+
+
+class Upkeep:
+    """Compacts a lake from time to time beside its query, in a thread of its own; ``with`` starts and ends it.
+
+    ``minutes`` of 0 does nothing. What goes wrong is told to ``tell`` and tried again the next time: a lake that is
+    not compacted is slow, not wrong.
+    """
+
+    def __init__(self, place: Place, minutes: float, tell: Callable[[str], None]) -> None:
+        self._place = place
+        self._seconds = minutes * 60
+        self._tell = tell
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lake-upkeep", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        if self._seconds:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the thread, after the compaction that it is in."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ending.wait(self._seconds):
+            try:
+                for done in compact(self._place) if find_state(self._place) is not None else ():
+                    self._tell(f"{done.table}: {done.removed} files became {done.added}")
+            except LakeError as error:
+                self._tell(f"compaction: {error}")
 
 
 def failure(text: str) -> LakeError:

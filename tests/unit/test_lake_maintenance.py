@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from itertools import chain
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cardinal_spark.lake.commit import Committer
 from cardinal_spark.lake.decode import write_task
 from cardinal_spark.lake.maintenance import clean, compact, publish
 from cardinal_spark.lake.place import Place
+from cardinal_spark.pipeline import Upkeep
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import Script, commit_batch, image, image_of, script
 
@@ -118,3 +120,12 @@ def test_no_lake_is_said_so(place: Place) -> None:
     for call in (compact, clean, publish):
         with pytest.raises(LakeError, match="there is no lake"):
             call(place)
+
+
+def test_upkeep_compacts_beside_a_writer_and_ends(place: Place) -> None:
+    grow(place, 70)
+    lines: queue.Queue[str] = queue.Queue()
+    with Upkeep(place, 0.0005, lines.put):
+        said = {lines.get(timeout=30).split(":")[0], lines.get(timeout=30).split(":")[0]}
+    assert said == {"payload", "events"}
+    assert len(image(place.root).chain) == 70
