@@ -1,1 +1,27 @@
-"""Ethereum-like chains."""
+"""Ethereum-like chains: their paths, values, checks and tables.
+
+What needs an extra is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .decoding import decode
+    from .integrity import verify
+    from .payload import payload_from_rpc
+    from .tables import frames
+
+__all__ = ["decode", "frames", "payload_from_rpc", "verify"]
+
+
+# The files are named otherwise than the functions: an imported submodule would hide the function behind its name.
+_HOMES = {"decode": "decoding", "frames": "tables", "payload_from_rpc": "payload", "verify": "integrity"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -40,7 +40,10 @@ def encode_receipt(receipt: JsonObject) -> bytes:
 
 
 def encode_receipt_meta(receipt: JsonObject, log_offset: int) -> bytes:
-    """The stream's form: [contract, cumulative gas, gas, bloom, status, number of logs, index of the first log]."""
+    """The stream's form of a receipt.
+
+    It is [contract, cumulative gas, gas, bloom, status, number of logs, index of the first log (0 without logs)].
+    """
     contract = data(receipt, "contractAddress") if receipt.get("contractAddress") else _NO_CONTRACT
     status = minimal(receipt, "status") if receipt.get("status") is not None else b""
     return rlp.encode(
@@ -51,7 +54,7 @@ def encode_receipt_meta(receipt: JsonObject, log_offset: int) -> bytes:
             data(receipt, "logsBloom"),
             status,
             to_minimal(len(receipt["logs"])),
-            to_minimal(log_offset),
+            to_minimal(log_offset if receipt["logs"] else 0),
         ]
     )
 

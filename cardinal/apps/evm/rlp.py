@@ -7,14 +7,14 @@ single byte in a longer form, nothing after the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias, Union
+from typing import Final, TypeAlias
 
 from cardinal.errors import ApplicationError
 
-Item: TypeAlias = Union[bytes, Sequence["Item"]]
+Item: TypeAlias = "bytes | Sequence[Item]"
 """What RLP encodes."""
 
-Decoded: TypeAlias = Union[bytes, list["Decoded"]]
+Decoded: TypeAlias = "bytes | list[Decoded]"
 """What RLP decodes to."""
 
 _SHORT: Final = 56
