@@ -46,6 +46,9 @@ class SeqRuns:
     def only(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of batches whose ``_seq`` lies in a run; empty batches are left out."""
         for batch in batches:
-            kept = batch.filter(pa.array(self.holds(batch.column("_seq").to_numpy())))
-            if kept.num_rows:
-                yield kept
+            held = self.holds(batch.column("_seq").to_numpy())
+            if held.all():  # almost always: reorgs are rare, and a filter copies
+                if batch.num_rows:
+                    yield batch
+            elif held.any():
+                yield batch.filter(pa.array(held))
