@@ -56,7 +56,7 @@ class NodeFeed:
 
     async def chain_id(self) -> int:
         """The id of the chain that the node serves; WrongChainError where another one was asked for."""
-        return (await self._node.greet()).chain_id
+        return await self._node.greet()
 
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
@@ -70,9 +70,9 @@ class NodeFeed:
             IntegrityError: a block that never passed its checks.
 
         """
-        identity = await self._node.greet()
+        chain_id = await self._node.greet()
         known = KnownBlocks(published, window=max(self._settings.window, len(published)))
-        way = Way(self._node, known, identity, self._settings, start=start or 0, until=until)
+        way = Way(self._node, known, chain_id, self._settings, start=start or 0, until=until)
         trouble = _Trouble(self._node.address, self._settings, asyncio.get_running_loop().time)
         while not way.ended:
             self._node.look()

@@ -14,22 +14,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from cardinal.apps.evm import verify
-from cardinal.errors import IntegrityError
+from cardinal.apps.evm import payload_from_rpc, verify
+from cardinal.errors import ApplicationError, IntegrityError
 
 from .walk import ChainMovedError
 
 if TYPE_CHECKING:
-    from .fetch import BlockFetcher, Fetched
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.types import Finality
+
+    from .fetch import BlockFetcher, Fetched, Header
     from .settings import FeedSettings
     from .totals import Totals
 
 
 class Admitted(NamedTuple):
-    """A block that passed, and its total difficulty."""
+    """A block that passed: its header, its total difficulty, and what is published of it."""
 
-    fetched: Fetched
+    header: Header
     total: int
+    payload: Payload
 
 
 class Gate:
@@ -38,16 +42,18 @@ class Gate:
     Arguments:
         fetcher: where a block that failed is fetched again.
         totals: what total difficulties are checked against.
-        settings: how often, and the pause between.
+        chain_id: whose paths the payloads have.
+        settings: how often a block is fetched again, and the pause between.
 
     """
 
-    def __init__(self, fetcher: BlockFetcher, totals: Totals, settings: FeedSettings) -> None:
+    def __init__(self, fetcher: BlockFetcher, totals: Totals, chain_id: int, settings: FeedSettings) -> None:
         self._fetcher = fetcher
         self._totals = totals
+        self._chain_id = chain_id
         self._settings = settings
 
-    async def admit(self, fetched: Fetched) -> Admitted:
+    async def admit(self, fetched: Fetched, finality: Finality | None) -> Admitted:
         """The block with this hash, checked; it may be a later answer of the node than the one given here.
 
         Raises:
@@ -59,7 +65,8 @@ class Gate:
         for attempt in range(1, self._settings.verifications + 1):
             try:
                 self._check(fetched, wanted)
-                return Admitted(fetched, await self._totals.of(fetched.header))
+                total = await self._totals.of(fetched.header)
+                return Admitted(fetched.header, total, self._payload(fetched, total, finality))
             except IntegrityError:
                 if attempt == self._settings.verifications:
                     raise
@@ -79,3 +86,21 @@ class Gate:
                 check="hash",
             )
         verify(fetched.block, fetched.receipts, uncles=fetched.uncles)
+
+    def _payload(self, fetched: Fetched, total: int, finality: Finality | None) -> Payload:
+        """The payload; a block that lacks what no root covers fails like one that contradicts itself."""
+        try:
+            return payload_from_rpc(
+                {**fetched.block, "totalDifficulty": hex(total)},
+                fetched.receipts,
+                chain_id=self._chain_id,
+                finality=finality,
+                uncles=fetched.uncles,
+            )
+        except ApplicationError as unfit:
+            raise IntegrityError(
+                f"Block {fetched.header.height} ({fetched.header.hash}) cannot be published: {unfit}.",
+                number=fetched.header.height,
+                block_hash=fetched.header.id,
+                check="form",
+            ) from unfit

@@ -29,7 +29,6 @@ class Identity:
 
     chain_id: int
     genesis: bytes | None = None
-    genesis_difficulty: int | None = None
 
 
 class Node:
@@ -54,8 +53,8 @@ class Node:
         self._identity: Identity | None = None
         self._greeted = 0
 
-    async def greet(self) -> Identity:
-        """Which chain the node serves; compared anew where a connection was made since the last call.
+    async def greet(self) -> int:
+        """The id of the chain that the node serves; compared anew where a connection was made since the last call.
 
         Raises:
             NodeUnreachableError: nobody answers.
@@ -64,7 +63,7 @@ class Node:
 
         """
         if self._identity is not None and self._greeted == self._client.connects:
-            return self._identity
+            return self._identity.chain_id
         found = await self._identify()
         expected = self._identity or Identity(found.chain_id if self._asked_for is None else self._asked_for)
         self._compare(expected, found)
@@ -76,7 +75,7 @@ class Node:
             except NodeAnswerError as refused:
                 _LOG.info("%s Heads are polled only.", refused)
         self._greeted = self._client.connects
-        return self._identity
+        return self._identity.chain_id
 
     async def finality(self) -> Finality:
         """The numbers under ``safe`` and ``finalized``; None where the node has none or will not say."""
@@ -106,9 +105,7 @@ class Node:
         except ValueError:
             raise NodeAnswerError(f"The node at {self.address} answers eth_chainId with {text!r}.") from None
         genesis = await self.fetcher.header(0)
-        if genesis is None:
-            return Identity(chain_id)
-        return Identity(chain_id, genesis.id, int(genesis.difficulty, 16))
+        return Identity(chain_id, None if genesis is None else genesis.id)
 
     def _compare(self, expected: Identity, found: Identity) -> None:
         if found.chain_id != expected.chain_id:

@@ -4,10 +4,11 @@ Nodes disagree on this field: old ones serve it, geth has dropped it, anvil says
 
 1. A served value that is not zero counts; where the parent's is known, the two must add up, else the block is
    refused.
-2. Where none is served, the parent's total and the block's own difficulty are added.
+2. Before the merge, where none is served, the parent's total and the block's own difficulty are added.
 3. Where the parent's is not known (the tip of what is published), it is learned once: from the parent's header, or by
    adding up all headers from block 0, for chains short enough.
-4. A chain whose first block and present block have no difficulty has never had any: zero.
+4. After the merge, where none is served, it is zero here, and the application's preset counts: so two producers agree
+   whenever they were started.
 """
 
 from __future__ import annotations
@@ -32,17 +33,13 @@ class Totals:
     Arguments:
         fetcher: where headers come from.
         known: blocks with the totals that were learned; a block's parent is in it, or it is the first.
-        genesis_difficulty: of block 0; None where the node does not have it.
         sum_blocks: most headers that are added up.
 
     """
 
-    def __init__(
-        self, fetcher: BlockFetcher, known: KnownBlocks, *, genesis_difficulty: int | None, sum_blocks: int
-    ) -> None:
+    def __init__(self, fetcher: BlockFetcher, known: KnownBlocks, *, sum_blocks: int) -> None:
         self._fetcher = fetcher
         self._known = known
-        self._genesis_difficulty = genesis_difficulty
         self._sum_blocks = sum_blocks
 
     async def of(self, header: Header) -> int:
@@ -58,23 +55,21 @@ class Totals:
         served = int(header.total_difficulty or "0x0", 16)
         before = 0 if header.height == 0 else self._known.total(header.parent)
         if served:
-            if before is not None and before + difficulty != served:
+            if before is not None and (before or header.height == 0) and before + difficulty != served:
                 raise IntegrityError(
                     f"Block {header.height} ({header.hash}) has the total difficulty {served} by the node's word, "
                     f"but its parent's and its own make {before + difficulty}; ask another node.",
                     number=header.height,
                     block_hash=header.id,
-                    check="totalDifficulty",
+                    check="total difficulty",
                 )
             return served
-        if before is None:
-            before = await self._before(header, difficulty)
-        return before + difficulty
-
-    async def _before(self, header: Header, difficulty: int) -> int:
-        """The total difficulty of a parent that was not given by this feed."""
-        if difficulty == 0 and self._genesis_difficulty == 0:
+        if not difficulty:
             return 0
+        return (await self._before(header) if before is None else before) + difficulty
+
+    async def _before(self, header: Header) -> int:
+        """The total difficulty of a parent that was not given by this feed."""
         parent = await self._fetcher.header_by_hash(header.parent)
         if parent is not None and (served := int(parent.total_difficulty or "0x0", 16)):
             total = served

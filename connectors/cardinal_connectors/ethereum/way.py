@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.errors import NodeUnreachableError
 from cardinal.protocols.streams.types import BlockRef, Finality
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from .fetch import Fetched, Header
     from .known import KnownBlocks
-    from .node import Identity, Node
+    from .node import Node
     from .settings import FeedSettings
 
 
@@ -38,7 +37,7 @@ class Way:
     Arguments:
         node: where blocks come from.
         known: what is published; grows by what is given.
-        identity: the node's chain.
+        chain_id: the id of the node's chain.
         settings: bounds.
         start: the first block's number, where nothing is known.
         until: the last block's number, or None.
@@ -52,7 +51,7 @@ class Way:
         self,
         node: Node,
         known: KnownBlocks,
-        identity: Identity,
+        chain_id: int,
         settings: FeedSettings,
         *,
         start: int,
@@ -62,14 +61,11 @@ class Way:
         self._node = node
         self._fetcher = node.fetcher
         self._known = known
-        self._chain_id = identity.chain_id
         self._settings = settings
         self._start = start
         self._until = until
-        totals = Totals(
-            node.fetcher, known, genesis_difficulty=identity.genesis_difficulty, sum_blocks=settings.sum_blocks
-        )
-        self._gate = Gate(node.fetcher, totals, settings)
+        totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
+        self._gate = Gate(node.fetcher, totals, chain_id, settings)
 
     async def advance(self) -> AsyncGenerator[Payload]:
         """Look at the head once and give what leads to it.
@@ -127,20 +123,14 @@ class Way:
 
     async def _given(self, fetched: Fetched, finality: Finality | None) -> Payload:
         """The payload of a block that passes the gate and has its place."""
-        admitted = await self._gate.admit(fetched)
-        header = admitted.fetched.header
+        clamped = None if finality is None else _clamped(finality, fetched.header.height)
+        header, total, payload = await self._gate.admit(fetched, clamped)
         if self._known and self._known.number(header.parent) != header.height - 1:
             # By number: the node's chain moved between two answers. By hash: the first answer named another parent
             # than the block has.
             raise ChainMovedError(f"Block {header.height} ({header.hash}) is no child of the block before it.")
-        payload = payload_from_rpc(
-            {**admitted.fetched.block, "totalDifficulty": hex(admitted.total)},
-            admitted.fetched.receipts,
-            chain_id=self._chain_id,
-            finality=None if finality is None else _clamped(finality, header.height),
-        )
-        difficulty = int(header.difficulty, 16)
-        self._known.add(BlockRef(header.height, header.id), header.parent, total=admitted.total, difficulty=difficulty)
+        ref = BlockRef(header.height, header.id)
+        self._known.add(ref, header.parent, total=total, difficulty=int(header.difficulty, 16))
         return payload
 
     def _behind(self, height: int, lowest: int) -> NodeUnreachableError:
