@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from ethereum_blocks import build, grow, replay
+from ethereum_blocks import build, grow, header_rlp, replay
 from feeding import QUICK, assert_lawful, asynchronous, everything, given, hashes, nothing_comes, opened, refs, take
 
 from cardinal.errors import ReorgTooDeepError, WrongChainError
 from cardinal.testing.node import JsonRpcNode
+from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.settings import FeedSettings
 
@@ -296,7 +297,7 @@ async def test_total_difficulty_is_added_up_where_the_node_serves_none() -> None
 
 
 @asynchronous
-async def test_uncles_are_fetched_and_checked() -> None:
+async def test_uncles_are_fetched_checked_and_published() -> None:
     chain = grow(None, 3)
     uncle = build(chain[1], "u", transactions=0)
     nephew = build(chain[2], uncles=[uncle.block])
@@ -305,6 +306,41 @@ async def test_uncles_are_fetched_and_checked() -> None:
         payloads = await everything(feed.follow(until=3))
     assert given(payloads) == hashes(chain)
     assert node.calls["eth_getUncleByBlockHashAndIndex"] == 1
+    assert payloads[3].updates[f"c/539/b/{nephew.hash.hex()}/u/0"] == header_rlp(uncle.block)
+
+
+async def marks_of(served: ReplayChain) -> list[tuple[bytes | None, bytes | None]]:
+    async with opened(served) as (_, feed):
+        payloads = await everything(feed.follow(until=served.head()))
+    return [(one.updates.get("c/539/n/safe"), one.updates.get("c/539/n/finalized")) for one in payloads]
+
+
+@asynchronous
+async def test_finality_is_told_after_the_merge_and_never_of_blocks_above() -> None:
+    before = grow(None, 3)
+    served = replay([*before, *grow(before[-1], 4, difficulty=0)])
+    served.safe, served.finalized = 5, 3
+    expected = [(b"\x03", b"\x03"), (b"\x04", b"\x03"), (b"\x05", b"\x03"), (b"\x05", b"\x03")]
+    assert await marks_of(served) == [(None, None)] * 3 + expected
+
+
+@asynchronous
+async def test_finality_that_the_node_will_not_tell_is_empty() -> None:
+    before = grow(None, 1)
+    served = replay([*before, *grow(before[-1], 2, difficulty=0)])
+    served.safe = 1
+    assert await marks_of(served) == [(None, None), (b"\x01", b""), (b"\x01", b"")]
+
+
+@asynchronous
+async def test_total_difficulty_stays_after_the_merge_and_the_weight_grows() -> None:
+    before = grow(None, 3)
+    chain = [*before, *grow(before[-1], 3, difficulty=0)]
+    async with opened(replay(chain)) as (_, feed):
+        payloads = await everything(feed.follow(until=5))
+    assert [payload.weight for payload in payloads] == [1000, 2000, 3000, 3003, 3004, 3005]
+    totals = [payload.updates[f"c/539/b/{payload.hash.hex()}/d"] for payload in payloads]
+    assert totals[2:] == [(3000).to_bytes(2, "big")] * 4
 
 
 # --- which chain -----------------------------------------------------------------------------------------------
