@@ -334,6 +334,19 @@ async def test_address_that_is_no_node_is_one_sentence() -> None:
     await server.wait_closed()
 
 
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@asynchronous
+async def test_feed_that_is_closed_while_it_reads_leaves_nothing_open(scheme: str) -> None:
+    async with opened(replay(grow(None, 200)), scheme) as (node, feed):
+        payloads = feed.follow()
+        await take(payloads, 3)
+        node.delay = 0.2
+        await feed.close()
+        with pytest.raises(NodeAnswerError, match="was closed"):
+            await everything(payloads)
+        await feed.close()
+
+
 def test_scheme_that_no_node_speaks_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'ftp'"):
         open_feed("ftp://node")

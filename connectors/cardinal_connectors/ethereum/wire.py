@@ -86,10 +86,13 @@ class HttpWire:
         self._url = url
         self._settings = settings
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
         """Post a request; see :class:`Wire`."""
         del ids
+        if self._closed:
+            raise _closed(self._url)
         session = self._session = self._session or self._open()
         try:
             async with session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as answer:
@@ -100,6 +103,7 @@ class HttpWire:
 
     async def close(self) -> None:
         """Close the pool."""
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -172,6 +176,7 @@ class SocketWire:
         self._reader: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._waiting: dict[int, _Waiting] = {}
+        self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
         """Send a request and wait for its answers; see :class:`Wire`."""
@@ -191,6 +196,7 @@ class SocketWire:
 
     async def close(self) -> None:
         """Close the socket."""
+        self._closed = True
         reader, self._reader = self._reader, None
         socket, self._socket = self._socket, None
         session, self._session = self._session, None
@@ -205,6 +211,8 @@ class SocketWire:
 
     async def _connected(self) -> aiohttp.ClientWebSocketResponse[Any]:
         async with self._opening:
+            if self._closed:
+                raise _closed(self._url)
             if self._socket is not None and not self._socket.closed:
                 return self._socket
             self._session = self._session or aiohttp.ClientSession()
@@ -265,6 +273,10 @@ class _Waiting:
     def settle(self, replies: Replies) -> None:
         if not self.future.done():
             self.future.set_result(replies)
+
+
+def _closed(url: str) -> NodeAnswerError:
+    return NodeAnswerError(f"The feed of {public_address(url)} was closed; open another one.")
 
 
 def _unreachable(url: str, failure: Exception, settings: RpcSettings) -> NodeUnreachableError | NodeAnswerError:
