@@ -7,7 +7,7 @@ Rules:
 2. A field that a block's fork or a transaction's type does not have is None, or empty where it is a sequence.
 3. ``encode`` builds the bytes from the fields alone, so that equal bytes prove that nothing was lost.
 
-Values are made by :mod:`.decode`; nothing here checks what it is given.
+Values are made by :mod:`.decoding`; nothing here checks what it is given.
 """
 
 from __future__ import annotations

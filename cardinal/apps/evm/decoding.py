@@ -5,7 +5,7 @@ Rules:
 1. What decodes also encodes: ``decode(payload).encode()`` equals the payload. Bytes for which that could not hold (a
    number with leading zeros, a list of another length, a path with another spelling) are refused by name.
 2. A payload may have any of a block's parts; what it lacks is None or empty.
-3. Nothing is verified: whether hashes and roots fit is the business of :mod:`.verify`.
+3. Nothing is verified: whether hashes and roots fit is the business of :mod:`.integrity`.
 
 Paths and values: facts, EVM application layer.
 """
