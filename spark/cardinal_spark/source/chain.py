@@ -1,0 +1,98 @@
+"""An orderer that can be put where another one stood, from values that an offset and the log give.
+
+It is built anew for every batch, so that nothing can be in it that a restart would not find again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cardinal.protocols.streams.events import ChainUpdate, Header
+from cardinal.protocols.streams.forktree import Node
+from cardinal.protocols.streams.ordering import OnFinalityViolation, Orderer, Ties
+from cardinal.protocols.streams.types import BlockRef, Finality
+
+
+class PlanOrderer(Orderer):
+    """An :class:`~cardinal.protocols.streams.ordering.Orderer` for one batch.
+
+    Arguments:
+        reorg_threshold, finality_of, on_finality_violation, seq: as there.
+
+    """
+
+    def __init__(
+        self,
+        reorg_threshold: int,
+        *,
+        finality_of: Callable[[Header], Finality | None] | None,
+        on_finality_violation: OnFinalityViolation,
+        seq: int,
+    ) -> None:
+        super().__init__(
+            None,
+            None,
+            reorg_threshold,
+            finality_of=finality_of,
+            on_finality_violation=on_finality_violation,
+            ties=Ties.HASH,
+            seq=seq,
+        )
+
+    def restore(
+        self, blocks: Iterable[Header], head: BlockRef, start: BlockRef, base: int, finality: Finality | None
+    ) -> bool:
+        """Hold these complete blocks and stand at ``head``; nothing is judged. False where the head is not among them.
+
+        Arguments:
+            blocks: every complete block with a number of ``base`` or more, in order of number and hash.
+            head: the newest delivered block; its ancestors are the delivered chain.
+            start: the first delivered block.
+            base: blocks below this number are gone for good.
+            finality: the marks at the head.
+
+        """
+        for block in blocks:
+            self._arrivals += 1
+            node: Node[Header] = Node(block.number, block.hash, block.parent, block.weight, self._arrivals)
+            node.item = block
+            self._tree.insert(node)
+        self._head = self._tree.get(head.hash)
+        if self._head is None:
+            return False
+        self.start, self.finality = start, finality
+        delivered = list(self._tree.ancestors(self._head))
+        for node in delivered:
+            node.linked = True
+        lowest = delivered[-1]
+        if lowest.hash == start.hash and start.number > base and lowest.parent is not None:
+            # The fork point below the start: a heavier chain may replace the start itself.
+            delivered.append(self._reference(BlockRef(start.number - 1, lowest.parent), None, -1))
+        for node in delivered:
+            for child in list(self._tree.children(node.hash)):
+                self._tree.link(child)
+        self._waiting = sum(not node.linked for node in self._tree)
+        return True
+
+    def judge(self) -> list[ChainUpdate]:
+        """Judge every linked block, also those that were there before (a stream that begins behind a lake's end)."""
+        return self._advance(self._best_tip([node for node in self._tree if node.linked]))
+
+    def waits(self, block_hash: bytes) -> bool | None:
+        """Whether a held block waits for its parent; None where it is not held."""
+        node = self._tree.get(block_hash)
+        return None if node is None else not node.linked
+
+    def _prune(self, head: Node[Header]) -> None:
+        """Forget what lies below the threshold, and what hung on it beside the chain: it can no longer be reached."""
+        pruned = self._tree.prune(head.number - self._threshold)
+        for node in pruned:
+            self._waiting -= not node.linked
+        chain = {node.hash for node in self._tree.ancestors(head)} if pruned else set()
+        pending = [child for node in pruned for child in self._tree.children(node.hash) if child.hash not in chain]
+        while pending:
+            node = pending.pop()
+            if node.linked:
+                node.linked = False
+                self._waiting += 1
+                pending += self._tree.children(node.hash)

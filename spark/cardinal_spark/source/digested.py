@@ -1,0 +1,84 @@
+"""Records without their content, and what of them a planner can use at all.
+
+Rules:
+
+1. Whether a record is used is a function of the record alone: what does not decode, what no tracked entry can count,
+   pings and heartbeats are left out before anything is counted.
+2. A Batch and a SubBatchHeader keep their value. Every other value becomes eight bytes that stand for it (see
+   :mod:`cardinal.protocols.streams.digests`) and four with its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams import avro
+from cardinal.protocols.streams.codec import sub_batch_index
+from cardinal.protocols.streams.digests import DIGEST_SIZE, digest, without_content
+from cardinal.protocols.streams.keys import HASH_END, ID_END
+from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
+from cardinal.protocols.streams.prefixes import Tracked
+from cardinal.protocols.streams.types import Record
+
+_SIZE_BYTES: Final = 4
+_OVERHEAD: Final = 24
+"""Bytes that a record takes on the broker beside key and value, about."""
+
+
+def size_of(record: Record) -> int:
+    """The bytes of a digested record as it lies on its topic, about."""
+    value = len(record.value) if record.key[0] <= SUB_BATCH_HEADER else int.from_bytes(record.value[DIGEST_SIZE:])
+    return len(record.key) + value + _OVERHEAD
+
+
+class Digester:
+    """Takes the content out of records and leaves out those that cannot count. ``tracked`` as in Reassembler."""
+
+    def __init__(self, tracked: Sequence[str] | None) -> None:
+        self._tracked = None if tracked is None else Tracked(tracked)
+
+    def __call__(self, records: Iterable[Record]) -> list[Record]:
+        """The usable records, in order, without their content."""
+        out: list[Record] = []
+        tracked = self._tracked
+        for record in records:
+            topic, partition, offset, key, value, *_ = record
+            if len(key) < HASH_END or (kind := key[0]) > BATCH_DELETE_MSG:
+                continue
+            if kind >= BATCH_MSG:
+                if tracked is None or tracked.may_belong(key[HASH_END:]):
+                    out.append(Record(topic, partition, offset, key, _short(digest(value), value)))
+            elif kind == BATCH:
+                if _is_batch(record):
+                    out.append(Record(topic, partition, offset, key, value, record.timestamp_ms))
+            elif (used := _sub_batch(record)) is not None:
+                out.append(used)
+        return out
+
+
+def _short(short: bytes, value: bytes) -> bytes:
+    return short + min(len(value), (1 << 8 * _SIZE_BYTES) - 1).to_bytes(_SIZE_BYTES)
+
+
+def _is_batch(record: Record) -> bool:
+    if len(record.key) != HASH_END:
+        return False
+    try:
+        fields = avro.read_batch(record.value)
+    except DecodeError:
+        return False
+    return all(entry.count >= 0 for entry in fields.entries.values())
+
+
+def _sub_batch(record: Record) -> Record | None:
+    try:
+        if record.key[0] == SUB_BATCH_MSG:
+            sub_batch_index(record.key)
+            short = without_content(record)
+            return Record(*record[:4], _short(short.value, record.value))
+        usable = len(record.key) == ID_END and avro.read_int(record.value) >= 0
+    except DecodeError:
+        return None
+    return Record(*record[:5]) if usable else None
