@@ -72,6 +72,11 @@ class DevChain:
             listener(_header(built[-1]))
         return built
 
+    @property
+    def subscribers(self) -> int:
+        """How many are told of new heads."""
+        return len(self._listeners)
+
     def canonical(self) -> list[DevBlock]:
         """The chain as it stands, the genesis block first."""
         return list(self._canonical)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+from dataclasses import dataclass
 
 import click
 
@@ -22,6 +24,8 @@ from .script import ScriptSettings
 @click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.01, 1000), help="Steps a second.")
 @click.option("--transactions", default=6, show_default=True, type=click.IntRange(1), help="The most in a block.")
 @click.option("--chain-id", default=CHAIN_ID, show_default=True, type=click.IntRange(1))
+@click.option("--wait", default=0, type=click.IntRange(0), help="Stay at the genesis block until so many subscribe.")
+@click.option("--hold", type=click.IntRange(0), help="Stop growing at this block until SIGUSR1 comes.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Default: a free one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the node listens.")
 def node(
@@ -32,6 +36,8 @@ def node(
     rate: float,
     transactions: int,
     chain_id: int,
+    wait: int,
+    hold: int | None,
     port: int,
     as_json: bool,
 ) -> None:
@@ -41,23 +47,35 @@ def node(
     """
     script = ScriptSettings(seed=seed, blocks=blocks, reorg_rate=reorg_rate)
     chain = DevChain(DevSettings(script, chain_id, transactions))
-    asyncio.run(_serve(chain, port, rate, as_json=as_json))
+    asyncio.run(_serve(chain, port, _Pace(rate, wait, hold), as_json=as_json))
 
 
-async def _serve(chain: DevChain, port: int, rate: float, *, as_json: bool) -> None:
-    stopped = asyncio.Event()
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Steps a second, subscribers to wait for, and the height to hold at."""
+
+    rate: float
+    wait: int
+    hold: int | None
+
+    def may_step(self, chain: DevChain, *, released: bool) -> bool:
+        held = self.hold is not None and chain.head() >= self.hold and not released
+        return not (held or chain.finished or (chain.head() == 0 and chain.subscribers < self.wait))
+
+
+async def _serve(chain: DevChain, port: int, pace: _Pace, *, as_json: bool) -> None:
+    stopped, released = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGUSR1, released.set)
     async with JsonRpcNode(chain, port=port) as served:
         if as_json:
             click.echo(json.dumps({"http": served.url, "ws": served.ws_url, "pid": os.getpid()}))
         else:
             click.echo(f"development chain {chain.chain_id()} at {served.url} and {served.ws_url}; Ctrl-C ends it")
         while not stopped.is_set():
-            if not chain.finished:
+            if pace.may_step(chain, released=released.is_set()):
                 chain.step()
-            try:
-                await asyncio.wait_for(stopped.wait(), None if chain.finished else 1 / rate)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), 1 / pace.rate)

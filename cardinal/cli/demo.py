@@ -1,0 +1,163 @@
+"""`cardinal demo`: a whole deployment on this machine, which checks itself. Arguments and printing only."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cardinal.cli.jar_bar import JarBar
+from cardinal.errors import ConfigurationError, MissingExtraError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from cardinal.embedded.jars import Jar
+    from cardinal.protocols.streams.events import ChainUpdate
+    from cardinal.protocols.streams.payload import AnyPayload
+    from cardinal.server.demo.run import Outcome
+
+_MARKER: Final = ".cardinal-demo"
+_ROWS: Final = 16
+
+
+@click.command()
+@click.option("--blocks", default=48, show_default=True, type=click.IntRange(2, 2000), help="Length of the chain.")
+@click.option("--seed", default=7, show_default=True, help="Of the chain; the same seed plays the same blocks.")
+@click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.1, 100), help="Blocks a second.")
+@click.option("--no-spark", is_flag=True, help="Leave Spark and the lake out.")
+@click.option("--dir", "folder", default="cardinal-demo", show_default=True, help="Where the lake and the logs go.")
+def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, folder: str) -> None:
+    """Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.
+
+    Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's.
+    """
+    try:
+        from cardinal.server.demo.run import Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
+    except ModuleNotFoundError:
+        raise MissingExtraError("The demo", "demo") from None
+    # So that whatever was started is stopped on the way out, as on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark)
+    with _Stage(Console()) as stage:
+        outcome = Demo(settings, stage).play()
+    _report(outcome)
+    if outcome.differences:
+        sys.exit(1)
+
+
+def _fresh(folder: Path) -> Path:
+    """An empty folder; what an earlier demo left there goes."""
+    if folder.exists():
+        if not (folder / _MARKER).exists() and any(folder.iterdir()):
+            raise ConfigurationError(f"{folder} exists and is no demo's: name another folder by --dir", setting="dir")
+        shutil.rmtree(folder)
+    try:
+        folder.mkdir(parents=True)
+        (folder / _MARKER).touch()
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be made: {error.strerror}", setting="dir") from None
+    return folder
+
+
+class _Stage:
+    """What is seen: a live table in a terminal, plain lines elsewhere. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._jars = JarBar()
+        self._lines: deque[Text] = deque(maxlen=_ROWS)
+        self._notes: deque[str] = deque(maxlen=6)
+        self._lake = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._jars.__exit__(kind, error, trace)
+        if self._live is not None:
+            self._live.stop()
+
+    def jar(self, jar: Jar, received: int) -> None:
+        """A jar of the broker is being fetched."""
+        self._jars.report(jar, received)
+
+    def note(self, text: str) -> None:
+        """Something was started, or is done."""
+        self._notes.append(text)
+        self._show(Text(f"· {text}", style="dim"))
+
+    def update(self, update: ChainUpdate) -> None:
+        """The consumer delivered an update."""
+        seq = update.first_seq
+        for sign, style, blocks in (("-", "red", update.removed), ("+", "green", update.added)):
+            for block in blocks:
+                line = Text(f"{seq:>5} {sign} {block.number:>5}  0x{block.hash.hex()[:16]}…  {_keys(block)}", style)
+                self._lines.append(line)
+                self._show(line)
+                seq += 1
+
+    def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
+        """Spark wrote a batch."""
+        self._lake = f"lake: batch {number}, {blocks} rows in {seconds:.1f} s, head {head}"
+        self._show(Text(self._lake, style="cyan"))
+
+    def _show(self, line: Text) -> None:
+        if not self._console.is_terminal:
+            click.echo(line.plain)
+            return
+        if self._live is None:
+            self._jars.__exit__(None, None, None)
+            self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+            self._live.start()
+        table = Table(title="chain updates", expand=True, show_header=False)
+        for row in self._lines:
+            table.add_row(row)
+        self._live.update(Group(Text("\n".join(self._notes), style="dim"), table, Text(self._lake, style="cyan")))
+
+
+def _keys(block: AnyPayload) -> str:
+    updates = getattr(block, "updates", None)
+    return "content gone" if updates is None else f"{len(updates)} keys"
+
+
+def _report(outcome: Outcome) -> None:
+    depths = ", ".join(
+        f"{reorg.removed}→{reorg.added}{' (shorter)' if reorg.added < reorg.removed else ''}"
+        for reorg in outcome.reorgs
+    )
+    click.echo(f"blocks   {outcome.blocks} on the node's chain")
+    click.echo(f"reorgs   {len(outcome.reorgs)}: removed→added {depths or 'none'}")
+    if outcome.lake is not None:
+        click.echo(f"         {outcome.across_batches} across a boundary of Spark batches")
+        rows = ", ".join(f"{name} {count}" for name, count in outcome.rows.items())
+        click.echo(f"rows     {rows}")
+        click.echo(f"lake     {outcome.lake}")
+        _sample(outcome.lake)
+    for difference in outcome.differences[:20]:
+        click.echo(f"DIFFERS  {difference}")
+    what = "consumer and lake equal" if outcome.lake is not None else "the consumer's chain equals"
+    verdict = f"{what} the node's chain" if not outcome.differences else "NOT equal to the node's chain"
+    click.echo(f"result   {verdict} ({outcome.seconds:.0f} s)")
+
+
+def _sample(lake: Path) -> None:
+    from cardinal.server.demo.cast import cardinal  # noqa: PLC0415 - `--help` needs no extra
+
+    arguments = ["--table", "current_blocks", "--columns", "number,hash,transaction_count,gas_used", "--limit", "3"]
+    click.echo(f"try      cardinal lake query {lake} {' '.join(arguments)}")
+    for line in cardinal("lake", "query", str(lake), *arguments).splitlines():
+        click.echo(f"         {line}")

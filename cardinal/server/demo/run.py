@@ -1,0 +1,243 @@
+"""The course of the demo.
+
+1. A broker, a development node that waits for its producers, two redundant producers, a consumer, and Spark.
+2. The chain grows and forks. Half-way the node holds until Spark's first batch is in the lake, so that the reorg which
+   comes next crosses a batch boundary.
+3. When consumer and lake stand at the node's last block, the lake and the consumer's chain are compared with the node.
+4. Everything that was started is stopped, whatever happens.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from cardinal.consumer import Consumer
+from cardinal.embedded import EmbeddedKafka
+from cardinal.embedded.jars import Jar
+from cardinal.errors import CardinalError, ConfigurationError
+from cardinal.protocols.streams.events import ChainUpdate
+
+from .cast import Child
+from .check import Content, LakeReader, NodeReader, Reorg, across_batches, differences, reorgs_of_events
+
+_LOOK_SECONDS: Final = 0.1
+_PATIENCE_SECONDS: Final = 300.0
+_TOPICS_SECONDS: Final = 60.0
+_CHAIN_ID: Final = 1337
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What to play: the chain's seed and length, its pace in steps a second, where, and whether with Spark."""
+
+    folder: Path
+    seed: int = 7
+    blocks: int = 48
+    rate: float = 4.0
+    spark: bool = True
+
+
+class Audience(Protocol):
+    """Whoever watches."""
+
+    def jar(self, jar: Jar, received: int) -> None:
+        """A jar of the broker is being fetched."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something was started, or is done."""
+        ...
+
+    def update(self, update: ChainUpdate) -> None:
+        """The consumer delivered an update."""
+        ...
+
+    def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
+        """Spark wrote a batch of so many rows; the lake's head stands at this block."""
+        ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it ended. ``differences`` is empty where node, consumer and lake agree."""
+
+    blocks: int = 0
+    reorgs: list[Reorg] = field(default_factory=list)
+    across_batches: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    lake: Path | None = None
+    seconds: float = 0.0
+
+
+class Demo:
+    """One run. :meth:`play` does it all."""
+
+    def __init__(self, settings: DemoSettings, audience: Audience) -> None:
+        self._settings = settings
+        self._audience = audience
+        self._stack = ExitStack()
+        self._updates: queue.SimpleQueue[ChainUpdate | BaseException] = queue.SimpleQueue()
+        self._chain: dict[int, str] = {}
+        self._reorgs: list[Reorg] = []
+        self._batch_ends: list[int] = []
+        self._lake_head = ""
+        self._head = ""
+        self._ws = ""
+        self._stopping = threading.Event()
+
+    def play(self) -> Outcome:
+        """Play to the end, and compare.
+
+        Raises:
+            CardinalError: something could not be started, failed, or did not come to its end in time.
+
+        """
+        begun = time.monotonic()
+        with self._stack:
+            outcome = self._play()
+        outcome.seconds = time.monotonic() - begun
+        return outcome
+
+    def _play(self) -> Outcome:
+        settings = self._settings
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        broker = self._stack.enter_context(EmbeddedKafka(settings.folder / "kafka", progress=self._audience.jar))
+        broker.start()
+        url = f"kafka://{broker.bootstrap}"
+        self._audience.note(f"broker at {broker.bootstrap}")
+        node, reader = self._start_node()
+        producers = [self._start_producer(name, url) for name in ("producer-a", "producer-b")]
+        self._start_consumer(url)
+        lake = self._follow(url, node, reader, producers)
+        return self._compare(reader, lake)
+
+    # --- the cast --------------------------------------------------------------------------------------------
+
+    def _child(self, name: str, *arguments: str) -> Child:
+        child = Child(name, list(arguments), self._settings.folder)
+        self._stack.callback(child.stop)
+        return child
+
+    def _start_node(self) -> tuple[Child, NodeReader]:
+        settings = self._settings
+        arguments = ["--seed", str(settings.seed), "--blocks", str(settings.blocks), "--rate", str(settings.rate)]
+        if settings.spark:
+            arguments += ["--hold", str(settings.blocks // 2)]
+        node = self._child("node", "node", *arguments, "--chain-id", str(_CHAIN_ID), "--wait", "2", "--json")
+        said = self._until(node.objects, "the node did not start", [node])[0]
+        self._ws = str(said["ws"])
+        self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")
+        return node, NodeReader(str(said["http"]))
+
+    def _start_producer(self, name: str, url: str) -> Child:
+        until = str(self._settings.blocks)
+        self._audience.note(f"{name} from {self._ws}")
+        return self._child(name, "produce", "--from", self._ws, "--to", url, "--producer-id", name, "--until", until)
+
+    def _start_consumer(self, url: str) -> None:
+        consuming = threading.Thread(target=self._consume, args=(url,), name="cardinal-demo-consumer")
+        consuming.start()
+        self._stack.callback(consuming.join)
+        self._stack.callback(self._stopping.set)
+
+    def _consume(self, url: str) -> None:
+        try:
+            with Consumer(url, "evm", chain_id=_CHAIN_ID, topics_timeout=_TOPICS_SECONDS, idle_timeout=0.5) as consumer:
+                while not self._stopping.is_set():
+                    for update in consumer:
+                        self._updates.put(update)
+                        if self._stopping.is_set():
+                            return
+        except CardinalError as error:
+            self._updates.put(error)
+
+    # --- the course ------------------------------------------------------------------------------------------
+
+    def _until(self, look: Callable[[], Found], otherwise: str, children: list[Child]) -> Found:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            for child in children:
+                child.check()
+            if found := look():
+                return found
+            time.sleep(_LOOK_SECONDS)
+        raise ConfigurationError(
+            f"{otherwise} within {_PATIENCE_SECONDS:.0f} s; see the logs in {self._settings.folder}"
+        )
+
+    def _follow(self, url: str, node: Child, reader: NodeReader, producers: list[Child]) -> Child | None:
+        """Watch until everybody stands at the node's last block."""
+        self._until(self._take_updates, "no block was delivered", [node, *producers])
+        lake = None
+        if self._settings.spark:
+            self._audience.note("Spark starts; it takes some seconds")
+            folder = self._settings.folder
+            lake = self._child("lake", "lake", "run", "--from", url, "--to", str(folder / "lake"), "--json")
+        released = lake is None
+
+        def ended() -> bool:
+            nonlocal released
+            self._take_updates()
+            if lake is not None:
+                self._take_batches(lake)
+            number, block_hash = reader.head()
+            if not released and self._lake_head and self._lake_head == block_hash:
+                self._audience.note("the lake has caught up: the chain goes on, with a reorg of what is in the lake")
+                node.signal(signal.SIGUSR1)
+                released = True
+            if number < self._settings.blocks:
+                return False
+            return self._head == block_hash and (lake is None or self._lake_head == block_hash)
+
+        watched = [node, *producers, *([lake] if lake else [])]
+        self._until(ended, "consumer and lake did not reach the node's last block", watched)
+        if lake is not None:
+            lake.stop()
+        return lake
+
+    def _take_updates(self) -> bool:
+        while not self._updates.empty():
+            update = self._updates.get()
+            if isinstance(update, BaseException):
+                raise update
+            if update.removed:
+                self._reorgs.append(Reorg(len(update.removed), len(update.added)))
+            for block in update.removed:
+                del self._chain[block.number]
+            for block in update.added:
+                self._chain[block.number] = f"0x{block.hash.hex()}"
+            self._head = self._chain[max(self._chain)]
+            self._audience.update(update)
+        return bool(self._chain)
+
+    def _take_batches(self, lake: Child) -> None:
+        for said in lake.objects():
+            self._batch_ends.append(said["seq"])
+            self._lake_head = said["hash"]
+            self._audience.batch(len(self._batch_ends), said["blocks"], said["number"], said["seconds"])
+
+    def _compare(self, node: NodeReader, lake: Child | None) -> Outcome:
+        want = node.content()
+        outcome = Outcome(blocks=len(want.hashes), reorgs=self._reorgs)
+        outcome.differences = differences(want, Content(self._chain, {}), content=False)
+        if lake is not None:
+            self._audience.note("comparing the lake with the node, hash by hash and content by content")
+            reader = LakeReader(self._settings.folder / "lake")
+            events = reader.rows("events", "seq", "change", "update_id", "hash")
+            outcome.lake = self._settings.folder / "lake"
+            outcome.reorgs = reorgs_of_events(events)
+            outcome.across_batches = across_batches(events, self._batch_ends)
+            outcome.rows = reader.counts()
+            outcome.differences += differences(want, reader.content(), content=True)
+        return outcome
