@@ -33,6 +33,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.protocols.streams.follower import Follower, FollowerSettings
 from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.payload import Payload
 from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.pace import Pace
 
@@ -211,7 +212,7 @@ class Consumer:
             records = self._source.poll(_POLL_RECORDS, _POLL_SECONDS)
             if records and not self._batch_seen:
                 self._look_for_a_batch(records)
-            if records:
+            if records or self._pace.paused:
                 self._keep_in_step(records)
             positions = self._source.positions()
         out = self._follower.receive(records)
@@ -263,4 +264,5 @@ def _settings(app: Application, tracked: Sequence[str] | None) -> FollowerSettin
         tracked=None if tracked is None else tuple(tracked),
         prefixes=tuple(app.topics),
         reorg_threshold=app.reorg_threshold,
+        finality_of=lambda block: app.finality(block) if isinstance(block, Payload) else None,
     )
