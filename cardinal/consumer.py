@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.streams.block import Explanation
-    from cardinal.protocols.streams.events import Event
-    from cardinal.protocols.streams.types import Record
+    from cardinal.protocols.streams.events import Event, Header
+    from cardinal.protocols.streams.types import Finality, Record
     from cardinal.transports import TransportUrl
 
 _POLL_RECORDS: Final = 10_000
@@ -258,11 +258,15 @@ def _application(url: str | TransportUrl, app: str | Application, chain_id: int 
 
 
 def _settings(app: Application, tracked: Sequence[str] | None) -> FollowerSettings:
+    def finality(block: Header) -> Finality | None:
+        return app.finality(block) if isinstance(block, Payload) else None
+
     return FollowerSettings(
         app=app.name,
         chain=app.chain,
-        tracked=None if tracked is None else tuple(tracked),
-        prefixes=tuple(app.topics),
+        # An application without counted prefixes has everything inside its Batches.
+        tracked=(tuple(app.prefixes) or None) if tracked is None else tuple(tracked),
+        prefixes=tuple(app.prefixes),
         reorg_threshold=app.reorg_threshold,
-        finality_of=lambda block: app.finality(block) if isinstance(block, Payload) else None,
+        finality_of=finality,
     )

@@ -3,13 +3,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import Field
 
-from cardinal.consumer import Consumer
-from cardinal.errors import CursorExpiredError, CursorInvalidError, CursorMismatchError, TopicError
+from cardinal import apps
+from cardinal.apps import Application
+from cardinal.consumer import Consumer, find_application
+from cardinal.errors import ConfigurationError, CursorExpiredError, CursorInvalidError, CursorMismatchError, TopicError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import ChainUpdate
 from cardinal.protocols.streams.events import Event, PingSeen, Rejected
@@ -23,15 +25,14 @@ if TYPE_CHECKING:
 DEADLINE = 10.0
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Application):
     name: str = "blocks"
     chain: str = "blocks:1"
     reorg_threshold: int = 16
     default_topic: str = "block"
-    topics: dict[str, str] = field(default_factory=lambda: {"a/": "a", "b/": "b"})
-    all_topics: tuple[str, ...] = ("block", "a", "b")
-    finality_paths: tuple[str, ...] = ()
+    topics: dict[str, str] = Field(default_factory=lambda: {"a/": "a", "b/": "b"})
+    prefixes: tuple[str, ...] = ("a/", "b/", "inside")
+    finality_paths: tuple[str, str] | None = ("a/safe", "a/finalized")
 
 
 def _hash(name: str) -> bytes:
@@ -182,6 +183,14 @@ def test_a_stream_that_begins_later_begins_with_its_first_block(broker: MemoryBr
     assert _chain(updates) == ["7a", "8a", "9a"]
 
 
+def test_partitions_far_apart_in_time_are_read_in_step_and_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.consumer._POLL_RECORDS", 10)
+    seconds = iter(range(10**9))
+    with MemoryBroker(uuid.uuid4().hex, partitions=3, clock=lambda: 5 * next(seconds)) as broker:
+        _publish(broker, _line(1, 200))
+        assert _chain(_consume(broker, "200a")) == [f"{number}a" for number in range(1, 201)]
+
+
 def test_an_idle_consumer_ends_when_it_was_told_to(broker: MemoryBroker) -> None:
     _publish(broker, _line(1, 3))
     with Consumer(broker.url, Blocks(), idle_timeout=0.3) as consumer:
@@ -238,6 +247,34 @@ def test_what_is_no_update_goes_to_on_event(broker: MemoryBroker) -> None:
         assert _chain(list(consumer)) == ["1a", "2a"]
     assert [event.key for event in events if isinstance(event, Rejected)] == [bad.key]
     assert any(isinstance(event, PingSeen) for event in events)
+
+
+def test_finality_marks_come_with_the_updates(broker: MemoryBroker) -> None:
+    marked = [
+        Payload(
+            n, _hash(f"{n}a"), _hash(f"{n - 1}a"), n, {"a/safe": bytes([n]), "a/finalized": b"\x01" if n > 2 else b""}
+        )
+        for n in range(1, 5)
+    ]
+    _publish(broker, marked)
+    update = _consume(broker, "4a")[-1]
+    assert update.finality is not None
+    assert (update.finality.safe, update.finality.finalized) == (4, 1)
+
+
+def test_the_one_stream_of_a_broker_is_found_by_the_applications_name(broker: MemoryBroker) -> None:
+    with pytest.raises(TopicError, match="cardinal produce"):
+        find_application(broker.url, "evm")
+    for topic in ("other-7", "cardinal-99"):
+        broker.create(topic)  # no stream: the other topics are missing
+    broker.sink(apps.get("evm", chain_id=31337), producer_id="one")
+    assert find_application(broker.url, "evm") == apps.get("evm", chain_id=31337)
+    broker.sink(apps.get("evm", chain_id=5), producer_id="one")
+    with pytest.raises(ConfigurationError, match=r"31337.*5|5.*31337") as caught:
+        find_application(broker.url, "evm")
+    assert caught.value.setting == "chain_id"
+    with Consumer(broker.url, "evm", chain_id=5) as consumer:
+        assert consumer.app.default_topic == "cardinal-5"
 
 
 def test_a_cursor_that_cannot_be_used_says_why(broker: MemoryBroker) -> None:
