@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ParamSpec
 
-import pytest
-
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.testing.node import JsonRpcNode, NodeChain
 from cardinal_connectors.ethereum import open_feed
@@ -63,23 +61,28 @@ async def take(payloads: AsyncIterator[Payload], count: int) -> list[Payload]:
         return [await anext(payloads) for _ in range(count)]
 
 
-async def nothing_comes(payloads: AsyncIterator[Payload], node: JsonRpcNode, meanwhile: int = 5) -> None:
-    """The feed looks at the head so many times more, and gives nothing."""
-    coming = asyncio.ensure_future(anext(payloads))
-    looked, looks = asyncio.Event(), itertools.count(1)
+async def looks(node: JsonRpcNode, times: int = 5) -> None:
+    """Wait until the feed has asked for blocks so many times more."""
+    looked, counter = asyncio.Event(), itertools.count(1)
 
     def count(method: str, _: Sequence[object]) -> None:
-        if method == "eth_getBlockByNumber" and next(looks) >= meanwhile:
+        if method == "eth_getBlockByNumber" and next(counter) >= times:
             looked.set()
 
     node.before = count
     async with asyncio.timeout(20):
         await looked.wait()
     node.before = None
+
+
+async def next_after_looks(payloads: AsyncIterator[Payload], node: JsonRpcNode, change: Callable[[], None]) -> Payload:
+    """The next payload, which comes only when something changes: not before, though the feed looks again and again."""
+    coming = asyncio.ensure_future(anext(payloads))
+    await looks(node)
     assert not coming.done()
-    coming.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await coming
+    change()
+    async with asyncio.timeout(20):
+        return await coming
 
 
 async def everything(payloads: AsyncIterator[Payload]) -> list[Payload]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ethereum_blocks import Built, grow, keccak, replay, text
-from feeding import QUICK, asynchronous, everything, given, hashes, opened, refs, take
+from feeding import QUICK, asynchronous, everything, given, hashes, next_after_looks, opened, refs, take
 
 from cardinal.errors import (
     CardinalError,
@@ -306,13 +306,9 @@ async def test_node_that_has_not_caught_up_is_waited_for() -> None:
     chain = grow(None, 12)
     served = replay(chain)
     served.set_head(chain[3].name)
-    async with opened(served) as (_, feed):
+    async with opened(served) as (node, feed):
         payloads = feed.follow(refs(chain[6:9]), until=11)
-        coming = asyncio.ensure_future(anext(payloads))
-        await asyncio.sleep(0)
-        served.set_head(chain[11].name)
-        async with asyncio.timeout(10):
-            first = await coming
+        first = await next_after_looks(payloads, node, lambda: served.set_head(chain[11].name))
         assert given([first, *await everything(payloads)]) == hashes(chain[9:])
 
 

@@ -122,16 +122,23 @@ class Way:
                 yield fetched
 
     async def _given(self, fetched: Fetched, finality: Finality | None) -> Payload:
-        """The payload of a block that passes the gate and has its place."""
+        """The payload of a block that passes the gate and has its place.
+
+        The place is looked at before the gate, too: on a branch that is not followed nothing is worth checking, and
+        no total difficulty can be told.
+        """
+        self._place(fetched.header)
         clamped = None if finality is None else _clamped(finality, fetched.header.height)
         header, total, payload = await self._gate.admit(fetched, clamped)
-        if self._known and self._known.number(header.parent) != header.height - 1:
-            # By number: the node's chain moved between two answers. By hash: the first answer named another parent
-            # than the block has.
-            raise ChainMovedError(f"Block {header.height} ({header.hash}) is no child of the block before it.")
+        self._place(header)  # the gate may have asked again, and the first answer have named another parent
         ref = BlockRef(header.height, header.id)
         self._known.add(ref, header.parent, total=total, difficulty=int(header.difficulty, 16))
         return payload
+
+    def _place(self, header: Header) -> None:
+        """ChainMovedError where a block is no child of one that was given: the chain moved between two answers."""
+        if self._known and self._known.number(header.parent) != header.height - 1:
+            raise ChainMovedError(f"Block {header.height} ({header.hash}) is no child of a block that was given.")
 
     def _behind(self, height: int, lowest: int) -> NodeUnreachableError:
         return NodeUnreachableError(
