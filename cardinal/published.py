@@ -23,17 +23,23 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import DecodeError, TransportError
 from cardinal.protocols.streams.codec import decode
+from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from cardinal.producer import Stream
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.base import Source
 
 _TAIL: Final = 2_048
 _MORE: Final = 4
+_BEFORE_BATCH_MS: Final = 60_000
+"""A producer sends a block's Batch right after the rest of the block; this is ample."""
+
 _POLL_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.2
 _IDLE_SECONDS: Final = 15.0
@@ -46,6 +52,7 @@ class _Tail:
     batches: dict[bytes, Batch] = field(default_factory=dict)
     complete: set[bytes] = field(default_factory=set)
     lowest: dict[Partition, int] = field(default_factory=dict)
+    times: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         if record.key[:1] != bytes((BATCH,)):
@@ -58,31 +65,61 @@ class _Tail:
             where = (record.topic, record.partition)
             self.batches[batch.hash] = batch
             self.lowest[where] = min(batch.number, self.lowest.get(where, batch.number))
+            self.times.setdefault(batch.hash, record.timestamp_ms)
             if any(name == SEALED_HEADER for name, _ in record.headers):
                 self.complete.add(batch.hash)
 
+    def unsealed_since(self) -> int | None:
+        """When the first block without a seal got its Batch; None where all are sealed."""
+        return min((time for block, time in self.times.items() if block not in self.complete), default=None)
 
-def published_chain(source: Source, default_topic: str, *, tail: int = _TAIL) -> list[BlockRef]:
+
+def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[BlockRef]:
     """The newest blocks that are complete on the topics, one chain, oldest first.
 
     Arguments:
-        source: reads at least the default topic; it is assigned anew.
-        default_topic: where the Batches are.
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
         tail: how many records of every partition to look at; more are looked at where these do not suffice.
 
     Raises:
         TransportError: the records do not arrive.
 
     """
-    marks = {where: ends for where, ends in source.watermarks().items() if where[0] == default_topic}
+    marks = source.watermarks()
+    default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
+    ends = {where: high for where, (_, high) in marks.items()}
     while True:
-        starts = {where: max(low, high - tail) for where, (low, high) in marks.items()}
+        starts = {where: max(low, high - tail) for where, (low, high) in default.items()}
         found = _Tail()
-        read_range(source, starts, {where: high for where, (_, high) in marks.items()}, found.add)
+        read_range(source, starts, ends, found.add)
+        since = found.unsealed_since()
+        if since is not None:
+            found.complete |= _found_whole(source, app, {**_others(source, app, since), **starts}, ends)
         chain = complete_chain(found.batches.values(), found.complete, floor=_floor(found, starts))
-        if chain or all(starts[where] == low for where, (low, _) in marks.items()):
+        if chain or all(starts[where] == low for where, (low, _) in default.items()):
             return chain or _above_what_retention_took(found)
         tail *= _MORE
+
+
+def _others(source: Source, app: Stream, since_ms: int) -> dict[Partition, int]:
+    """Where to begin in the other topics to find all of a block whose Batch has this time."""
+    found = source.offsets_for_time(max(0, since_ms - _BEFORE_BATCH_MS))
+    return {where: offset for where, offset in found.items() if where[0] != app.default_topic}
+
+
+def _found_whole(
+    source: Source, app: Stream, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
+) -> set[bytes]:
+    """Hashes of the blocks all of whose messages lie between these offsets."""
+    reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
+    whole: set[bytes] = set()
+
+    def take(record: Record) -> None:
+        whole.update(event.payload.hash for event in reassembler.receive((record,)) if isinstance(event, Completed))
+
+    read_range(source, starts, ends, take)
+    return whole
 
 
 def _floor(found: _Tail, starts: Mapping[Partition, int]) -> int:

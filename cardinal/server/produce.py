@@ -161,9 +161,9 @@ class ProduceService:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _published(self) -> list[BlockRef]:
-        source = open_source(self._url, self._app, topics=[self._app.default_topic])
+        source = open_source(self._url, self._app)
         try:
-            return published_chain(source, self._app.default_topic)
+            return published_chain(source, self._app)
         finally:
             source.close()
 

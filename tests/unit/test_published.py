@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.producer import Producer
-from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
 from cardinal.published import complete_chain, published_chain
 from cardinal.testing.memory import MemoryBroker
@@ -100,7 +100,7 @@ def _publish(broker: MemoryBroker, payloads: list[Payload]) -> None:
 
 
 def _published(broker: MemoryBroker, tail: int = 1000) -> list[int]:
-    return [ref.number for ref in published_chain(broker.source(["block", "a"]), "block", tail=tail)]
+    return [ref.number for ref in published_chain(broker.source(["block", "a"]), Blocks(), tail=tail)]
 
 
 def test_an_empty_stream_ends_nowhere(broker: MemoryBroker) -> None:
@@ -140,12 +140,17 @@ def test_a_hole_anywhere_in_the_tail_is_found_also_at_its_very_start() -> None:
             assert _published(broker, tail=15)[-1] == hole - 1
 
 
-def test_a_batch_without_a_seal_is_not_whole(broker: MemoryBroker) -> None:
-    payloads = _payloads(5)
+def test_a_block_of_a_producer_that_does_not_seal_counts_when_it_is_whole(broker: MemoryBroker) -> None:
+    payloads = _payloads(6)
     _publish(broker, payloads[:3])
-    batch = Batch(payloads[3].hash, 4, 4, payloads[3].parent)
-    broker.sink(Blocks(), producer_id="other").send([Routed("block", *encode(batch))], None).result(1)
-    assert _published(broker) == [1, 2, 3]
+    other = broker.sink(Blocks(), producer_id="other")
+    for payload in payloads[3:]:
+        *content, batch = split(payload, Blocks().topics, "block")
+        missing = payload.number == 6
+        other.send([batch, *([] if missing else content)], None).result(1)
+    assert _published(broker) == [1, 2, 3, 4, 5]
+    other.send(split(payloads[5], Blocks().topics, "block")[:-1], None).result(1)
+    assert _published(broker) == [1, 2, 3, 4, 5, 6]
 
 
 def test_bytes_that_are_no_batch_are_passed_over(broker: MemoryBroker) -> None:
