@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINT: Final = "_checkpoint"
+_OF_SINK: Final = ("integers", "senders")
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -88,7 +89,7 @@ class BatchStatus:
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query. ConfigurationError where the job cannot work."""
-    lake = {name: value for name, value in job.options.items() if name.startswith(STORAGE_PREFIX) or name == "integers"}
+    lake = {name: value for name, value in job.options.items() if name.startswith(STORAGE_PREFIX) or name in _OF_SINK}
     source = {name: value for name, value in job.options.items() if name not in lake}
     rows = spark.readStream.format("cardinal").options(**source_options(job), **source).load()
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)

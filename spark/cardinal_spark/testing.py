@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from .lake.commit import Committer
 from .lake.decode import write_task
 from .lake.query import Snapshot
+from .lake.tables import LakeSettings
 from .rows import ADDED, REMOVED, AppSpec, RawRow, decode_content, encode_content, raw_batch, weight_bytes
 
 if TYPE_CHECKING:
@@ -165,12 +166,13 @@ def commit_batch(
     tasks: Iterable[Sequence[RawRow]],
     *,
     fresh: bool = False,
-    on_commit: Callable[[str], None] | None = None,
+    on_commit: Callable[[str], None] = lambda table: None,  # noqa: ARG005 - called with it
+    settings: LakeSettings | None = None,
 ) -> LakeState | None:
     """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits."""
-    results = [write_task([raw_batch(rows)], place, "string", fresh=fresh) for rows in tasks]
-    committer = Committer(place) if on_commit is None else Committer(place, on_commit=on_commit)
-    return committer.commit(results, fresh=fresh)
+    chosen = settings or LakeSettings()
+    results = [write_task([raw_batch(rows)], place, chosen, fresh=fresh) for rows in tasks]
+    return Committer(place, chosen, on_commit).commit(results, fresh=fresh)
 
 
 def _contents(rows: Iterable[RawRow]) -> list[tuple[int, bytes, bytes | None]]:

@@ -14,6 +14,7 @@ from cardinal_spark.lake import Snapshot, last_committed, read, scan
 from cardinal_spark.lake.commit import Committer
 from cardinal_spark.lake.decode import write_task
 from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import block_hash, commit_batch, image, image_of, script
 
@@ -136,7 +137,7 @@ def test_a_gap_is_refused(place: Place) -> None:
 def test_a_second_driver_between_write_and_commit_is_refused(place: Place) -> None:
     first, second = script("1a | 2a")
     commit_batch(place, [first], fresh=True)
-    late = write_task([raw_batch(second)], place, "string", fresh=False)
+    late = write_task([raw_batch(second)], place, LakeSettings(), fresh=False)
     commit_batch(place, [second])
     with pytest.raises(LakeError, match="another query writes"):
         Committer(place).commit([late], fresh=False)
@@ -154,7 +155,7 @@ def test_mixed_lineages_and_applications_are_refused(place: Place) -> None:
 
 def test_rows_that_are_not_raw_are_refused(place: Place) -> None:
     with pytest.raises(LakeError, match="lack _seq"):
-        write_task([pa.record_batch({"number": [1]})], place, "string", fresh=True)
+        write_task([pa.record_batch({"number": [1]})], place, LakeSettings(), fresh=True)
 
 
 def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: Place) -> None:

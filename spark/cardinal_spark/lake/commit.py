@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.dataset as pads
@@ -44,7 +44,17 @@ from .ledger import (
 from .parts import Part, PartWriter
 from .place import Place, mapped
 from .state import LakeState, read_state
-from .tables import CANONICAL, CANONICAL_SCHEMA, CHANGE_FEED, EVENTS, EVENTS_SCHEMA, LOG_SETTINGS, app_id, bucket
+from .tables import (
+    CANONICAL,
+    CANONICAL_SCHEMA,
+    CHANGE_FEED,
+    EVENTS,
+    EVENTS_SCHEMA,
+    LOG_SETTINGS,
+    LakeSettings,
+    app_id,
+    bucket,
+)
 from .typed import append_schemas
 
 if TYPE_CHECKING:
@@ -70,13 +80,13 @@ class Committer:
 
     Attributes:
         place: the lake.
-        integers: how 256-bit values are kept; fixed when the lake is created.
+        settings: what the sink's options choose.
         on_commit: called with a table's name after each of its transactions.
 
     """
 
     place: Place
-    integers: str = "string"
+    settings: LakeSettings = field(default_factory=LakeSettings)
     on_commit: Callable[[str], None] = _nothing
 
     def commit(self, results: Iterable[TaskResult], *, fresh: bool) -> LakeState | None:
@@ -106,7 +116,7 @@ class _Batch:
 
     def __init__(self, committer: Committer, app: str, ledger: list[EventRow], results: list[TaskResult]) -> None:
         self._place = committer.place
-        self._integers = committer.integers
+        self._settings = committer.settings
         self._on_commit = committer.on_commit
         self._app = app
         self._lineage = ledger[0].lineage
@@ -117,7 +127,7 @@ class _Batch:
         self._versions: dict[str, int] = {}
 
     def run(self, *, fresh: bool) -> LakeState:
-        schemas = append_schemas(AppSpec.parse(self._app), self._integers)
+        schemas = append_schemas(AppSpec.parse(self._app), self._settings)
         events = self._events()
         held = self._seq(events)
         new = [row for row in self._ledger if row.seq > held]
@@ -293,15 +303,15 @@ def any_lineage(events: DeltaTable) -> str | None:
 
 def need_schema(name: str, table: DeltaTable, schema: pa.Schema) -> None:
     """Add columns that the table does not have yet; LakeError where a column has another type."""
-    held = {field.name: field for field in table.schema().fields}
-    due = {field.name: field for field in type(table.schema()).from_arrow(schema).fields}
-    for column, field in due.items():
-        if column in held and held[column].type != field.type:
+    held = {column.name: column for column in table.schema().fields}
+    due = {column.name: column for column in type(table.schema()).from_arrow(schema).fields}
+    for column, wanted in due.items():
+        if column in held and held[column].type != wanted.type:
             raise LakeError(
-                f"column {column} of {name} is {held[column].type} and not {field.type}: "
+                f"column {column} of {name} is {held[column].type} and not {wanted.type}: "
                 "how 256-bit values are kept (integers) is fixed when a lake is created"
             )
-    missing = [field for column, field in due.items() if column not in held]
+    missing = [wanted for column, wanted in due.items() if column not in held]
     if missing:
         table.alter.add_columns(missing)
 

@@ -25,7 +25,7 @@ from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row
 from .ledger import EventRow
 from .parts import Part, PartWriter
 from .tables import EVENTS, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id
-from .typed import append_schemas, frames
+from .typed import append_schemas, typed_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
 
     from .place import Place
+    from .tables import LakeSettings
 
 _CHUNK_BYTES: Final = 8 << 20
 _CHUNK_BLOCKS: Final = 1024
@@ -68,17 +69,17 @@ def committed(place: Place, table: str, lineage: str) -> int:
     return NONE if version is None else version
 
 
-def write_task(batches: Iterable[pa.RecordBatch], place: Place, integers: str, *, fresh: bool) -> TaskResult:
+def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings, *, fresh: bool) -> TaskResult:
     """Write the files of one task of a batch.
 
-    ``integers`` says how 256-bit values are kept, ``fresh`` that the batch is the first of its checkpoint.
+    ``fresh`` says that the batch is the first of its checkpoint.
     Raises LakeError where rows are not those of ``table=raw`` or a block does not decode.
     """
     task: _Task | None = None
     for batch in batches:
         for row in raw_rows(_checked(batch)):
             if task is None:
-                task = _Task(place, row, integers, fresh=fresh)
+                task = _Task(place, row, settings, fresh=fresh)
             task.take(row)
     return TaskResult(fresh=fresh) if task is None else task.finish()
 
@@ -93,12 +94,12 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Task:
     """The state of one task: the versions it started from, the blocks that wait, the open files."""
 
-    def __init__(self, place: Place, first: RawRow, integers: str, *, fresh: bool) -> None:
+    def __init__(self, place: Place, first: RawRow, settings: LakeSettings, *, fresh: bool) -> None:
         self._app = first.app
         self._spec = AppSpec.parse(first.app)
-        self._integers = integers
+        self._settings = settings
         self._fresh = fresh
-        schemas = append_schemas(self._spec, integers)
+        schemas = append_schemas(self._spec, settings)
         self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
         self._schemas = schemas
         self._base = {table: committed(place, table, first.lineage) for table in (*schemas, EVENTS)}
@@ -114,7 +115,7 @@ class _Task:
         self._ledger.append(EventRow.of(row))
         if row.change != ADDED or row.seq <= min(self._skip.values()):
             return
-        if row.hash in self._waiting:  # left and came back within the chunk: frames tells blocks apart by hash
+        if row.hash in self._waiting:  # left and came back within the chunk: typed rows tell blocks apart by hash
             self._flush()
         self._waiting[row.hash] = (row, row_payload(row))
         self._bytes += len(row.content)
@@ -132,7 +133,7 @@ class _Task:
         rows = [row for row, _ in self._waiting.values()]
         payloads = [payload for _, payload in self._waiting.values()]
         keys = key_columns(rows)
-        tables = {PAYLOAD: payload_rows(payloads, keys), **frames(self._spec, payloads, keys, self._integers)}
+        tables = {PAYLOAD: payload_rows(payloads, keys), **typed_rows(self._spec, payloads, keys, self._settings)}
         for table, writer in self._writers.items():
             found = tables[table]
             skip = self._skip[table]

@@ -23,11 +23,16 @@ This file never opens a table.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from cardinal.errors import ConfigurationError
 from cardinal_spark.rows import TIMESTAMP
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PAYLOAD: Final = "payload"
 EVENTS: Final = "events"
@@ -84,6 +89,33 @@ CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 
 BOUND_COLUMNS: Final = frozenset({"_seq", "_block_number", "seq", "number", "block_number"})
 """Columns whose minimum and maximum go into a file's statistics; readers prune by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """What the sink's options choose.
+
+    Attributes:
+        integers: how 256-bit values are kept, one of ``INTEGERS``; fixed when the lake is created.
+        senders: whether senders are recovered from signatures, which takes more time than all the rest.
+
+    """
+
+    integers: str = INTEGERS[0]
+    senders: bool = True
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> LakeSettings:
+        """Read the options ``integers`` and ``senders``. ConfigurationError for a value that is none of theirs."""
+        integers = options.get("integers", INTEGERS[0])
+        if integers not in INTEGERS:
+            raise ConfigurationError(
+                f"integers must be one of {', '.join(INTEGERS)}, not {integers!r}", setting="integers"
+            )
+        senders = options.get("senders", "true").lower()
+        if senders not in ("true", "false"):
+            raise ConfigurationError(f"senders must be true or false, not {senders!r}", setting="senders")
+        return cls(integers, senders == "true")
 
 
 def app_id(lineage: str) -> str:

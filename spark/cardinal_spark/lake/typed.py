@@ -4,42 +4,67 @@ Rules:
 
 1. The application alone knows its columns; this file adds the keys and finds each row's block by its hash.
 2. An application without typed tables has ``payload``, ``events`` and ``canonical`` only.
+3. Columns are nullable in the lake whatever the application says: a lake must be able to outlive a rule of today.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cardinal.errors import ConfigurationError
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from .tables import INTEGERS, PAYLOAD, PAYLOAD_SCHEMA
+from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from cardinal.protocols.streams.payload import Payload
     from cardinal_spark.rows import AppSpec
 
+    from .tables import LakeSettings
 
-def typed_schemas(app: AppSpec, integers: str) -> dict[str, pa.Schema]:
-    """The application's typed tables, key columns first. Empty for an application without any.
-
-    Raises ConfigurationError where ``integers`` is no way to keep 256-bit values.
-    """
-    if integers not in INTEGERS:
-        raise ConfigurationError(f"integers must be one of {', '.join(INTEGERS)}, not {integers!r}", setting="integers")
-    del app
-    return {}
+_EVM = "evm"
+_BLOCK_HASH = "block_hash"
+"""The column by which every typed row of ``evm`` names its block, as 0x text."""
 
 
-def append_schemas(app: AppSpec, integers: str) -> dict[str, pa.Schema]:
+def typed_schemas(app: AppSpec, settings: LakeSettings) -> dict[str, pa.Schema]:
+    """The application's typed tables, key columns first. Empty for an application without any."""
+    if app.name != _EVM:
+        return {}
+    from cardinal.apps.evm import schemas  # noqa: PLC0415 - the extra of one application
+
+    return {
+        name: pa.schema(
+            [*KEYS, *(pa.field(column.name, column.type) for column in schemas.schema(name, settings.integers))]
+        )
+        for name in schemas.TABLES
+    }
+
+
+def append_schemas(app: AppSpec, settings: LakeSettings) -> dict[str, pa.Schema]:
     """The tables that tasks append to, in the order in which they are committed: typed tables, then payload."""
-    return {**typed_schemas(app, integers), PAYLOAD: PAYLOAD_SCHEMA}
+    return {**typed_schemas(app, settings), PAYLOAD: PAYLOAD_SCHEMA}
 
 
-def frames(app: AppSpec, payloads: Sequence[Payload], keys: pa.Table, integers: str) -> dict[str, pa.Table]:
-    """The typed rows of some blocks with distinct hashes; row i of ``keys`` is block i's."""
-    del app, payloads, keys, integers
-    return {}
+def typed_rows(
+    app: AppSpec, payloads: Sequence[Payload], keys: pa.Table, settings: LakeSettings
+) -> dict[str, pa.Table]:
+    """The typed rows of some blocks with distinct hashes; row i of ``keys`` is block i's.
+
+    Raises ApplicationError where a block does not decode.
+    """
+    if app.name != _EVM:
+        return {}
+    from cardinal.apps.evm import frames  # noqa: PLC0415 - the extra of one application
+
+    found = frames(payloads, integers=settings.integers, senders=settings.senders)
+    hashes = pa.array([f"0x{payload.hash.hex()}" for payload in payloads], pa.string())
+    return {name: _with_keys(table, keys, hashes) for name, table in found.items()}
+
+
+def _with_keys(table: pa.Table, keys: pa.Table, hashes: pa.Array) -> pa.Table:
+    block = pc.index_in(table.column(_BLOCK_HASH), value_set=hashes)
+    columns = [*keys.take(block).columns, *table.columns]
+    return pa.Table.from_arrays(columns, names=[*KEYS.names, *table.column_names])

@@ -22,7 +22,7 @@ from cardinal_spark.rows import RAW_ARROW
 from .commit import Committer
 from .decode import TaskResult, write_task
 from .place import Place
-from .tables import INTEGERS
+from .tables import LakeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,15 +41,11 @@ class Written(WriterCommitMessage):
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
-    """Writes ``table=raw`` rows into the lake at option ``path``; option ``integers`` as in ``tables``."""
+    """Writes ``table=raw`` rows into the lake at option ``path``; further options as in ``LakeSettings``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._place = Place.of(options.get("path", ""), options)
-        self._integers = options.get("integers", INTEGERS[0])
-        if self._integers not in INTEGERS:
-            raise ConfigurationError(
-                f"integers must be one of {', '.join(INTEGERS)}, not {self._integers!r}", setting="integers"
-            )
+        self._settings = LakeSettings.of(options)
         missing = [name for name in RAW_ARROW.names if name not in schema.names]
         if missing:
             raise ConfigurationError(
@@ -63,12 +59,12 @@ class LakeWriter(DataSourceStreamArrowWriter):
         batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
         if batch_id is None:
             raise LakeError("cardinal_lake is a streaming sink: use writeStream")
-        return Written(write_task(iterator, self._place, self._integers, fresh=int(batch_id) == 0))
+        return Written(write_task(iterator, self._place, self._settings, fresh=int(batch_id) == 0))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit the batch to every table."""
         results = [message.result for message in messages if isinstance(message, Written)]
-        Committer(self._place, self._integers).commit(results, fresh=batchId == 0)
+        Committer(self._place, self._settings).commit(results, fresh=batchId == 0)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the files where they are: they are in no table, and ``clean`` removes them."""

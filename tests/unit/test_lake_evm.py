@@ -1,0 +1,238 @@
+"""Typed tables of an Ethereum-like chain with reorgs: they say what the node's JSON-RPC says, and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cardinal.apps.evm import payload_from_rpc
+from cardinal.errors import ApplicationError, ConfigurationError, LakeError
+from cardinal_connectors.dev.chain import DevChain
+from cardinal_connectors.dev.settings import DevSettings
+from cardinal_spark.lake import Snapshot, last_committed, read
+from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.sql import run_sql
+from cardinal_spark.lake.tables import LakeSettings
+from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
+from cardinal_spark.testing import commit_batch, image, image_of
+
+if TYPE_CHECKING:
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal_connectors.dev.blocks import DevBlock
+
+FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
+TYPED = ("blocks", "transactions", "receipts", "logs", "withdrawals")
+
+
+def row(payload: Payload, change: int, seq: int, update_id: int, chain_id: int) -> RawRow:
+    return RawRow(
+        seq=seq,
+        change=change,
+        update_id=update_id,
+        number=payload.number,
+        hash=payload.hash,
+        block_time=None,
+        published_at=None,
+        lineage="line",
+        app=AppSpec("evm", {"chain_id": chain_id}).text(),
+        parent=payload.parent,
+        weight=weight_bytes(payload.weight),
+        content=payload_content(payload),
+    )
+
+
+class DevRows:
+    """The updates of a development chain as raw rows, and the blocks that its chain has in the end."""
+
+    def __init__(self, settings: DevSettings) -> None:
+        self.updates: list[list[RawRow]] = []
+        self.chain: list[DevBlock] = []
+        self.known: dict[bytes, DevBlock] = {}
+        self.reorgs = 0
+        known: dict[str, DevBlock] = {}
+        seq = 0
+        for step in DevChain(settings):
+            known |= {block.plan.name: block for block in step.mined}
+            self.known |= {block.hash: block for block in step.mined}
+            update: list[RawRow] = []
+            moves = [(name, -1) for name in step.move.removed] + [(name, 1) for name in step.move.added]
+            for index, (name, change) in enumerate(moves, 1):
+                block = known[name]
+                payload = payload_from_rpc(block.block, block.receipts, chain_id=settings.chain_id)
+                update.append(row(payload, change, seq + index, seq + 1, settings.chain_id))
+            seq += len(moves)
+            self.reorgs += bool(step.move.removed)
+            self.chain = self.chain[: len(self.chain) - len(step.move.removed)]
+            self.chain += [known[name] for name in step.move.added]
+            self.updates.append(update)
+
+
+@pytest.fixture(scope="module")
+def rows() -> DevRows:
+    made = DevRows(DevSettings(seed=5, blocks=24, reorg_rate=0.3))
+    assert made.reorgs >= 3
+    return made
+
+
+@pytest.fixture(scope="module")
+def lake(rows: DevRows, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The chain in batches of one to four updates and two tasks."""
+    folder = str(tmp_path_factory.mktemp("evm") / "lake")
+    updates = iter(rows.updates)
+    batch_id = 0
+    while batch := list(chain.from_iterable(islice(updates, batch_id % 4 + 1))):
+        commit_batch(Place.of(folder), [batch[::2], batch[1::2]], fresh=batch_id == 0)
+        batch_id += 1
+    return folder
+
+
+def current(lake: str, table: str, *order: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        read(lake, f"current_{table}").sort_by([(name, "ascending") for name in order]).to_pylist()
+    )
+    return found
+
+
+def test_current_blocks_are_the_nodes_chain(lake: str, rows: DevRows) -> None:
+    blocks = current(lake, "blocks", "number")
+    assert [(b["number"], b["hash"], b["parent_hash"], b["gas_used"]) for b in blocks] == [
+        (n.plan.number, n.block["hash"], n.block["parentHash"], int(n.block["gasUsed"], 16)) for n in rows.chain
+    ]
+    assert all(b["_block_hash"].hex() == b["hash"][2:] and b["_block_number"] == b["number"] for b in blocks)
+
+
+def test_current_transactions_are_the_nodes(lake: str, rows: DevRows) -> None:
+    found = current(lake, "transactions", "block_number", "transaction_index")
+    assert [(t["hash"], t["from_address"], t["value"]) for t in found] == [
+        (t["hash"], t["from"].lower(), str(int(t["value"], 16))) for n in rows.chain for t in n.block["transactions"]
+    ]
+
+
+def test_current_logs_and_receipts_are_the_nodes(lake: str, rows: DevRows) -> None:
+    logs = current(lake, "logs", "block_number", "log_index")
+    assert [(e["transaction_hash"], e["address"], e["topics"], e["data"]) for e in logs] == [
+        (e["transactionHash"], e["address"].lower(), e["topics"], e["data"])
+        for n in rows.chain
+        for receipt in n.receipts
+        for e in receipt["logs"]
+    ]
+    assert logs
+    receipts = current(lake, "receipts", "block_number", "transaction_index")
+    assert [(r["transaction_hash"], r["status"]) for r in receipts] == [
+        (r["transactionHash"], int(r["status"], 16)) for n in rows.chain for r in n.receipts
+    ]
+
+
+def test_every_table_follows_the_same_chain(lake: str, rows: DevRows) -> None:
+    assert image(lake) == image_of(list(chain(*rows.updates)))
+    snapshot = Snapshot.at(lake)
+    assert set(snapshot.state.versions) == {*TYPED, "payload", "events"}
+    hashes = {block.hash for block in rows.chain}
+    for name in (*TYPED, "payload"):
+        assert set(snapshot.scan(f"current_{name}", columns=["_block_hash"]).read_all().column(0).to_pylist()) <= hashes
+    sql = "SELECT count(*) n FROM current_logs l JOIN current_blocks b ON l.block_hash = b.hash"
+    assert run_sql(snapshot, sql).to_pylist() == [{"n": snapshot.scan("current_logs").read_all().num_rows}]
+
+
+class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of the lake
+    """The driver dies after a transaction."""
+
+
+@pytest.mark.parametrize("last", [*TYPED, "payload", "events"])
+@pytest.mark.parametrize("new_checkpoint", [False, True])
+def test_a_kill_between_any_two_tables_leaves_no_trace(
+    rows: DevRows, tmp_path: Path, last: str, *, new_checkpoint: bool
+) -> None:
+    def die(table: str) -> None:
+        if table == last:
+            raise Killed
+
+    place = Place.of(str(tmp_path))
+    half = len(rows.updates) // 2
+    first, second, third = (
+        list(chain(*part)) for part in (rows.updates[:3], rows.updates[3:half], rows.updates[half:])
+    )
+    commit_batch(place, [first], fresh=True)
+    with pytest.raises(Killed):
+        commit_batch(place, [second], on_commit=die)
+    held = last_committed(str(tmp_path))
+    assert held is not None
+    if new_checkpoint:
+        commit_batch(place, [[row for row in second + third if row.seq > held.seq]], fresh=True)
+    else:
+        commit_batch(place, [second + third])
+    snapshot = Snapshot.of(place)
+    for name in TYPED:
+        assert snapshot.scan(name, columns=["_seq"]).read_all().num_rows == written(rows, name)
+    assert image(str(tmp_path)) == image_of(first + second + third)
+
+
+def written(rows: DevRows, name: str) -> int:
+    """How many rows an uninterrupted write leaves in a table, removed blocks' included."""
+    added = [row for update in rows.updates for row in update if row.change > 0]
+    return sum(count(rows.known[row.hash], name) for row in added)
+
+
+def count(block: DevBlock, name: str) -> int:
+    counts = {
+        "blocks": 1,
+        "transactions": len(block.block["transactions"]),
+        "receipts": len(block.receipts),
+        "logs": sum(len(receipt["logs"]) for receipt in block.receipts),
+        "withdrawals": len(block.block.get("withdrawals", ())),
+    }
+    return counts[name]
+
+
+def test_wide_numbers_are_kept_as_chosen_and_stay_so(rows: DevRows, tmp_path: Path) -> None:
+    place = Place.of(str(tmp_path))
+    commit_batch(place, rows.updates[:2], fresh=True, settings=LakeSettings("decimal"))
+    assert str(Snapshot.of(place).schema("transactions").field("value").type) == "decimal128(38, 0)"
+    with pytest.raises(LakeError, match="integers"):
+        commit_batch(place, rows.updates[2:3])
+    with pytest.raises(ConfigurationError, match="integers"):
+        LakeSettings.of({"integers": "float"})
+    with pytest.raises(ConfigurationError, match="senders"):
+        LakeSettings.of({"senders": "maybe"})
+
+
+def test_senders_can_be_left_out(rows: DevRows, tmp_path: Path) -> None:
+    commit_batch(Place.of(str(tmp_path)), rows.updates, fresh=True, settings=LakeSettings(senders=False))
+    assert set(read(str(tmp_path), "transactions").column("from_address").to_pylist()) == {None}
+
+
+def test_a_block_that_does_not_decode_stops_the_batch(rows: DevRows, tmp_path: Path) -> None:
+    broken = rows.updates[0][0]._replace(content=payload_content(payload_with_broken_header(rows)))
+    with pytest.raises(ApplicationError):
+        commit_batch(Place.of(str(tmp_path)), [[broken]], fresh=True)
+
+
+def payload_with_broken_header(rows: DevRows) -> Payload:
+    block = rows.chain[0]
+    payload = payload_from_rpc(block.block, block.receipts, chain_id=1337)
+    header = next(path for path in payload.updates if path.endswith("/h"))
+    return type(payload)(
+        number=payload.number,
+        hash=payload.hash,
+        parent=payload.parent,
+        weight=payload.weight,
+        updates={**payload.updates, header: b"\xff"},
+    )
+
+
+@pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")
+def test_a_mainnet_block_is_in_the_lake_as_the_node_gives_it(tmp_path: Path) -> None:
+    case = json.loads(gzip.decompress((FIXTURES / "14000000.json.gz").read_bytes()))
+    total = {"totalDifficulty": "0x" + case["values"][f"c/1/b/{case['hash']}/d"]}
+    payload = payload_from_rpc({**case["block"], **total}, case["receipts"], chain_id=1)
+    commit_batch(Place.of(str(tmp_path)), [[row(payload, 1, 1, 1, 1)]], fresh=True)
+    found = current(str(tmp_path), "transactions", "transaction_index")
+    assert [(t["hash"], t["from_address"]) for t in found] == [
+        (t["hash"], t["from"].lower()) for t in case["block"]["transactions"]
+    ]
+    assert len(read(str(tmp_path), "current_logs")) == sum(len(receipt["logs"]) for receipt in case["receipts"])
