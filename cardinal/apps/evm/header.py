@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from . import rlp
-from .jsonrpc import JsonObject, data, minimal
+from .rpc import JsonObject, RpcHeader, RpcWithdrawal, data, hexadecimal, quantity, read
 
+_NUMBERS: Final = frozenset(
+    {"difficulty", "number", "gas_limit", "gas_used", "timestamp"}
+    | {"base_fee_per_gas", "blob_gas_used", "excess_blob_gas"}
+)
+_ALWAYS: Final = (
+    *("parent_hash", "sha3_uncles", "miner", "state_root", "transactions_root", "receipts_root", "logs_bloom"),
+    *("difficulty", "number", "gas_limit", "gas_used", "timestamp", "extra_data", "mix_hash", "nonce"),
+)
 # Fields that came with a fork stand at the end, in the order of the forks; the first one absent ends the header.
 _LATER: Final = (
-    ("baseFeePerGas", minimal),  # London
-    ("withdrawalsRoot", data),  # Shanghai
-    ("blobGasUsed", minimal),  # Cancun
-    ("excessBlobGas", minimal),
-    ("parentBeaconBlockRoot", data),
-    ("requestsHash", data),  # Prague
+    "base_fee_per_gas",  # London
+    "withdrawals_root",  # Shanghai
+    "blob_gas_used",  # Cancun
+    "excess_blob_gas",
+    "parent_beacon_block_root",
+    "requests_hash",  # Prague
 )
+_WRITERS: Final = tuple(quantity if name in _NUMBERS else data for name in (*_ALWAYS, *_LATER))
+_values: Final = attrgetter(*_ALWAYS, *_LATER)
 
 
-def encode_header(block: JsonObject) -> bytes:
-    """The RLP of a block's header. ApplicationError where a field is missing."""
-    fields = [data(block, name) for name in ("parentHash", "sha3Uncles", "miner", "stateRoot")]
-    fields += [data(block, name) for name in ("transactionsRoot", "receiptsRoot", "logsBloom")]
-    fields += [minimal(block, name) for name in ("difficulty", "number", "gasLimit", "gasUsed", "timestamp")]
-    fields += [data(block, name) for name in ("extraData", "mixHash", "nonce")]
-    for name, read in _LATER:
-        if block.get(name) is None:
+def encode_header(header: RpcHeader | JsonObject) -> bytes:
+    """The RLP of a header, or of a block's header. ApplicationError where a field is missing."""
+    shown = read(RpcHeader, header)
+    with hexadecimal("the header"):
+        return write_header(shown)
+
+
+def write_header(shown: RpcHeader) -> bytes:
+    """Like :func:`encode_header`, within :func:`.rpc.hexadecimal`."""
+    encoded = []
+    for write, text in zip(_WRITERS, _values(shown), strict=True):
+        if text is None:
             break
-        fields.append(read(block, name))
-    return rlp.encode(fields)
+        encoded.append(write(text))
+    return rlp.wrap(encoded)
 
 
-def encode_withdrawal(withdrawal: JsonObject) -> bytes:
-    """The RLP of one withdrawal (EIP-4895)."""
-    return rlp.encode(withdrawal_fields(withdrawal))
+def encode_withdrawal(withdrawal: RpcWithdrawal | JsonObject) -> bytes:
+    """The RLP of one withdrawal (EIP-4895): index, validator, address and amount."""
+    shown = read(RpcWithdrawal, withdrawal)
+    with hexadecimal("a withdrawal"):
+        return write_withdrawal(shown)
 
 
-def withdrawal_fields(withdrawal: JsonObject) -> list[bytes]:
-    """Index, validator, address and amount."""
-    return [
-        minimal(withdrawal, "index"),
-        minimal(withdrawal, "validatorIndex"),
-        data(withdrawal, "address"),
-        minimal(withdrawal, "amount"),
-    ]
+def write_withdrawal(shown: RpcWithdrawal) -> bytes:
+    """Like :func:`encode_withdrawal`, within :func:`.rpc.hexadecimal`."""
+    numbers = quantity(shown.index), quantity(shown.validator_index)
+    return rlp.wrap((*numbers, data(shown.address), quantity(shown.amount)))

@@ -6,96 +6,98 @@ Every check recomputes from the parts; nothing that the node says about a part i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final
 
 from cardinal.errors import ApplicationError, IntegrityError
 
 from . import rlp
-from .header import encode_header, encode_withdrawal
-from .jsonrpc import JsonObject, data, number
+from .encoded import EncodedBlock, encode_block
 from .keccak import keccak
-from .receipts import encode_receipt, logs_bloom
-from .transactions import encode_transaction
+from .receipts import Blooms, write_receipt
+from .rpc import JsonObject, hexadecimal, raw
 from .trie import ordered_root
 
 
-class _Parts(NamedTuple):
-    block: JsonObject
-    receipts: Sequence[JsonObject]
-    transactions: list[bytes]
-    uncles: Sequence[JsonObject]
+def _hash(block: EncodedBlock) -> bool:
+    return keccak(block.header) == block.hash
 
 
-def _hash(parts: _Parts) -> bool:
-    return keccak(encode_header(parts.block)) == data(parts.block, "hash")
+def _transaction_hashes(block: EncodedBlock) -> bool:
+    claimed = [raw(transaction.hash) for transaction in block.shown.transactions]
+    return claimed == [keccak(written) for written in block.transactions]
 
 
-def _transaction_hashes(parts: _Parts) -> bool:
-    claimed = [data(transaction, "hash") for transaction in parts.block["transactions"]]
-    return claimed == [keccak(raw) for raw in parts.transactions]
+def _transactions_root(block: EncodedBlock) -> bool:
+    return ordered_root(block.transactions) == raw(block.shown.transactions_root)
 
 
-def _transactions_root(parts: _Parts) -> bool:
-    return ordered_root(parts.transactions) == data(parts.block, "transactionsRoot")
-
-
-def _receipts_match(parts: _Parts) -> bool:
+def _receipts_match(block: EncodedBlock) -> bool:
     """One receipt a transaction, in order, and of this block."""
-    claimed = [(data(receipt, "transactionHash"), data(receipt, "blockHash")) for receipt in parts.receipts]
-    return claimed == [(keccak(raw), data(parts.block, "hash")) for raw in parts.transactions]
+    ours = block.shown.hash.lower()
+    claimed = [(receipt.transaction_hash or "").lower() for receipt in block.receipts]
+    wanted = [transaction.hash.lower() for transaction in block.shown.transactions]
+    return claimed == wanted and all((receipt.block_hash or "").lower() == ours for receipt in block.receipts)
 
 
-def _receipts_root(parts: _Parts) -> bool:
-    return ordered_root([encode_receipt(receipt) for receipt in parts.receipts]) == data(parts.block, "receiptsRoot")
+def _receipts_root(block: EncodedBlock) -> bool:
+    written = [write_receipt(receipt, logs) for receipt, logs in zip(block.receipts, block.logs, strict=True)]
+    return ordered_root(written) == raw(block.shown.receipts_root)
 
 
-def _bloom(parts: _Parts) -> bool:
-    blooms = [data(receipt, "logsBloom") == logs_bloom(receipt["logs"]) for receipt in parts.receipts]
-    logs = [log for receipt in parts.receipts for log in receipt["logs"]]
-    return all(blooms) and logs_bloom(logs) == data(parts.block, "logsBloom")
+def _bloom(block: EncodedBlock) -> bool:
+    """Every receipt's bloom is that of its logs, and the header's is theirs together."""
+    blooms, whole = Blooms(), 0
+    for receipt in block.receipts:
+        bits = 0
+        for log in receipt.logs:
+            bits |= blooms.of(log)
+        if int(receipt.logs_bloom, 16) != bits:
+            return False
+        whole |= bits
+    return int(block.shown.logs_bloom, 16) == whole
 
 
-def _log_indexes(parts: _Parts) -> bool:
-    indexes = [number(log, "logIndex") for receipt in parts.receipts for log in receipt["logs"]]
+def _log_indexes(block: EncodedBlock) -> bool:
+    indexes = [int(log.log_index or "", 16) for receipt in block.receipts for log in receipt.logs]
     return indexes == list(range(len(indexes)))
 
 
-def _gas(parts: _Parts) -> bool:
+def _gas(block: EncodedBlock) -> bool:
     """Gas adds up over the receipts to the header's."""
     used = 0
-    for receipt in parts.receipts:
-        used += number(receipt, "gasUsed")
-        if number(receipt, "cumulativeGasUsed") != used:
+    for receipt in block.receipts:
+        used += int(receipt.gas_used, 16)
+        if int(receipt.cumulative_gas_used, 16) != used:
             return False
-    return used == number(parts.block, "gasUsed")
+    return used == int(block.shown.gas_used, 16)
 
 
-def _withdrawals_root(parts: _Parts) -> bool:
-    withdrawals = parts.block.get("withdrawals")
-    if withdrawals is None:
-        return parts.block.get("withdrawalsRoot") is None
-    return ordered_root([encode_withdrawal(one) for one in withdrawals]) == data(parts.block, "withdrawalsRoot")
+def _withdrawals_root(block: EncodedBlock) -> bool:
+    root = block.shown.withdrawals_root
+    if block.withdrawals is None or root is None:
+        return block.withdrawals is None and root is None
+    return ordered_root(block.withdrawals) == raw(root)
 
 
-def _uncles_hash(parts: _Parts) -> bool:
-    if len(parts.uncles) != len(parts.block.get("uncles") or ()):
-        return False
-    headers = [rlp.decode(encode_header(uncle)) for uncle in parts.uncles]
-    return keccak(rlp.encode(headers)) == data(parts.block, "sha3Uncles")
+def _uncles_hash(block: EncodedBlock) -> bool:
+    return keccak(rlp.wrap(block.uncles)) == raw(block.shown.sha3_uncles)
 
 
-CHECKS: Final[dict[str, Callable[[_Parts], bool]]] = {
-    "hash": _hash,
-    "transaction hashes": _transaction_hashes,
-    "transactions root": _transactions_root,
-    "receipts": _receipts_match,
-    "receipts root": _receipts_root,
-    "bloom": _bloom,
-    "log indexes": _log_indexes,
-    "gas": _gas,
-    "withdrawals root": _withdrawals_root,
-    "uncles hash": _uncles_hash,
-}
+CHECKS: Final = MappingProxyType[str, Callable[[EncodedBlock], bool]](
+    {
+        "hash": _hash,
+        "transaction hashes": _transaction_hashes,
+        "transactions root": _transactions_root,
+        "receipts": _receipts_match,
+        "receipts root": _receipts_root,
+        "bloom": _bloom,
+        "log indexes": _log_indexes,
+        "gas": _gas,
+        "withdrawals root": _withdrawals_root,
+        "uncles hash": _uncles_hash,
+    }
+)
 """Every check by name, in the order in which they run."""
 
 
@@ -105,25 +107,31 @@ def verify(
     *,
     uncles: Sequence[JsonObject] = (),
     checks: Iterable[str] = tuple(CHECKS),
-) -> None:
+) -> EncodedBlock:
     """Check a block with full transactions, its receipts and its uncles' headers.
 
     Arguments:
-        block: as JSON-RPC shows it.
+        block: as JSON-RPC shows it, as a mapping or an :class:`.rpc.RpcBlock`.
         receipts: the same, in order.
         uncles: the headers of its uncles, in order.
         checks: names of :data:`CHECKS`; a chain that does not satisfy one leaves it out.
 
+    Returns:
+        The block as it was written down for the checks; :func:`.payload.payload_of` makes a payload of it without
+        writing it again.
+
     Raises:
         IntegrityError: ``check`` names the first that failed, or ``form`` where a field is missing.
+        KeyError: there is no such check.
 
     """
-    at = int(str(block.get("number") or "0x0"), 16)
-    block_hash = bytes.fromhex(str(block.get("hash") or "0x")[2:])
+    chosen = [(name, CHECKS[name]) for name in checks]
     try:
-        parts = _Parts(block, receipts, [encode_transaction(one) for one in block["transactions"]], uncles)
-        failed = next((name for name in checks if not CHECKS[name](parts)), None)
-    except (ApplicationError, KeyError, TypeError, ValueError) as error:
+        encoded = encode_block(block, receipts, uncles)
+        with hexadecimal("the block"):
+            failed = next((name for name, check in chosen if not check(encoded)), None)
+    except ApplicationError as error:
+        at, block_hash = _claimed(block)
         raise IntegrityError(
             f"block {at} (0x{block_hash.hex()}) is not as JSON-RPC shows blocks: {error}",
             number=at,
@@ -132,8 +140,18 @@ def verify(
         ) from error
     if failed is not None:
         raise IntegrityError(
-            f"block {at} (0x{block_hash.hex()}) contradicts itself: {failed}; ask another node, or this one later",
-            number=at,
-            block_hash=block_hash,
+            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; "
+            "ask another node, or this one later",
+            number=encoded.number,
+            block_hash=encoded.hash,
             check=failed,
         )
+    return encoded
+
+
+def _claimed(block: JsonObject) -> tuple[int, bytes]:
+    """The number and hash that a malformed block says it has, as far as they can be read."""
+    try:
+        return int(block["number"], 16), bytes.fromhex(block["hash"][2:])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return 0, b""

@@ -1,12 +1,18 @@
 """A block from JSON-RPC to the paths and values of the stream (facts, EVM application layer).
 
-It writes down what the node said, and checks nothing: that is :mod:`.integrity`'s business.
+Rules:
+
+1. What is written equals what the reference's producer writes for the same block, entry by entry: an entry more or
+   less changes the counts of the Batch, on which redundant producers have to agree. So nothing here depends on which
+   node answered: withdrawals have an entry only where there are some, a creation's address is computed where a node
+   does not say it, and a chain's final total difficulty comes before a node's.
+2. It refuses what it cannot write whole (receipts or uncles that are missing), and checks nothing else: that is
+   :mod:`.integrity`'s business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload, SubBatch
@@ -14,10 +20,10 @@ from cardinal.protocols.streams.types import Finality
 
 from . import rlp
 from .chains import MERGED_AT_GENESIS, chain_of
-from .header import encode_header, withdrawal_fields
-from .jsonrpc import JsonObject, data, number, to_minimal
-from .receipts import encode_log, encode_receipt_meta
-from .transactions import encode_transaction
+from .encoded import EncodedBlock, encode_block
+from .jsonrpc import to_minimal
+from .receipts import created_contract, write_receipt_meta
+from .rpc import JsonObject, RpcReceipt, RpcTransaction, hexadecimal, raw
 
 
 def payload_from_rpc(
@@ -28,78 +34,111 @@ def payload_from_rpc(
     finality: Finality | None = None,
     state: Mapping[str, bytes] | None = None,
     uncles: Sequence[JsonObject] = (),
+    total_difficulty: int | None = None,
 ) -> Payload:
     """The payload of a block, equal to the reference's for the same block.
 
     Arguments:
-        block: ``eth_getBlockByHash`` with full transactions. ``totalDifficulty`` must be there before the merge.
+        block: ``eth_getBlockByHash`` with full transactions, as a mapping or an :class:`.rpc.RpcBlock`.
         receipts: ``eth_getBlockReceipts``, in order.
         chain_id: the chain's id.
-        finality: the node's marks; after the merge both entries are always written, empty where not known.
+        finality: the node's marks; after the merge both entries are always written, empty where not known, and
+            before it neither.
         state: path to value of accounts and storage, sent as a sub batch; None announces no such sub batch.
         uncles: the headers of the block's uncles, in order.
+        total_difficulty: for a block of proof of work whose node does not serve ``totalDifficulty``.
 
     Raises:
-        ApplicationError: a field is missing or no value of its kind; ``path`` names it.
+        ApplicationError: a field or part is missing or no value of its kind; ``path`` names it.
 
     """
-    at, block_hash = number(block, "number"), data(block, "hash")
+    encoded = encode_block(block, receipts, uncles)
+    return payload_of(encoded, chain_id=chain_id, finality=finality, state=state, total_difficulty=total_difficulty)
+
+
+def payload_of(
+    block: EncodedBlock,
+    *,
+    chain_id: int,
+    finality: Finality | None = None,
+    state: Mapping[str, bytes] | None = None,
+    total_difficulty: int | None = None,
+) -> Payload:
+    """Like :func:`payload_from_rpc`, for a block that is written down already, as ``verify`` gives it."""
+    _whole(block)
     root = f"c/{chain_id:x}"
-    prefix = f"{root}/b/{block_hash.hex()}"
-    total, merged = _total_difficulty(block, chain_id)
-    updates: dict[str, bytes] = {
-        f"{prefix}/h": encode_header(block),
-        f"{prefix}/d": to_minimal(total),
-        f"{root}/n/{at:x}": block_hash,
-    }
-    if block.get("withdrawals") is not None:
-        updates[f"{prefix}/w"] = rlp.encode([withdrawal_fields(withdrawal) for withdrawal in block["withdrawals"]])
-    for index, uncle in enumerate(uncles):
-        updates[f"{prefix}/u/{index:x}"] = encode_header(uncle)
-    for index, transaction in enumerate(block["transactions"]):
-        updates[f"{prefix}/t/{index:x}"] = encode_transaction(transaction)
-    updates |= _receipt_values(prefix, receipts)
+    prefix = f"{root}/b/{block.hash.hex()}"
+    with hexadecimal("the block"):
+        total, merged = _total_difficulty(block, chain_id, total_difficulty)
+        updates: dict[str, bytes] = {
+            f"{prefix}/h": block.header,
+            f"{prefix}/d": to_minimal(total),
+            f"{root}/n/{block.number:x}": block.hash,
+        }
+        if block.withdrawals:
+            updates[f"{prefix}/w"] = rlp.wrap(block.withdrawals)
+        updates |= {f"{prefix}/u/{index:x}": uncle for index, uncle in enumerate(block.uncles)}
+        updates |= {f"{prefix}/t/{index:x}": written for index, written in enumerate(block.transactions)}
+        updates |= _receipt_values(prefix, block)
+        parent = raw(block.shown.parent_hash)
     if merged:
         marks = finality or Finality()
         updates[f"{root}/n/safe"] = to_minimal(marks.safe or 0)
         updates[f"{root}/n/finalized"] = to_minimal(marks.finalized or 0)
     sub_batches: dict[bytes, SubBatch | None] = {}
     if state is not None:
-        if at:
-            sub_batches[at.to_bytes(32, "big")] = SubBatch(f"{root}/s", dict(state))
+        if block.number:
+            sub_batches[block.number.to_bytes(32, "big")] = SubBatch(f"{root}/s", dict(state))
         else:
             updates |= state  # the reference's id would be zero here, which is no id
-    weight = total + at if merged else total
-    return Payload(at, block_hash, data(block, "parentHash"), weight, updates, frozenset(), sub_batches)
+    weight = total + block.number if merged else total
+    return Payload(block.number, block.hash, parent, weight, updates, frozenset(), sub_batches)
 
 
-def _receipt_values(prefix: str, receipts: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+def _whole(block: EncodedBlock) -> None:
+    for what, have, due in (
+        ("receipts", len(block.receipts), len(block.transactions)),
+        ("uncles", len(block.uncles), len(block.shown.uncles or ())),
+    ):
+        if have != due:
+            raise ApplicationError(
+                f"{have} {what} were given for block {block.number} (0x{block.hash.hex()}), which has {due}", path=what
+            )
+
+
+def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     offset = 0
-    for index, receipt in enumerate(receipts):
-        values[f"{prefix}/r/{index:x}"] = encode_receipt_meta(receipt, offset)
-        for log in receipt["logs"]:
-            values[f"{prefix}/l/{index:x}/{offset:x}"] = encode_log(log)
+    for index, (receipt, logs) in enumerate(zip(block.receipts, block.logs, strict=True)):
+        created = _created(block.shown.transactions[index], receipt)
+        values[f"{prefix}/r/{index:x}"] = write_receipt_meta(receipt, offset, created)
+        for log in logs:
+            values[f"{prefix}/l/{index:x}/{offset:x}"] = log
             offset += 1
     return values
 
 
-def _total_difficulty(block: JsonObject, chain_id: int) -> tuple[int, bool]:
+def _created(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
+    """The contract of a creation whose receipt does not name it."""
+    if transaction.to or receipt.contract_address or not transaction.from_:
+        return None
+    return created_contract(transaction.from_, transaction.nonce)
+
+
+def _total_difficulty(block: EncodedBlock, chain_id: int, given: int | None) -> tuple[int, bool]:
     """The block's total difficulty, and whether proof of work has ended there.
 
     A block without difficulty comes after the merge; the genesis block's difficulty is its own total.
     """
-    difficulty = number(block, "difficulty")
-    served = number(block, "totalDifficulty") if block.get("totalDifficulty") is not None else 0
-    if difficulty:
-        if not served and number(block, "number"):
-            raise ApplicationError(
-                "the node does not serve totalDifficulty for a block of proof of work; "
-                "give it in the block, or use a node that does",
-                path="totalDifficulty",
-            )
-        return served or difficulty, False
-    if served:
-        return served, True
-    preset = chain_of(chain_id).final_total_difficulty
-    return (MERGED_AT_GENESIS if preset is None else preset), True
+    difficulty = int(block.shown.difficulty, 16)
+    served = given if given is not None else int(block.shown.total_difficulty or "0x0", 16)
+    if not difficulty:
+        final = chain_of(chain_id).final_total_difficulty
+        return (served or MERGED_AT_GENESIS if final is None else final), True
+    if not served and block.number:
+        raise ApplicationError(
+            "the node does not serve totalDifficulty for a block of proof of work; "
+            "give it in the block, or use a node that does",
+            path="totalDifficulty",
+        )
+    return served or difficulty, False

@@ -2,69 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from . import rlp
-from .jsonrpc import JsonObject, data, minimal, to_minimal
 from .keccak import keccak
-from .transactions import LEGACY, transaction_type
+from .rpc import JsonObject, RpcLog, RpcReceipt, data, hexadecimal, optional_quantity, quantity, raw, read
+from .transactions import LEGACY
 
 BLOOM_SIZE: Final = 256
 _NO_CONTRACT: Final = bytes(20)
 
 
-def log_fields(log: JsonObject) -> list[rlp.Item]:
-    """Address, topics and data."""
-    return [data(log, "address"), [bytes.fromhex(topic[2:]) for topic in log["topics"]], data(log, "data")]
+def encode_log(log: RpcLog | JsonObject) -> bytes:
+    """The RLP of a log (address, topics, data): as its receipt holds it, and as the stream carries it."""
+    shown = read(RpcLog, log)
+    with hexadecimal("a log"):
+        return write_log(shown)
 
 
-def encode_log(log: JsonObject) -> bytes:
-    """The RLP of a log, as the stream carries it."""
-    return rlp.encode(log_fields(log))
+def write_log(shown: RpcLog) -> bytes:
+    """Like :func:`encode_log`, within :func:`.rpc.hexadecimal`."""
+    return rlp.wrap((data(shown.address), rlp.wrap([data(topic) for topic in shown.topics]), data(shown.data)))
 
 
-def encode_receipt(receipt: JsonObject) -> bytes:
+def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
     """The consensus form: post-state root (before Byzantium) or status, gas, bloom and logs."""
-    outcome = data(receipt, "root") if receipt.get("root") else minimal(receipt, "status")
-    body = rlp.encode(
-        [
-            outcome,
-            minimal(receipt, "cumulativeGasUsed"),
-            data(receipt, "logsBloom"),
-            [log_fields(log) for log in receipt["logs"]],
-        ]
-    )
-    kind = transaction_type(receipt)
+    shown = read(RpcReceipt, receipt)
+    with hexadecimal("a receipt"):
+        return write_receipt(shown, [write_log(log) for log in shown.logs])
+
+
+def write_receipt(shown: RpcReceipt, logs: Sequence[bytes]) -> bytes:
+    """Like :func:`encode_receipt`, with its logs already written, within :func:`.rpc.hexadecimal`."""
+    outcome = data(shown.root) if shown.root else quantity(shown.status)
+    body = rlp.wrap((outcome, quantity(shown.cumulative_gas_used), data(shown.logs_bloom), rlp.wrap(logs)))
+    kind = int(shown.type, 16) if shown.type else LEGACY
     return body if kind == LEGACY else bytes((kind,)) + body
 
 
-def encode_receipt_meta(receipt: JsonObject, log_offset: int) -> bytes:
-    """The stream's form of a receipt.
+def write_receipt_meta(shown: RpcReceipt, log_offset: int, created: bytes | None = None) -> bytes:
+    """The stream's form of a receipt, within :func:`.rpc.hexadecimal`.
 
     It is [contract, cumulative gas, gas, bloom, status, number of logs, index of the first log (0 without logs)].
+
+    Arguments:
+        shown: as JSON-RPC shows it.
+        log_offset: how many logs the block has before it.
+        created: the address (20 bytes) that counts where the receipt names no contract; see :func:`created_contract`.
+
     """
-    contract = data(receipt, "contractAddress") if receipt.get("contractAddress") else _NO_CONTRACT
-    status = minimal(receipt, "status") if receipt.get("status") is not None else b""
-    return rlp.encode(
-        [
-            contract,
-            minimal(receipt, "cumulativeGasUsed"),
-            minimal(receipt, "gasUsed"),
-            data(receipt, "logsBloom"),
-            status,
-            to_minimal(len(receipt["logs"])),
-            to_minimal(log_offset if receipt["logs"] else 0),
-        ]
+    contract = raw(shown.contract_address) if shown.contract_address else created or _NO_CONTRACT
+    return rlp.wrap(
+        (
+            rlp.encode_bytes(contract),
+            quantity(shown.cumulative_gas_used),
+            quantity(shown.gas_used),
+            data(shown.logs_bloom),
+            optional_quantity(shown.status),
+            rlp.encode_int(len(shown.logs)),
+            rlp.encode_int(log_offset if shown.logs else 0),
+        )
     )
 
 
-def logs_bloom(logs: Iterable[JsonObject]) -> bytes:
+def created_contract(sender: str, nonce: str) -> bytes:
+    """The address (20 bytes) at which a transaction without ``to`` creates (yellow paper, 7).
+
+    The reference names it also where the creation failed; nodes differ there, some say null.
+    """
+    return keccak(rlp.wrap((data(sender), quantity(nonce))))[12:]
+
+
+def logs_bloom(logs: Iterable[RpcLog | JsonObject]) -> bytes:
     """The 2048-bit bloom filter over addresses and topics of logs (yellow paper, 4.4.1)."""
-    bits = 0
-    for log in logs:
-        for value in (log["address"], *log["topics"]):
-            hashed = keccak(bytes.fromhex(value[2:]))
-            for at in (0, 2, 4):
-                bits |= 1 << (int.from_bytes(hashed[at : at + 2], "big") & 2047)
+    bits, known = 0, Blooms()
+    with hexadecimal("a log"):
+        for log in logs:
+            bits |= known.of(read(RpcLog, log))
     return bits.to_bytes(BLOOM_SIZE, "big")
+
+
+class Blooms:
+    """The bloom bits of logs; an address or topic that comes again in the same block is hashed once."""
+
+    def __init__(self) -> None:
+        self._bits: dict[str, int] = {}
+
+    def of(self, log: RpcLog) -> int:
+        """The bits of one log, as a number of 2048 bits."""
+        bits = self._value(log.address)
+        for topic in log.topics:
+            bits |= self._value(topic)
+        return bits
+
+    def _value(self, text: str) -> int:
+        bits = self._bits.get(text)
+        if bits is None:
+            hashed = keccak(raw(text))
+            places = (int.from_bytes(hashed[at : at + 2], "big") & 2047 for at in (0, 2, 4))
+            bits = 0
+            for place in places:
+                bits |= 1 << place
+            self._bits[text] = bits
+        return bits

@@ -6,7 +6,7 @@ single byte in a longer form, nothing after the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from cardinal.errors import ApplicationError
@@ -27,17 +27,43 @@ _BYTES: Final = [bytes((value,)) for value in range(256)]
 def encode(item: Item) -> bytes:
     """The RLP of an item."""
     if isinstance(item, bytes):
-        size = len(item)
-        if size == 1 and item[0] < _STRING:
-            return item
-        if size < _SHORT:
-            return _BYTES[_STRING + size] + item
-        return _prefix(size, _STRING) + item
-    body = b"".join([encode(part) for part in item])
-    return (_BYTES[_LIST + len(body)] if len(body) < _SHORT else _prefix(len(body), _LIST)) + body
+        return encode_bytes(item)
+    return wrap([encode(part) for part in item])
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """The RLP of bytes."""
+    size = len(data)
+    if size == 1 and data[0] < _STRING:
+        return data
+    if size < _SHORT:
+        return _BYTES[_STRING + size] + data
+    return _prefix(size, _STRING) + data
+
+
+def encode_int(number: int) -> bytes:
+    """The RLP of a number that is not negative: its big-endian bytes, none for zero."""
+    if 0 <= number < _STRING:
+        return _BYTES[number or _STRING]
+    size = (number.bit_length() + 7) >> 3
+    raw = number.to_bytes(size, "big")
+    return (_BYTES[_STRING + size] if size < _SHORT else _prefix(size, _STRING)) + raw
+
+
+def wrap(encoded: Iterable[bytes]) -> bytes:
+    """The RLP of a list whose items are encoded already.
+
+    Writers that know their fields use it: nothing has to be asked for its type, and what stands in two lists (a log,
+    in its receipt and in the stream) is written once.
+    """
+    body = b"".join(encoded)
+    size = len(body)
+    return (_BYTES[_LIST + size] if size < _SHORT else _prefix(size, _LIST)) + body
 
 
 def _prefix(size: int, base: int) -> bytes:
+    if size < len(_BYTES):  # most lists in a block
+        return _BYTES[base + _SHORT] + _BYTES[size]
     length = size.to_bytes((size.bit_length() + 7) // 8, "big")
     return _BYTES[base + _SHORT - 1 + len(length)] + length
 

@@ -5,12 +5,25 @@ Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final
 
 from cardinal.errors import ApplicationError
 
 from . import rlp
-from .jsonrpc import JsonObject, data, minimal, number, to_minimal
+from .rpc import (
+    JsonObject,
+    RpcAccess,
+    RpcAuthorization,
+    RpcTransaction,
+    data,
+    hexadecimal,
+    optional_data,
+    quantity,
+    read,
+)
 
 LEGACY: Final = 0
 ACCESS_LIST: Final = 1
@@ -18,56 +31,81 @@ FEE_MARKET: Final = 2
 BLOB: Final = 3
 SET_CODE: Final = 4
 
+_PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")
+_CALL: Final = ("gas", "to", "value", "input")
+_LIST: Final = "access_list"
+_SIGNATURE: Final = ("parity", "r", "s")
+FIELDS: Final[Mapping[int, tuple[str, ...]]] = MappingProxyType(
+    {
+        LEGACY: ("nonce", "gas_price", *_CALL, "v", "r", "s"),
+        ACCESS_LIST: ("chain_id", "nonce", "gas_price", *_CALL, _LIST, *_SIGNATURE),
+        FEE_MARKET: ("chain_id", "nonce", *_PRICES, *_CALL, _LIST, *_SIGNATURE),
+        BLOB: (
+            *("chain_id", "nonce", *_PRICES, *_CALL, _LIST, "max_fee_per_blob_gas", "blob_versioned_hashes"),
+            *_SIGNATURE,
+        ),
+        SET_CODE: ("chain_id", "nonce", *_PRICES, *_CALL, _LIST, "authorization_list", *_SIGNATURE),
+    }
+)
+"""The fields of every type in the order of their bytes."""
 
-def transaction_type(transaction: JsonObject) -> int:
-    """The type of a transaction or receipt; 0 where none is named."""
-    return number(transaction, "type") if transaction.get("type") is not None else LEGACY
 
-
-def encode_transaction(transaction: JsonObject) -> bytes:
+def encode_transaction(transaction: RpcTransaction | JsonObject) -> bytes:
     """The bytes whose hash names the transaction. ApplicationError for a type or field that is not known."""
-    kind = transaction_type(transaction)
-    to = data(transaction, "to") if transaction.get("to") else b""
-    call = [minimal(transaction, "gas"), to, minimal(transaction, "value"), data(transaction, "input")]
-    signature = [minimal(transaction, "r"), minimal(transaction, "s")]
-    if kind == LEGACY:
-        prices = [minimal(transaction, "nonce"), minimal(transaction, "gasPrice")]
-        return rlp.encode([*prices, *call, minimal(transaction, "v"), *signature])
-    head = [minimal(transaction, "chainId"), minimal(transaction, "nonce")]
-    if kind == ACCESS_LIST:
-        head.append(minimal(transaction, "gasPrice"))
-    elif kind in (FEE_MARKET, BLOB, SET_CODE):
-        head += [minimal(transaction, "maxPriorityFeePerGas"), minimal(transaction, "maxFeePerGas")]
-    else:
+    shown = read(RpcTransaction, transaction)
+    with hexadecimal("a transaction"):
+        return write_transaction(shown)
+
+
+def write_transaction(shown: RpcTransaction) -> bytes:
+    """Like :func:`encode_transaction`, within :func:`.rpc.hexadecimal`."""
+    kind = int(shown.type, 16) if shown.type else LEGACY
+    if kind not in _WRITERS:
         raise ApplicationError(f"transactions of type {kind} are not known to this release", path="type")
-    parity = minimal(transaction, "yParity" if transaction.get("yParity") is not None else "v")
-    body = [*head, *call, _access_list(transaction), *_extra(transaction, kind), parity, *signature]
-    return bytes((kind,)) + rlp.encode(body)
+    values, writers = _WRITERS[kind]
+    body = rlp.wrap([write(value) for write, value in zip(writers, values(shown), strict=True)])
+    return body if kind == LEGACY else bytes((kind,)) + body
 
 
-def _access_list(transaction: JsonObject) -> list[rlp.Item]:
-    return [
-        [data(entry, "address"), [bytes.fromhex(key[2:]) for key in entry["storageKeys"]]]
-        for entry in transaction.get("accessList") or ()
-    ]
+def _access_list(entries: Sequence[RpcAccess] | None) -> bytes:
+    return rlp.wrap(
+        [
+            rlp.wrap((data(entry.address), rlp.wrap([data(key) for key in entry.storage_keys])))
+            for entry in entries or ()
+        ]
+    )
 
 
-def _extra(transaction: JsonObject, kind: int) -> list[rlp.Item]:
-    """What only one type has, between the access list and the signature."""
-    if kind == BLOB:
-        hashes = [bytes.fromhex(value[2:]) for value in transaction["blobVersionedHashes"]]
-        return [minimal(transaction, "maxFeePerBlobGas"), hashes]
-    if kind == SET_CODE:
-        return [[_authorization(entry) for entry in transaction["authorizationList"]]]
-    return []
+def _hashes(hashes: Sequence[str]) -> bytes:
+    return rlp.wrap([data(value) for value in hashes])
 
 
-def _authorization(entry: JsonObject) -> list[bytes]:
-    return [
-        to_minimal(number(entry, "chainId")),
-        data(entry, "address"),
-        minimal(entry, "nonce"),
-        minimal(entry, "yParity"),
-        minimal(entry, "r"),
-        minimal(entry, "s"),
-    ]
+def _authorizations(entries: Sequence[RpcAuthorization]) -> bytes:
+    return rlp.wrap([_authorization(entry) for entry in entries])
+
+
+def _authorization(entry: RpcAuthorization) -> bytes:
+    who = quantity(entry.chain_id), data(entry.address), quantity(entry.nonce)
+    return rlp.wrap((*who, quantity(entry.parity), quantity(entry.r), quantity(entry.s)))
+
+
+_Writer = Callable[[Any], bytes]
+_SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
+    {
+        "to": optional_data,
+        "input": data,
+        "access_list": _access_list,
+        "blob_versioned_hashes": _hashes,
+        "authorization_list": _authorizations,
+    }
+)
+"""How the fields are written that are no numbers."""
+
+_WRITERS: Final[Mapping[int, tuple[Callable[[RpcTransaction], tuple[Any, ...]], tuple[_Writer, ...]]]] = (
+    MappingProxyType(
+        {
+            kind: (attrgetter(*names), tuple(_SPECIAL.get(name, quantity) for name in names))
+            for kind, names in FIELDS.items()
+        }
+    )
+)

@@ -14,7 +14,9 @@ from .keccak import keccak
 
 EMPTY_ROOT: Final = keccak(b"\x80")
 _HASHED_FROM: Final = 32
-_Entry = tuple[bytes, bytes]
+_NOTHING: Final = rlp.encode(b"")
+_Entry = tuple[str, bytes]
+"""A key as hexadecimal digits, each of them a nibble, and its value."""
 
 
 def ordered_root(values: Sequence[bytes]) -> bytes:
@@ -22,49 +24,46 @@ def ordered_root(values: Sequence[bytes]) -> bytes:
     if not values:
         return EMPTY_ROOT
     entries = sorted((_key(index), value) for index, value in enumerate(values))
-    return keccak(rlp.encode(_node(entries, 0, len(entries), 0)))
+    return keccak(_node(entries, 0, len(entries), 0))
 
 
 @lru_cache(maxsize=4096)
-def _key(index: int) -> bytes:
-    """The nibbles of the RLP of an index."""
-    raw = rlp.encode(index.to_bytes((index.bit_length() + 7) // 8, "big"))
-    return bytes(nibble for byte in raw for nibble in (byte >> 4, byte & 15))
+def _key(index: int) -> str:
+    return rlp.encode_int(index).hex()
 
 
-def _node(entries: list[_Entry], low: int, high: int, depth: int) -> rlp.Item:
-    """The node over ``entries[low:high]``, which agree in their first ``depth`` nibbles."""
+def _node(entries: list[_Entry], low: int, high: int, depth: int) -> bytes:
+    """The RLP of the node over ``entries[low:high]``, which agree in their first ``depth`` nibbles.
+
+    No key begins another (the first byte of an index's RLP tells its length), so a branch never has a value.
+    """
     first, value = entries[low]
     if high - low == 1:
-        return [_compact(first[depth:], leaf=True), value]
+        return rlp.wrap((_compact(first[depth:], leaf=True), rlp.encode_bytes(value)))
     last = entries[high - 1][0]
     shared = depth
-    while shared < min(len(first), len(last)) and first[shared] == last[shared]:
+    while first[shared] == last[shared]:
         shared += 1
     if shared > depth:
-        return [_compact(first[depth:shared], leaf=False), _reference(entries, low, high, shared)]
-    branch: list[rlp.Item] = [b""] * 17
-    if len(first) == depth:
-        branch[16] = value
-        low += 1
+        return rlp.wrap((_compact(first[depth:shared], leaf=False), _reference(entries, low, high, shared)))
+    branch = [_NOTHING] * 17
     while low < high:
         nibble = entries[low][0][depth]
         end = low + 1
         while end < high and entries[end][0][depth] == nibble:
             end += 1
-        branch[nibble] = _reference(entries, low, end, depth + 1)
+        branch[int(nibble, 16)] = _reference(entries, low, end, depth + 1)
         low = end
-    return branch
+    return rlp.wrap(branch)
 
 
-def _reference(entries: list[_Entry], low: int, high: int, depth: int) -> rlp.Item:
+def _reference(entries: list[_Entry], low: int, high: int, depth: int) -> bytes:
+    """What stands for a node in its parent: itself where it is short, else its hash."""
     node = _node(entries, low, high, depth)
-    encoded = rlp.encode(node)
-    return node if len(encoded) < _HASHED_FROM else keccak(encoded)
+    return node if len(node) < _HASHED_FROM else rlp.encode_bytes(keccak(node))
 
 
-def _compact(nibbles: bytes, *, leaf: bool) -> bytes:
-    """Nibbles as bytes, with a flag for the node's kind and for an odd number of them."""
+def _compact(nibbles: str, *, leaf: bool) -> bytes:
+    """The RLP of nibbles as bytes, with a flag for the node's kind and for an odd number of them."""
     flag = 2 if leaf else 0
-    padded = bytes((flag + 1,)) + nibbles if len(nibbles) % 2 else bytes((flag, 0)) + nibbles
-    return bytes(padded[at] << 4 | padded[at + 1] for at in range(0, len(padded), 2))
+    return rlp.encode_bytes(bytes.fromhex(f"{flag + 1}{nibbles}" if len(nibbles) % 2 else f"{flag}0{nibbles}"))

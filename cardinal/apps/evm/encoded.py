@@ -1,0 +1,66 @@
+"""A node's block with every part that is hashed or published already written: checks and payload share the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .header import write_header, write_withdrawal
+from .receipts import write_log
+from .rpc import JsonObject, RpcBlock, RpcHeader, RpcReceipt, hexadecimal, raw, read
+from .transactions import write_transaction
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """See :func:`encode_block`.
+
+    Attributes:
+        number: block number.
+        hash: 32 bytes, as the node said.
+        shown: the block as JSON-RPC shows it, and its receipts in order.
+        header: the header's RLP.
+        transactions: canonical bytes, in order.
+        logs: for every receipt the RLP of its logs.
+        withdrawals: the RLP of each; None where the block has no such list.
+        uncles: the RLP of the uncles' headers.
+
+    """
+
+    number: int
+    hash: bytes
+    shown: RpcBlock
+    receipts: list[RpcReceipt]
+    header: bytes
+    transactions: list[bytes]
+    logs: list[list[bytes]]
+    withdrawals: list[bytes] | None
+    uncles: list[bytes]
+
+
+def encode_block(
+    block: RpcBlock | JsonObject,
+    receipts: Sequence[RpcReceipt | JsonObject],
+    uncles: Sequence[RpcHeader | JsonObject] = (),
+) -> EncodedBlock:
+    """Write down every part of a block with full transactions, its receipts and its uncles' headers.
+
+    Raises:
+        ApplicationError: a field is missing or no value of its kind.
+
+    """
+    shown = read(RpcBlock, block)
+    answered = [read(RpcReceipt, receipt) for receipt in receipts]
+    ommers = [read(RpcHeader, uncle) for uncle in uncles]
+    with hexadecimal("the block"):
+        return EncodedBlock(
+            int(shown.number, 16),
+            raw(shown.hash),
+            shown,
+            answered,
+            write_header(shown),
+            [write_transaction(transaction) for transaction in shown.transactions],
+            [[write_log(log) for log in receipt.logs] for receipt in answered],
+            None if shown.withdrawals is None else [write_withdrawal(one) for one in shown.withdrawals],
+            [write_header(uncle) for uncle in ommers],
+        )
