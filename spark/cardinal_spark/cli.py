@@ -55,6 +55,7 @@ _option = click.option(
 @lake.command()
 @click.option("--from", "source", required=True, metavar="URL", help="The stream: kafka://host:port…")
 @click.option("--to", "target", required=True, metavar="DIR", help="The lake: a folder or an object store's URL.")
+@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
 @click.option("--until-caught-up", "--available-now", is_flag=True, help="End when the lake has what is there now.")
 @click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
@@ -66,6 +67,7 @@ def run(
     *,
     source: str,
     target: str,
+    chain_id: int | None,
     checkpoint: str | None,
     until_caught_up: bool,
     trigger: str,
@@ -78,7 +80,8 @@ def run(
     from cardinal_spark import pipeline  # noqa: PLC0415 - only this command needs Spark
     from cardinal_spark.session import local_session  # noqa: PLC0415 - the same
 
-    job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, _options(options))
+    chosen = _options(options) | ({} if chain_id is None else {"chainId": str(chain_id)})
+    job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, chosen)
     stopping = threading.Event()
     spark = local_session(f"cardinal lake {target}", cores=cores)
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own

@@ -102,7 +102,8 @@ def source_options(job: Job) -> dict[str, str]:
     options = {"url": job.source, "table": "raw"}
     checkpoint = job.checkpoint_path
     if "://" not in checkpoint and not Path(checkpoint, "offsets").is_dir() and _has_rows(job):
-        options |= {"restartFrom": "sink", "sinkPath": job.place.root}
+        storage = {f"{STORAGE_PREFIX}{name}": value for name, value in job.place.storage.items()}
+        options |= {"restartFrom": "sink", "sinkPath": job.place.root, **storage}
     return options
 
 

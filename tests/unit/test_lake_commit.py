@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from cardinal_spark.testing import block_hash, commit_batch, image, image_of, sc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of the lake
@@ -256,6 +256,15 @@ def test_a_store_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file where the folder should be")
     with pytest.raises(LakeError) as caught:
         commit_batch(Place.of(str(tmp_path / "lake")), script("1a"), fresh=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_file_is_one_sentence(place: Place) -> None:
+    commit_batch(place, script("1a"), fresh=True)
+    [file] = Path(place.uri("payload")).glob("*.parquet")
+    file.write_bytes(b"no longer a file of Parquet")
+    with pytest.raises(LakeError, match="could not read payload") as caught:
+        read(place.root, "payload")
     assert "\n" not in str(caught.value)
 
 

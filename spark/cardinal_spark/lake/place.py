@@ -5,7 +5,7 @@ Rules:
 1. Every file is reached through one file-system abstraction: the local one for folders, delta-rs' own object store
    for everything else, so that data files and Delta log use the same credentials and settings.
 2. Settings of the store are options that begin with ``storage.``; they never appear in an error or a ``repr``.
-3. Exceptions of delta-rs leave this room as :class:`~cardinal.errors.LakeError`.
+3. Exceptions of delta-rs and Arrow leave this room as :class:`~cardinal.errors.LakeError`.
 
 It never writes by itself; it opens, and creates empty tables.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -28,15 +29,13 @@ from cardinal.errors import ConfigurationError, LakeError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pyarrow as pa
-
 STORAGE_PREFIX: Final = "storage."
 """Options that begin so are handed to the object store without the prefix."""
 
 
 @contextlib.contextmanager
 def mapped(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn what delta-rs and the file system raise into one LakeError that says what was being done.
+    """Turn what delta-rs, Arrow and the file system raise into one LakeError that says what was being done.
 
     ``but``: exceptions that the caller handles itself.
     """
@@ -44,7 +43,7 @@ def mapped(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         yield
     except but:
         raise
-    except (DeltaError, OSError) as error:
+    except (DeltaError, pa.ArrowException, OSError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise LakeError(f"could not {what}: {lines[0]}") from error
 
