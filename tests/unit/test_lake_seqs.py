@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from cardinal_spark.lake.seqs import SeqRuns
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cardinal_spark.lake.seqs import SeqRuns
 
 
 @given(st.sets(st.integers(0, 60)), st.lists(st.integers(-5, 70)))
