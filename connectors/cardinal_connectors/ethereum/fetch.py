@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 
 from .rpc import NO_METHOD, Call, Outcome, RpcClient, parse
 
-JsonObject: TypeAlias = dict[str, Any]
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
 
@@ -62,9 +62,9 @@ class Fetched:
     """A block as the node gave it. ``size`` is the length of the answers in bytes."""
 
     header: Header
-    block: JsonObject
-    receipts: list[JsonObject]
-    uncles: list[JsonObject]
+    block: RpcBlock
+    receipts: list[RpcReceipt]
+    uncles: list[RpcHeader]
     size: int
 
 
@@ -115,7 +115,7 @@ class BlockFetcher:
     async def _assembled(self, outcome: Outcome, receipts: Outcome | None) -> Fetched | None:
         """A block and what belongs to it, from the answers that are there and those that are still missing."""
         raw = _got(outcome)
-        block = parse(JsonObject, raw, "eth_getBlockBy…")
+        block = parse(RpcBlock, raw, "eth_getBlockBy…")
         if block is None:
             return None
         header = _header(block)
@@ -124,39 +124,39 @@ class BlockFetcher:
         if isinstance(receipts, NodeAnswerError) and receipts.code in NO_METHOD:
             self._whole_receipts, receipts = False, None
         if receipts is None:
-            found = await self._receipts_each(name, block["transactions"])
+            found = await self._receipts_each(name, block.transactions)
         else:
             raw = _got(receipts)
             size += len(bytes(raw))
-            found = parse(list[JsonObject], raw, "eth_getBlockReceipts")
-            if found is not None and any(receipt.get("blockHash") != name for receipt in found):
+            found = parse(list[RpcReceipt], raw, "eth_getBlockReceipts")
+            if found is not None and any(receipt.block_hash != name for receipt in found):
                 found = await self._receipts_of(name)
         if found is None:
             return None
-        uncles = await self._uncles(name, len(block.get("uncles") or ()))
+        uncles = await self._uncles(name, len(block.uncles))
         return None if uncles is None else Fetched(header, block, found, uncles, size)
 
-    async def _receipts_of(self, name: str) -> list[JsonObject] | None:
-        return await self._client.read(list[JsonObject], "eth_getBlockReceipts", name)
+    async def _receipts_of(self, name: str) -> list[RpcReceipt] | None:
+        return await self._client.read(list[RpcReceipt], "eth_getBlockReceipts", name)
 
-    async def _receipts_each(self, name: str, transactions: Sequence[Any]) -> list[JsonObject] | None:
+    async def _receipts_each(self, name: str, transactions: Sequence[RpcTransaction]) -> list[RpcReceipt] | None:
         """One receipt per transaction; None where one is missing or belongs to another block by now."""
-        calls = [Call("eth_getTransactionReceipt", (transaction["hash"],)) for transaction in transactions]
-        receipts: list[JsonObject] = []
+        calls = [Call("eth_getTransactionReceipt", (transaction.hash,)) for transaction in transactions]
+        receipts: list[RpcReceipt] = []
         for outcome in await self._batch(calls):
-            receipt = parse(JsonObject, _got(outcome), "eth_getTransactionReceipt")
-            if receipt is None or receipt.get("blockHash") != name:
+            receipt = parse(RpcReceipt, _got(outcome), "eth_getTransactionReceipt")
+            if receipt is None or receipt.block_hash != name:
                 return None
             receipts.append(receipt)
         return receipts
 
-    async def _uncles(self, name: str, count: int) -> list[JsonObject] | None:
+    async def _uncles(self, name: str, count: int) -> list[RpcHeader] | None:
         """The uncles' headers; None where one is not to be had."""
         if count == 0:
             return []
         calls = [Call("eth_getUncleByBlockHashAndIndex", (name, hex(index))) for index in range(count)]
         uncles = [
-            parse(JsonObject, _got(outcome), "eth_getUncleByBlockHashAndIndex") for outcome in await self._batch(calls)
+            parse(RpcHeader, _got(outcome), "eth_getUncleByBlockHashAndIndex") for outcome in await self._batch(calls)
         ]
         have = [uncle for uncle in uncles if uncle is not None]
         return have if len(have) == count else None
@@ -173,12 +173,16 @@ def _text(block_hash: bytes) -> str:
     return "0x" + block_hash.hex()
 
 
-def _header(block: JsonObject) -> Header:
-    """A block's header; NodeAnswerError where the object is no block with its transactions."""
-    transactions = block.get("transactions")
-    if not isinstance(transactions, list) or not all(isinstance(one, dict) and "hash" in one for one in transactions):
-        raise NodeAnswerError("The node gave an object without transactions where a full block was asked for.")
+def _header(block: RpcBlock) -> Header:
+    """A block's header; NodeAnswerError where its number, hashes or difficulties are none."""
+    texts = {
+        "number": block.number,
+        "hash": block.hash,
+        "parentHash": block.parent_hash,
+        "difficulty": block.difficulty,
+        "totalDifficulty": block.total_difficulty,
+    }
     try:
-        return msgspec.convert(block, Header)
+        return msgspec.convert(texts, Header)
     except msgspec.ValidationError as other:
         raise NodeAnswerError(f"The node gave an object that is no block: {other}.") from other

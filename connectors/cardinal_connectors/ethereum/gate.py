@@ -12,14 +12,18 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cardinal.apps.evm import payload_from_rpc, verify
+from cardinal.apps.evm import verify
+from cardinal.apps.evm.payload import payload_of
 from cardinal.errors import ApplicationError, IntegrityError
 
 from .walk import ChainMovedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cardinal.apps.evm.encoded import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
 
@@ -64,9 +68,9 @@ class Gate:
         wanted, height = fetched.header.id, fetched.header.height
         for attempt in range(1, self._settings.verifications + 1):
             try:
-                self._check(fetched, wanted)
+                written = self._checked(fetched, wanted)
                 total = await self._totals.of(fetched.header)
-                return Admitted(fetched.header, total, self._payload(fetched, total, finality))
+                return Admitted(fetched.header, total, self._payload(written, total, finality))
             except IntegrityError:
                 if attempt == self._settings.verifications:
                     raise
@@ -77,7 +81,7 @@ class Gate:
             fetched = again
         raise AssertionError  # pragma: no cover - the loop above ends by return or raise
 
-    def _check(self, fetched: Fetched, wanted: bytes) -> None:
+    def _checked(self, fetched: Fetched, wanted: bytes) -> EncodedBlock:
         if fetched.header.id != wanted:
             raise IntegrityError(
                 f"The node gave block {fetched.header.hash} where 0x{wanted.hex()} was asked for; ask another node.",
@@ -85,22 +89,20 @@ class Gate:
                 block_hash=wanted,
                 check="hash",
             )
-        verify(fetched.block, fetched.receipts, uncles=fetched.uncles)
+        # Structures are taken as well as mappings, which alone the signature names.
+        block: Any = fetched.block
+        receipts: Sequence[Any] = fetched.receipts
+        uncles: Sequence[Any] = fetched.uncles
+        return verify(block, receipts, uncles=uncles)
 
-    def _payload(self, fetched: Fetched, total: int, finality: Finality | None) -> Payload:
+    def _payload(self, written: EncodedBlock, total: int, finality: Finality | None) -> Payload:
         """The payload; a block that lacks what no root covers fails like one that contradicts itself."""
         try:
-            return payload_from_rpc(
-                {**fetched.block, "totalDifficulty": hex(total)},
-                fetched.receipts,
-                chain_id=self._chain_id,
-                finality=finality,
-                uncles=fetched.uncles,
-            )
+            return payload_of(written, chain_id=self._chain_id, finality=finality, total_difficulty=total)
         except ApplicationError as unfit:
             raise IntegrityError(
-                f"Block {fetched.header.height} ({fetched.header.hash}) cannot be published: {unfit}.",
-                number=fetched.header.height,
-                block_hash=fetched.header.id,
+                f"Block {written.number} (0x{written.hash.hex()}) cannot be published: {unfit}.",
+                number=written.number,
+                block_hash=written.hash,
                 check="form",
             ) from unfit
