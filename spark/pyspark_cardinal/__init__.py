@@ -1,0 +1,38 @@
+"""``format("cardinal")`` for every Spark session of this Python: PySpark finds ``DefaultSource`` by itself.
+
+Nothing but PySpark is imported here. Spark imports every ``pyspark_*`` package of a machine when it looks for a
+format, and one that cannot be imported hides all others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """A stream of blocks in chain order. The options stand in :mod:`cardinal_spark.source.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "cardinal"
+
+    def schema(self) -> StructType:
+        """The columns of the table that the options name."""
+        from cardinal_spark.source.reader import source_schema  # noqa: PLC0415 - see the module's docstring
+
+        return source_schema(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The streaming source."""
+        from cardinal_spark.source.reader import CardinalStreamReader  # noqa: PLC0415 - see the module's docstring
+
+        return CardinalStreamReader(self.options, schema)

@@ -5,12 +5,12 @@ Rules:
 1. Whether a record is used is a function of the record alone: what does not decode, what no tracked entry can count,
    pings and heartbeats are left out before anything is counted.
 2. A Batch and a SubBatchHeader keep their value. Every other value becomes eight bytes that stand for it (see
-   :mod:`cardinal.protocols.streams.digests`) and four with its size.
+   :mod:`cardinal.protocols.streams.digests`) and four with its size; behind these the few values that are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from cardinal.errors import DecodeError
@@ -27,29 +27,47 @@ _OVERHEAD: Final = 24
 """Bytes that a record takes on the broker beside key and value, about."""
 
 
+_KEPT_AT: Final = DIGEST_SIZE + _SIZE_BYTES
+
+
 def size_of(record: Record) -> int:
     """The bytes of a digested record as it lies on its topic, about."""
-    value = len(record.value) if record.key[0] <= SUB_BATCH_HEADER else int.from_bytes(record.value[DIGEST_SIZE:])
+    kept = record.key[0] <= SUB_BATCH_HEADER
+    value = len(record.value) if kept else int.from_bytes(record.value[DIGEST_SIZE:_KEPT_AT])
     return len(record.key) + value + _OVERHEAD
 
 
-class Digester:
-    """Takes the content out of records and leaves out those that cannot count. ``tracked`` as in Reassembler."""
+def kept_value(record: Record) -> bytes:
+    """The value of a digested BatchMsg whose path is one of those kept."""
+    return record.value[_KEPT_AT:]
 
-    def __init__(self, tracked: Sequence[str] | None) -> None:
+
+class Digester:
+    """Takes the content out of records and leaves out those that cannot count.
+
+    Arguments:
+        tracked: as in Reassembler.
+        keep: paths whose values are kept.
+
+    """
+
+    def __init__(self, tracked: Sequence[str] | None, keep: Collection[bytes] = ()) -> None:
         self._tracked = None if tracked is None else Tracked(tracked)
+        self._keep = frozenset(keep)
 
     def __call__(self, records: Iterable[Record]) -> list[Record]:
         """The usable records, in order, without their content."""
         out: list[Record] = []
-        tracked = self._tracked
+        tracked, keep = self._tracked, self._keep
         for record in records:
             topic, partition, offset, key, value, *_ = record
             if len(key) < HASH_END or (kind := key[0]) > BATCH_DELETE_MSG:
                 continue
             if kind >= BATCH_MSG:
-                if tracked is None or tracked.may_belong(key[HASH_END:]):
-                    out.append(Record(topic, partition, offset, key, _short(digest(value), value)))
+                path = key[HASH_END:]
+                if tracked is None or tracked.may_belong(path):
+                    kept = value if path in keep else b""
+                    out.append(Record(topic, partition, offset, key, _short(digest(value), value) + kept))
             elif kind == BATCH:
                 if _is_batch(record):
                     out.append(Record(topic, partition, offset, key, value, record.timestamp_ms))

@@ -32,13 +32,13 @@ from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams import avro
 from cardinal.protocols.streams.events import ChainUpdate, Completed, Event, Quarantined, Stale
 from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.messages import BATCH, BATCH_MSG
 from cardinal.protocols.streams.prefixes import Tracked
 from cardinal.protocols.streams.reassembler import Contents, HeaderOnly, Reassembler
 from cardinal.protocols.streams.types import NO_ID, Partition, Record
 
 from .chain import PlanOrderer
-from .digested import size_of
+from .digested import kept_value, size_of
 from .offsets import SHORT, DoneBlock, PlanOffset, lineage, option_digests
 
 if TYPE_CHECKING:
@@ -55,9 +55,14 @@ _UNBOUNDED: Final = 1 << 62
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What planning depends on. ``follower``: the application's settings, as a consumer has them."""
+    """What planning depends on.
+
+    ``follower``: the application's settings, as a consumer has them; its ``finality_of`` is asked about headers.
+    ``keep``: the paths of BatchMsgs whose values a header carries among its marks.
+    """
 
     follower: FollowerSettings
+    keep: frozenset[bytes] = frozenset()
 
     @cached_property
     def options(self) -> bytes:
@@ -212,13 +217,30 @@ class _Index:
                 continue
             for event in reassembler.receive(sorted(opened.records)):
                 if isinstance(event, Completed):
-                    found.append(_whole(event, opened.records))
+                    found.append(self._whole_of(event, opened.records))
                     del self.opened[block_hash]
                     self.blocks[block_hash] = found[-1]
                     self._whole[block_hash[:SHORT]] = block_hash
                 else:
                     self.events.append(event)
         return sorted(found, key=_height)
+
+    def _whole_of(self, event: Completed, records: Iterable[Record]) -> Whole:
+        header = event.payload
+        if not isinstance(header, HeaderOnly):  # a reassembler of digests gives nothing else
+            raise TypeError(header)
+        ranges = {where: (event.positions[where], end) for where, end in sorted(event.ends.items())}
+        last: dict[Partition, int] = {}
+        marks: dict[bytes, bytes] = {}
+        size = 0
+        for record in sorted(records):
+            _note(last, record)
+            size += size_of(record)
+            path = record.key[HASH_END:]
+            if record.key[0] == BATCH_MSG and path in self._settings.keep:
+                marks.setdefault(path, kept_value(record))  # of several copies the one at the lowest position
+        whole = replace(header, marks={**marks, **header.marks})
+        return Whole(whole, ranges, event.published_ms, size, last)
 
     def open(self, records: tuple[Record, ...]) -> OpenBlock:
         """The open block that these records make."""
@@ -238,19 +260,6 @@ def _note(last: dict[Partition, int], record: Record) -> None:
     where = (record.topic, record.partition)
     if record.offset > last.get(where, -1):
         last[where] = record.offset
-
-
-def _whole(event: Completed, records: Iterable[Record]) -> Whole:
-    header = event.payload
-    if not isinstance(header, HeaderOnly):  # a reassembler of digests gives nothing else
-        raise TypeError(header)
-    ranges = {where: (event.positions[where], end) for where, end in sorted(event.ends.items())}
-    last: dict[Partition, int] = {}
-    size = 0
-    for record in records:
-        _note(last, record)
-        size += size_of(record)
-    return Whole(header, ranges, event.published_ms, size, last)
 
 
 def _height(block: Whole) -> tuple[int, bytes]:

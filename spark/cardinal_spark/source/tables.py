@@ -1,0 +1,183 @@
+"""The rows of each ``table``: whole blocks in, Arrow batches in Spark's exact schema out.
+
+Rules:
+
+1. Every row begins with the columns of ``KEY_ARROW``, whatever the table.
+2. A row of a block that leaves the chain (-1) has the same columns as when it joined.
+3. ``events`` needs no content; its ``_block_time`` is null, because the time of a block is part of its content.
+
+This file never reads a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cardinal.protocols.streams.payload import PathMap, Payload
+from cardinal.protocols.streams.types import path_bytes
+from cardinal_spark.rows import KEY_ARROW, RAW_ARROW, AppSpec, RawRow, payload_content, raw_batch, weight_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+RAW: Final = "raw"
+EVENTS: Final = "events"
+PAYLOAD: Final = "payload"
+
+EVENTS_ARROW: Final = pa.schema(
+    [*KEY_ARROW, ("_lineage", pa.string()), ("parent", pa.binary()), ("weight", pa.binary())]
+)
+PAYLOAD_ARROW: Final = pa.schema([*KEY_ARROW, ("path", pa.string()), ("raw_path", pa.binary()), ("value", pa.binary())])
+
+_BATCH_BYTES: Final = 8 << 20
+_MICROSECONDS: Final = 1_000_000
+_EVM: Final = "evm"
+
+
+class KeyRow(NamedTuple):
+    """What the planner knows of a row: the columns that every table begins with, and the block's header."""
+
+    seq: int
+    change: int
+    update_id: int
+    number: int
+    hash: bytes
+    published_ms: int
+    lineage: str
+    parent: bytes
+    weight: int
+
+    def key(self, block_time: int | None) -> tuple[int, int, int, int, bytes, int | None, int | None]:
+        """The values of ``KEY_ARROW``; times in microseconds."""
+        published = self.published_ms * 1000 if self.published_ms > 0 else None
+        return (self.seq, self.change, self.update_id, self.number, self.hash, block_time, published)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What is read, and how. ``spec`` is the application's specification (:class:`~cardinal_spark.rows.AppSpec`)."""
+
+    table: str
+    spec: str
+    integers: str = "string"
+    senders: bool = True
+
+
+def arrow_schema(table: str, integers: str) -> pa.Schema:
+    """The columns of a table, all nullable. ConfigurationError where the application has no such table."""
+    if table == RAW:
+        return RAW_ARROW
+    if table == EVENTS:
+        return EVENTS_ARROW
+    if table == PAYLOAD:
+        return PAYLOAD_ARROW
+    from cardinal.apps.evm import schemas  # noqa: PLC0415 - the extra of one application
+
+    return pa.schema([*KEY_ARROW, *(pa.field(field.name, field.type) for field in schemas.schema(table, integers))])
+
+
+def event_batch(rows: Sequence[KeyRow]) -> pa.RecordBatch:
+    """The rows of ``events``."""
+    values = [(*row.key(None), row.lineage, row.parent, weight_bytes(row.weight)) for row in rows]
+    return _batch(values, EVENTS_ARROW)
+
+
+def block_batches(blocks: Iterable[tuple[KeyRow, Payload]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
+    """The rows of some blocks, in batches of some megabytes. ApplicationError where a block does not decode."""
+    rows: list[tuple[KeyRow, Payload]] = []
+    size = 0
+    for row, payload in blocks:
+        rows.append((row, payload))
+        size += sum(map(len, _raw(payload).values()))
+        if size >= _BATCH_BYTES:
+            yield from _made(rows, settings)
+            rows, size = [], 0
+    if rows:
+        yield from _made(rows, settings)
+
+
+def _made(blocks: list[tuple[KeyRow, Payload]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
+    spec = AppSpec.parse(settings.spec)
+    times = [block_time(spec, payload) for _, payload in blocks]
+    if settings.table == RAW:
+        yield raw_batch(
+            RawRow(
+                *row.key(time),
+                row.lineage,
+                settings.spec,
+                row.parent,
+                weight_bytes(row.weight),
+                payload_content(payload),
+            )
+            for (row, payload), time in zip(blocks, times, strict=True)
+        )
+        return
+    keys = _batch([row.key(time) for (row, _), time in zip(blocks, times, strict=True)], KEY_ARROW)
+    payloads = [payload for _, payload in blocks]
+    table = _payload(payloads, keys) if settings.table == PAYLOAD else _typed(payloads, keys, settings)
+    yield from table.combine_chunks().to_batches()
+
+
+def _batch(values: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[tuple[Any, ...]] = list(zip(*values, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _payload(payloads: Iterable[Payload], keys: pa.RecordBatch) -> pa.Table:
+    from cardinal_spark.lake.decode import path_columns  # noqa: PLC0415 - imports the lake's dependencies
+
+    paths: list[bytes] = []
+    values: list[bytes | None] = []
+    block: list[int] = []
+    for index, payload in enumerate(payloads):
+        raw = _raw(payload)
+        deletes = sorted(map(path_bytes, payload.deletes))
+        paths += [*deletes, *sorted(raw)]
+        values += [*[None] * len(deletes), *(raw[path] for path in sorted(raw))]
+        block += [index] * (len(deletes) + len(raw))
+    columns = pa.Table.from_batches([keys]).take(pa.array(block, pa.int64())).columns
+    return pa.table([*columns, *path_columns(paths), pa.array(values, pa.binary())], schema=PAYLOAD_ARROW)
+
+
+def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSettings) -> pa.Table:
+    from cardinal.apps.evm import frames  # noqa: PLC0415 - the extra of one application
+
+    # A block that leaves and comes back within these rows stands here twice; rows find theirs by hash.
+    places: dict[bytes, list[int]] = {}
+    for index, payload in enumerate(payloads):
+        places.setdefault(payload.hash, []).append(index)
+    once = [payloads[indexes[0]] for indexes in places.values()]
+    found = frames(once, integers=settings.integers, tables=[settings.table], senders=settings.senders)[settings.table]
+    hashes = pa.array([f"0x{payload.hash.hex()}" for payload in once], pa.string())
+    block = pc.index_in(found.column("block_hash"), value_set=hashes).to_pylist()
+    order = [(index, row) for row, at in enumerate(block) for index in places[once[at].hash]]
+    order.sort()
+    key_rows = pa.Table.from_batches([keys]).take(pa.array([index for index, _ in order], pa.int64()))
+    rows = found.take(pa.array([row for _, row in order], pa.int64()))
+    schema = arrow_schema(settings.table, settings.integers)
+    return pa.table([*key_rows.columns, *rows.columns], names=schema.names).cast(schema)
+
+
+def block_time(app: AppSpec, payload: Payload) -> int | None:
+    """When a block says that it was made, microseconds since 1970; None where the application does not say."""
+    if app.name != _EVM:
+        return None
+    path = f"c/{app.options.get('chain_id', 1):x}/b/{payload.hash.hex()}/h"
+    value = payload.updates.get(path)
+    if value is None:
+        return None
+    from cardinal.apps.evm import decode  # noqa: PLC0415 - the extra of one application
+
+    only = PathMap({path_bytes(path): value})
+    header = decode(Payload(payload.number, payload.hash, payload.parent, payload.weight, only)).header
+    return None if header is None else header.timestamp * _MICROSECONDS
+
+
+def _raw(payload: Payload) -> dict[bytes, bytes]:
+    updates = payload.updates
+    return updates.raw if isinstance(updates, PathMap) else {path_bytes(path): value for path, value in updates.items()}
