@@ -9,7 +9,7 @@ import pytest
 from ethereum_blocks import build, grow, header_rlp, replay
 from feeding import QUICK, assert_lawful, asynchronous, everything, given, hashes, next_after_looks, opened, refs, take
 
-from cardinal.errors import ReorgTooDeepError, WrongChainError
+from cardinal.errors import NodeAnswerError, ReorgTooDeepError, WrongChainError
 from cardinal.testing.node import JsonRpcNode
 from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum import open_feed
@@ -292,6 +292,16 @@ async def test_total_difficulty_is_added_up_where_the_node_serves_none() -> None
     assert [payload.weight for payload in whole] == expected
     assert [payload.weight for payload in resumed] == expected[6:]
     assert [payload.weight for payload in from_the_middle] == expected[8:]
+
+
+@asynchronous
+async def test_chain_that_is_too_long_to_add_up_its_difficulty_is_one_sentence() -> None:
+    chain = grow(None, 12, serve_total=False)
+    short = FeedSettings(rpc=QUICK.rpc, poll=QUICK.poll, sum_blocks=7)
+    async with opened(replay(chain), settings=short) as (_, feed):
+        assert given(await everything(feed.follow(start=7, until=8))) == hashes(chain[7:9])
+        with pytest.raises(NodeAnswerError, match="too far from the first to add it up"):
+            await everything(feed.follow(start=8, until=9))
 
 
 @asynchronous
