@@ -43,12 +43,12 @@ class _Router:
         """The topic and counted prefix of a path, None where it travels in the Batch."""
         if self._any is None or self._any.match(path) is None:
             return None
-        found = [(topic, match) for expression, topic in self._expressions if (match := expression.match(path))]
+        matches = [(topic, match) for expression, topic in self._expressions if (match := expression.match(path))]
+        found = [(topic, match.group()) for topic, match in matches if match.group()]  # no text, no prefix
         if len(found) > 1:
             names = ", ".join(sorted(topic for topic, _ in found))
             raise SplitError(f"{path!r} matches {len(found)} expressions of the topic schema ({names})", path=path)
-        topic, match = found[0]
-        return topic, match.group()
+        return found[0] if found else None
 
 
 @lru_cache(maxsize=64)
