@@ -64,13 +64,13 @@ def test_a_payload_becomes_the_references_messages(case: dict[str, Any]) -> None
             continue
         if call.get("error"):
             with pytest.raises(CardinalError):
-                split(payload(call), case["schema"], case["default_topic"])
+                split(payload(call), case["schema"] or {}, case["default_topic"])
             continue
         if ours.get("refused"):
             with pytest.raises(CardinalError):
-                split(payload(call), case["schema"], case["default_topic"])
+                split(payload(call), case["schema"] or {}, case["default_topic"])
             return
-        routed = split(payload(call), case["schema"], case["default_topic"])
+        routed = split(payload(call), case["schema"] or {}, case["default_topic"])
         assert isinstance(decode(routed[-1].key, routed[-1].value), Batch)
         assert routed[-1].topic == case["default_topic"]
         made: dict[str, dict[bytes, object]] = {}
@@ -94,7 +94,9 @@ def test_a_sub_batch_becomes_the_references_messages(case: dict[str, Any]) -> No
         elif not call.get("error"):
             block_hash, path = announced[call["id"]]
             content = SubBatch(text(path), updates(call), frozenset(map(text, call["deletes"] or ())))
-            routed = split_sub_batch(raw(block_hash), raw(call["id"]), content, case["schema"], case["default_topic"])
+            routed = split_sub_batch(
+                raw(block_hash), raw(call["id"]), content, case["schema"] or {}, case["default_topic"]
+            )
             made = [(topic, key, said(key, value)) for topic, key, value in routed]
             want = [
                 (topic, key, message) for topic, messages in theirs(call).items() for key, message in messages.items()
@@ -106,4 +108,4 @@ def test_a_sub_batch_becomes_the_references_messages(case: dict[str, Any]) -> No
 def test_a_schema_that_cannot_work_is_refused(case: dict[str, Any]) -> None:
     block = Payload(1, bytes(32), bytes(32), 1, {"a/b/c": b"1"})
     with pytest.raises(CardinalError):
-        split(block, case["schema"], case["default_topic"])
+        split(block, case["schema"] or {}, case["default_topic"])
