@@ -1,0 +1,78 @@
+"""`cardinal demo` from beginning to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+DEADLINE = 280
+
+
+def demo(folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cardinal", "demo", "--dir", str(folder / "demo"), *arguments]
+
+
+def left_running(folder: Path) -> list[str]:
+    """Command lines of processes that name the demo's folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(folder) in line:
+                found.append(line)
+    return found
+
+
+@pytest.mark.broker
+def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path) -> None:
+    arguments = demo(tmp_path, "--no-spark", "--blocks", "24", "--rate", "30")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the consumer's chain equals the node's chain" in done.stdout
+    assert not left_running(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Path) -> None:
+    done = subprocess.run(demo(tmp_path), capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "consumer and lake equal the node's chain" in done.stdout
+    depths = [tuple(map(int, pair)) for pair in re.findall(r"(\d+)→(\d+)", done.stdout)]
+    assert len(depths) >= 3
+    assert any(removed >= 3 for removed, _ in depths)
+    assert any(added < removed for removed, added in depths)
+    crossing = re.search(r"(\d+) across a boundary of Spark batches", done.stdout)
+    assert crossing
+    assert int(crossing[1]) >= 1
+    assert not left_running(tmp_path)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_demo_nothing_stays_behind(tmp_path: Path, ending: signal.Signals) -> None:
+    process = subprocess.Popen(
+        demo(tmp_path, "--no-spark", "--rate", "2"), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if " + " in line:
+            break
+    process.send_signal(ending)
+    process.stdout.read()
+    assert process.wait(60) != 0
+    process.stdout.close()
+    deadline = time.monotonic() + 30
+    while left_running(tmp_path):
+        assert time.monotonic() < deadline, left_running(tmp_path)
+        time.sleep(0.05)
