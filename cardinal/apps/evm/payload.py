@@ -46,7 +46,7 @@ def payload_from_rpc(
             before it neither.
         state: path to value of accounts and storage, sent as a sub batch; None announces no such sub batch.
         uncles: the headers of the block's uncles, in order.
-        total_difficulty: for a block of proof of work whose node does not serve ``totalDifficulty``.
+        total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve.
 
     Raises:
         ApplicationError: a field or part is missing or no value of its kind; ``path`` names it.
@@ -131,14 +131,15 @@ def _total_difficulty(block: EncodedBlock, chain_id: int, given: int | None) -> 
     A block without difficulty comes after the merge; the genesis block's difficulty is its own total.
     """
     difficulty = int(block.shown.difficulty, 16)
-    served = given if given is not None else int(block.shown.total_difficulty or "0x0", 16)
+    served = int(block.shown.total_difficulty or "0x0", 16)
     if not difficulty:
         final = chain_of(chain_id).final_total_difficulty
-        return (served or MERGED_AT_GENESIS if final is None else final), True
-    if not served and block.number:
+        totals = (given, final, served or MERGED_AT_GENESIS)
+        return next(total for total in totals if total is not None), True
+    if given is None and not served and block.number:
         raise ApplicationError(
             "the node does not serve totalDifficulty for a block of proof of work; "
             "give it in the block, or use a node that does",
             path="totalDifficulty",
         )
-    return served or difficulty, False
+    return (served or difficulty) if given is None else given, False

@@ -1,0 +1,315 @@
+"""The rules by which a node's block becomes entries: an entry more or less divides redundant producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+
+from cardinal.apps import get
+from cardinal.apps.evm import payload_from_rpc, rlp, verify
+from cardinal.apps.evm.header import encode_header, encode_withdrawal
+from cardinal.apps.evm.integrity import CHECKS
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.payload import payload_of
+from cardinal.apps.evm.receipts import encode_receipt, logs_bloom
+from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.apps.evm.trie import ordered_root
+from cardinal.errors import ApplicationError, IntegrityError
+from cardinal.protocols.streams import split
+from cardinal.protocols.streams.types import Finality
+
+Shown: TypeAlias = tuple[dict[str, Any], list[dict[str, Any]]]
+
+ADDRESS = "0x" + "11" * 20
+SENDER = "0x6ac7ea33f8831ea9dcc53393aaa88b25a785dbf0"
+MAINNET_TOTAL = 58_750_003_716_598_352_816_469
+NO_UNCLES = "0x1dcc4de8dec75d7aab85b567b6ccd41ad312451b948a7413f0a142fd40d49347"
+WITHDRAWAL = {"index": "0x1", "validatorIndex": "0x2", "address": ADDRESS, "amount": "0x3b9aca00"}
+
+
+def text(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def transaction(**changes: object) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "type": "0x0",
+        "nonce": "0x0",
+        "gasPrice": "0x1",
+        "gas": "0x5208",
+        "to": ADDRESS,
+        "value": "0x0",
+    }
+    shown |= {"input": "0x", "v": "0x1b", "r": "0x1", "s": "0x2", "from": SENDER, **changes}
+    return shown | {"hash": text(keccak(encode_transaction(shown)))}
+
+
+def block_of(*transactions: dict[str, Any], logs: tuple[int, ...] = (), **changes: object) -> Shown:
+    """A block that verifies, and its receipts; ``logs`` says how many each transaction has."""
+    receipts: list[dict[str, Any]] = []
+    total_logs = 0
+    for index, one in enumerate(transactions):
+        emitted = [
+            {"address": ADDRESS, "topics": ["0x" + "22" * 32], "data": "0x", "logIndex": hex(total_logs + at)}
+            for at in range(logs[index] if index < len(logs) else 0)
+        ]
+        total_logs += len(emitted)
+        receipts.append(
+            {"transactionHash": one["hash"], "type": one["type"], "status": "0x1", "contractAddress": None}
+            | {"gasUsed": "0x5208", "cumulativeGasUsed": hex(0x5208 * (index + 1)), "logs": emitted}
+            | {"logsBloom": text(logs_bloom(emitted))}
+        )
+    every = [log for receipt in receipts for log in receipt["logs"]]
+    block: dict[str, Any] = {
+        "parentHash": "0x" + "44" * 32,
+        "sha3Uncles": NO_UNCLES,
+        "miner": ADDRESS,
+        "stateRoot": "0x" + "55" * 32,
+        "transactionsRoot": text(ordered_root([encode_transaction(one) for one in transactions])),
+        "receiptsRoot": text(ordered_root([encode_receipt(one) for one in receipts])),
+        "logsBloom": text(logs_bloom(every)),
+        "difficulty": "0x0",
+        "number": "0x64",
+        "gasLimit": "0x1c9c380",
+        "gasUsed": hex(0x5208 * len(transactions)),
+        "timestamp": "0x5f5e14b0",
+        "extraData": "0x",
+        "mixHash": "0x" + "66" * 32,
+        "nonce": "0x0000000000000000",
+        "baseFeePerGas": "0x7",
+        "uncles": [],
+        **changes,
+    }
+    if block.get("withdrawals") is not None:
+        block["withdrawalsRoot"] = text(ordered_root([encode_withdrawal(one) for one in block["withdrawals"]]))
+    block["hash"] = text(keccak(encode_header(block)))
+    for receipt in receipts:
+        receipt["blockHash"] = block["hash"]
+    return {**block, "transactions": list(transactions)}, receipts
+
+
+def entries(
+    block: dict[str, Any],
+    receipts: list[dict[str, Any]],
+    finality: Finality | None = None,
+    uncles: Sequence[dict[str, Any]] = (),
+) -> dict[str, bytes]:
+    """The updates by what follows the block's prefix, or by the whole path."""
+    payload = payload_from_rpc(block, receipts, chain_id=1, finality=finality, uncles=uncles)
+    own = f"c/1/b/{block['hash'][2:]}/"
+    return {path.removeprefix(own): value for path, value in payload.updates.items()}
+
+
+# --- finality, totals, weight ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("finality", "safe", "finalized"),
+    [
+        (None, b"", b""),
+        (Finality(), b"", b""),
+        (Finality(68, None), b"\x44", b""),
+        (Finality(5068, 5036), b"\x13\xcc", b"\x13\xac"),
+        (Finality(0, 0), b"", b""),
+    ],
+)
+def test_after_the_merge_every_block_has_both_marks(finality: Finality | None, safe: bytes, finalized: bytes) -> None:
+    found = entries(*block_of(), finality=finality)
+    assert (found["c/1/n/safe"], found["c/1/n/finalized"]) == (safe, finalized)
+
+
+def test_before_the_merge_no_block_has_marks() -> None:
+    block, receipts = block_of(difficulty="0x10")
+    found = entries(block | {"totalDifficulty": "0x64"}, receipts, finality=Finality(1, 1))
+    assert not [path for path in found if path.startswith(("c/1/n/s", "c/1/n/f"))]
+
+
+@pytest.mark.parametrize(
+    ("chain_id", "served", "given", "total"),
+    [
+        (1, None, None, MAINNET_TOTAL),
+        (1, "0x1", None, MAINNET_TOTAL),  # a chain's known total comes before a node's
+        (1, None, 5, 5),
+        (11155111, None, None, 17_000_018_015_853_232),
+        (17000, None, None, 1),
+        (31337, None, None, 1),
+        (31337, "0x0", None, 1),
+        (100, "0x64", None, 100),
+        (100, "0x64", 0, 0),
+    ],
+)
+def test_after_the_merge_the_weight_is_the_final_total_and_the_number(
+    chain_id: int, served: str | None, given: int | None, total: int
+) -> None:
+    block, receipts = block_of()
+    payload = payload_from_rpc(block | {"totalDifficulty": served}, receipts, chain_id=chain_id, total_difficulty=given)
+    assert payload.weight == total + 100
+    assert int.from_bytes(payload.updates[f"c/{chain_id:x}/b/{block['hash'][2:]}/d"], "big") == total
+
+
+def test_before_the_merge_the_weight_is_the_total_difficulty() -> None:
+    block, receipts = block_of(difficulty="0x10")
+    assert payload_from_rpc(block | {"totalDifficulty": "0x64"}, receipts, chain_id=1).weight == 100
+    assert payload_from_rpc(block, receipts, chain_id=1, total_difficulty=7).weight == 7
+
+
+def test_a_total_that_nobody_knows_is_asked_for() -> None:
+    block, receipts = block_of(difficulty="0x10")
+    with pytest.raises(ApplicationError, match="totalDifficulty") as caught:
+        payload_from_rpc(block, receipts, chain_id=1)
+    assert caught.value.path == "totalDifficulty"
+
+
+# --- genesis and state ---------------------------------------------------------------------------------------------
+
+STATE = {"c/1/a/" + "aa" * 32 + "/s/" + "bb" * 32: b"\x01", "c/1/a/" + "cc" * 32 + "/s/" + "dd" * 32: b""}
+
+
+@pytest.mark.parametrize("difficulty", ["0x0", "0x400000000"])
+def test_the_genesis_block_is_published_with_its_state_in_ordinary_messages(difficulty: str) -> None:
+    block, receipts = block_of(number="0x0", difficulty=difficulty)
+    payload = payload_from_rpc(block, receipts, chain_id=1, state=STATE)
+    assert payload.sub_batches == {}
+    assert payload.updates.items() >= STATE.items()
+    app = get("evm")
+    assert split(payload, app.topics, app.default_topic)[-1].topic == "cardinal-1"
+
+
+def test_the_genesis_blocks_difficulty_is_its_total() -> None:
+    block, receipts = block_of(number="0x0", difficulty="0x400000000")
+    assert payload_from_rpc(block, receipts, chain_id=1).weight == 0x400000000
+
+
+def test_state_is_a_sub_batch_named_by_the_number() -> None:
+    block, receipts = block_of()
+    payload = payload_from_rpc(block, receipts, chain_id=1, state=STATE)
+    ((name, sub_batch),) = payload.sub_batches.items()
+    assert name == (100).to_bytes(32, "big")
+    assert sub_batch is not None
+    assert (sub_batch.path, dict(sub_batch.updates)) == ("c/1/s", STATE)
+    assert payload_from_rpc(block, receipts, chain_id=1).sub_batches == {}
+    (empty,) = payload_from_rpc(block, receipts, chain_id=1, state={}).sub_batches.values()
+    assert empty is not None
+    assert dict(empty.updates) == {}
+
+
+# --- parts -------------------------------------------------------------------------------------------------------
+
+
+def test_withdrawals_have_an_entry_only_where_there_are_some() -> None:
+    assert "w" not in entries(*block_of())
+    assert "w" not in entries(*block_of(withdrawals=[]))
+    found = entries(*block_of(withdrawals=[WITHDRAWAL, WITHDRAWAL]))
+    one = [b"\x01", b"\x02", bytes.fromhex("11" * 20), bytes.fromhex("3b9aca00")]
+    assert rlp.decode(found["w"]) == [one, one]
+
+
+def test_uncles_are_headers_by_index() -> None:
+    uncles = [block_of(number="0x63", extraData=extra)[0] for extra in ("0x01", "0x02")]
+    block, receipts = block_of(
+        uncles=[uncle["hash"] for uncle in uncles],
+        sha3Uncles=text(keccak(rlp.wrap([encode_header(uncle) for uncle in uncles]))),
+    )
+    verify(block, receipts, uncles=uncles)
+    found = entries(block, receipts, uncles=uncles)
+    assert [keccak(found[f"u/{index}"]) for index in range(2)] == [bytes.fromhex(u["hash"][2:]) for u in uncles]
+    with pytest.raises(IntegrityError) as caught:
+        verify(block, receipts, uncles=uncles[::-1])
+    assert caught.value.check == "uncles hash"
+
+
+def test_log_and_transaction_indexes_are_hexadecimal_and_logs_count_through_the_block() -> None:
+    transactions = [transaction(nonce=hex(index)) for index in range(18)]
+    block, receipts = block_of(*transactions, logs=(1,) * 17)
+    found = entries(block, receipts)
+    assert {f"l/{index:x}/{index:x}" for index in range(17)} == {path for path in found if path.startswith("l/")}
+    assert {path for path in found if path.startswith("t/")} == {f"t/{index:x}" for index in range(18)}
+    counts = [rlp.decode_list(found[f"r/{index:x}"])[5:] for index in range(18)]
+    # The first log's index, and zero where a receipt has none: that is what the reference says too.
+    assert counts == [[b"\x01", b"" if not index else bytes((index,))] for index in range(17)] + [[b"", b""]]
+
+
+@pytest.mark.parametrize(
+    ("to", "named", "expected"),
+    [
+        (None, None, "cd234a471b72ba2f1ccf0a70fcaba648a5eecd8d"),
+        (None, "0x" + "77" * 20, "77" * 20),
+        (ADDRESS, None, "00" * 20),
+    ],
+)
+def test_a_creation_names_its_contract_whatever_the_node_says(to: str | None, named: str | None, expected: str) -> None:
+    block, receipts = block_of(transaction(to=to))
+    receipts[0]["contractAddress"] = named
+    assert rlp.decode_list(entries(block, receipts)["r/0"])[0] == bytes.fromhex(expected)
+
+
+@pytest.mark.parametrize("part", ["receipts", "uncles"])
+def test_a_block_whose_parts_are_missing_is_not_written_short(part: str) -> None:
+    block, receipts = block_of(transaction())
+    if part == "receipts":
+        receipts = []
+    else:
+        block["uncles"] = ["0x" + "99" * 32]
+    with pytest.raises(ApplicationError, match=f"0 {part}") as caught:
+        payload_from_rpc(block, receipts, chain_id=1)
+    assert caught.value.path == part
+
+
+def test_transactions_of_an_unknown_type_are_refused_by_number() -> None:
+    block, receipts = block_of(transaction())
+    block["transactions"][0]["type"] = "0x7e"
+    with pytest.raises(ApplicationError, match="type 126"):
+        payload_from_rpc(block, receipts, chain_id=1)
+
+
+def test_a_block_with_hashes_instead_of_transactions_is_refused() -> None:
+    block, receipts = block_of(transaction())
+    block["transactions"] = [block["transactions"][0]["hash"]]
+    with pytest.raises(ApplicationError, match="transactions"):
+        payload_from_rpc(block, receipts, chain_id=1)
+
+
+# --- checks ------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_checks_wrote_makes_the_same_payload() -> None:
+    block, receipts = block_of(transaction(), transaction(nonce="0x1"), logs=(2, 1), withdrawals=[WITHDRAWAL])
+    checked = verify(block, receipts)
+    assert payload_of(checked, chain_id=1) == payload_from_rpc(block, receipts, chain_id=1)
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("bloom", lambda _, receipts: receipts[0].update(logsBloom="0x" + "00" * 256)),
+        ("receipts", lambda _, receipts: receipts[0].update(blockHash="0x" + "99" * 32)),
+        ("receipts", lambda _, receipts: receipts.reverse()),
+        ("withdrawals root", lambda block, _: block["withdrawals"].pop()),
+        ("withdrawals root", lambda block, _: block.update(withdrawals=None)),
+        ("log indexes", lambda _, receipts: receipts[0]["logs"].reverse()),
+        ("gas", lambda _, receipts: receipts[1].update(gasUsed="0x5209")),
+        ("form", lambda _, receipts: receipts[0]["logs"][0].pop("logIndex")),
+        ("form", lambda block, _: block.update(number="seven")),
+    ],
+)
+def test_each_lie_fails_the_check_that_is_made_for_it(check: str, change: Callable[..., object]) -> None:
+    block, receipts = block_of(transaction(), transaction(nonce="0x1"), logs=(2, 1), withdrawals=[WITHDRAWAL])
+    verify(block, receipts)
+    change(block, receipts)
+    # A receipt's bloom is under the receipts root too: asked alone, the bloom's own check has to find it.
+    checks = (check,) if check in ("bloom", "log indexes") else tuple(CHECKS)
+    with pytest.raises(IntegrityError) as caught:
+        verify(block, receipts, checks=checks)
+    assert caught.value.check == check
+
+
+def test_a_chain_leaves_out_what_it_does_not_satisfy() -> None:
+    block, receipts = block_of(transaction())
+    block["receiptsRoot"] = "0x" + "00" * 32
+    block["hash"] = text(keccak(encode_header(block)))
+    receipts[0]["blockHash"] = block["hash"]
+    with pytest.raises(IntegrityError, match="receipts root"):
+        verify(block, receipts)
+    verify(block, receipts, checks=("hash", "transactions root", "receipts", "bloom"))
