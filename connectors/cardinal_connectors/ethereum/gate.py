@@ -98,7 +98,9 @@ class Gate:
     def _payload(self, written: EncodedBlock, total: int, finality: Finality | None) -> Payload:
         """The payload; a block that lacks what no root covers fails like one that contradicts itself."""
         try:
-            return payload_of(written, chain_id=self._chain_id, finality=finality, total_difficulty=total)
+            # After the merge the application decides, so that producers on different nodes agree (:mod:`.totals`).
+            worked = total if int(written.shown.difficulty, 16) else None
+            return payload_of(written, chain_id=self._chain_id, finality=finality, total_difficulty=worked)
         except ApplicationError as unfit:
             raise IntegrityError(
                 f"Block {written.number} (0x{written.hash.hex()}) cannot be published: {unfit}.",
