@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.evm import payload_from_rpc, rlp, verify
+from cardinal.apps.evm import frames, payload_from_rpc, rlp, verify
 from cardinal.apps.evm.header import encode_header, encode_withdrawal
 from cardinal.apps.evm.integrity import CHECKS
 from cardinal.apps.evm.keccak import keccak
@@ -204,6 +204,19 @@ def test_withdrawals_have_an_entry_only_where_there_are_some() -> None:
     found = entries(*block_of(withdrawals=[WITHDRAWAL, WITHDRAWAL]))
     one = [b"\x01", b"\x02", bytes.fromhex("11" * 20), bytes.fromhex("3b9aca00")]
     assert rlp.decode(found["w"]) == [one, one]
+
+
+@pytest.mark.parametrize("withdrawals", [None, [], [WITHDRAWAL]])
+def test_the_size_of_a_block_counts_its_withdrawals_from_their_fork_on(
+    withdrawals: list[dict[str, str]] | None,
+) -> None:
+    sent = transaction()
+    block, receipts = block_of(sent, withdrawals=withdrawals)
+    parts = [encode_header(block), rlp.wrap([encode_transaction(sent)]), rlp.wrap([])]
+    if withdrawals is not None:
+        parts.append(rlp.wrap([encode_withdrawal(one) for one in withdrawals]))
+    rows = frames([payload_from_rpc(block, receipts, chain_id=1)], tables=["blocks"], senders=False)["blocks"]
+    assert rows["size"].to_pylist() == [len(rlp.wrap(parts))]
 
 
 def test_uncles_are_headers_by_index() -> None:

@@ -257,15 +257,17 @@ def _size(block: Block) -> int | None:
     )
     uncles = sum(len(uncle.encode()) for uncle in block.uncles)
     parts = len(header.encode()) + _wrapped(transactions) + _wrapped(uncles)
-    if block.withdrawals is not None:
-        parts += len(rlp.encode([entry.items() for entry in block.withdrawals]))
+    if header.withdrawals_root is not None:
+        parts += len(rlp.encode([entry.items() for entry in block.withdrawals or ()]))
     return _wrapped(parts)
 
 
 def _has_rest(block: Block, header: Header) -> bool:
     """Whether the uncles and withdrawals that the header promises are there."""
     uncles = bool(block.uncles) or header.sha3_uncles == _NO_UNCLES
-    return uncles and (block.withdrawals is not None) == (header.withdrawals_root is not None)
+    # A block without withdrawals has no entry for them, before and after the fork that brought them.
+    none = header.withdrawals_root in (None, EMPTY_ROOT)
+    return uncles and (block.withdrawals is None) == none
 
 
 def _wrapped(size: int) -> int:
