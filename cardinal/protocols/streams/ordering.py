@@ -106,6 +106,7 @@ class Orderer:
         self._head: Node[Header] | None = None
         self._arrivals = 0
         self._held = False
+        self._chosen = False
         self._waiting = 0
         self._below_start: set[bytes] = set()
         self._refused: dict[bytes, None] = {}
@@ -422,11 +423,20 @@ class Orderer:
         if tip is None or head is None or tip is head:
             return []
         old, new = self._paths(head, tip)
-        if not self._finality_allows(tip, old):
+        if self._leaves_below_start(tip, old) or not self._finality_allows(tip, old):
             return []
         removed = tuple(self._content(node) for node in old)
         added = tuple(self._content(node) for node in reversed(new))
         return [self._deliver(tip, removed, added)]
+
+    def _leaves_below_start(self, tip: Node[Header], old: Sequence[Node[Header]]) -> bool:
+        """Whether a switch would remove blocks that were never delivered: the start's ancestors, read after it."""
+        if self.start is None or not self._chosen or not old or old[-1].number >= self.start.number:
+            return False
+        if old[-1].hash not in self._below_start:
+            self._below_start.add(old[-1].hash)
+            self._events.append(ForkBelowStart(BlockRef(tip.number, tip.hash), self.start))
+        return True
 
     def _paths(self, head: Node[Header], tip: Node[Header]) -> tuple[list[Node[Header]], list[Node[Header]]]:
         """The blocks from the head and from the tip down to, and without, their common ancestor."""
@@ -503,7 +513,7 @@ class Orderer:
             return []
         tip = min(self._tree, key=self._rank)
         *_, lowest = self._tree.ancestors(tip)
-        self.start = BlockRef(lowest.number, lowest.hash)
+        self.start, self._chosen = BlockRef(lowest.number, lowest.hash), True
         # The start's parent is the fork point below which nothing is known; it stands in for the head until the
         # first update, and is never delivered.
         root = self._reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)

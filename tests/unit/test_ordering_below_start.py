@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from cardinal.protocols.streams import Orderer, Payload
+from cardinal.protocols.streams.events import ForkBelowStart
+from cardinal.protocols.streams.types import BlockRef
+
+
+def name_hash(name: str) -> bytes:
+    return name.encode().ljust(32, b".")
+
+
+def block(name: str, parent: str, weight: int) -> Payload:
+    return Payload(int(name[:-1]), name_hash(name), name_hash(parent), weight)
+
+
+def test_a_fork_below_the_start_removes_nothing_that_was_not_delivered() -> None:
+    """The start's ancestors come after it, and then a heavier chain that leaves below it: reported, not followed."""
+    orderer = Orderer(reorg_threshold=16)
+    orderer.receive(block("3a", "2a", 3))
+    updates = orderer.caught_up()
+    for late in (block("2a", "1a", 2), block("1a", "0a", 1), block("2b", "1a", 3), block("3b", "2b", 5)):
+        updates += orderer.receive(late)
+    assert [[ref.hash for ref in update.added] for update in updates] == [[name_hash("3a")]]
+    assert all(not update.removed for update in updates)
+    assert ForkBelowStart(BlockRef(3, name_hash("3b")), BlockRef(3, name_hash("3a"))) in orderer.take_events()
+
+
+def test_a_heavier_sibling_of_the_start_replaces_it_after_its_parent_came_late() -> None:
+    orderer = Orderer(reorg_threshold=16)
+    orderer.receive(block("3a", "2a", 3))
+    orderer.caught_up()
+    updates = orderer.receive(block("2a", "1a", 2)) + orderer.receive(block("3b", "2a", 4))
+    assert [(update.removed[0].hash, update.added[0].hash) for update in updates] == [
+        (name_hash("3a"), name_hash("3b"))
+    ]
