@@ -24,13 +24,14 @@ from cardinal.testing.memory import fnv1a_partition
 from cardinal_spark.source import planner
 from cardinal_spark.source.digested import Digester
 from cardinal_spark.source.offsets import parse_offset
-from cardinal_spark.source.planner import PlanSettings, initial_offset, plan, rebuild
+from cardinal_spark.source.planner import initial_offset, plan, rebuild
+from cardinal_spark.source.state import PlanSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition
-    from cardinal_spark.source.planner import Plan, State
+    from cardinal_spark.source.state import Plan, State
 
 THRESHOLD = 6
 PARTITIONS = 2

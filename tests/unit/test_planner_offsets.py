@@ -2,13 +2,20 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
 from cardinal.errors import CursorInvalidError, CursorMismatchError
 from cardinal.protocols.streams.types import BlockRef, Finality
-from cardinal_spark.source.offsets import DoneBlock, PlanOffset, lineage, need_options, option_digests, parse_offset
+from cardinal_spark.source.offsets import (
+    DoneBlock,
+    PlanOffset,
+    lineage,
+    lineage_origin,
+    need_options,
+    option_digests,
+    parse_offset,
+)
 from cardinal_spark.source.planner import DONE_MAX
 
 VALUES = {
@@ -38,6 +45,7 @@ def full_offset() -> PlanOffset:
         top,
         BlockRef(top, os.urandom(32)),
         BlockRef(1_000_000, os.urandom(32)),
+        os.urandom(8),
         finality=Finality(top - 32, top - 64),
     )
 
@@ -73,7 +81,10 @@ def test_an_option_that_changed_is_refused_by_name(name: str, value: object) -> 
 
 
 def test_a_lineage_stands_for_the_options_and_the_first_block() -> None:
-    options, start = option_digests(VALUES), BlockRef(1, b"a" * 32)
-    other = option_digests({**VALUES, "chain": "evm:5"})
-    lines = {lineage(options, start), lineage(other, start), lineage(options, replace(start, hash=b"b" * 32))}
+    options, other = option_digests(VALUES), option_digests({**VALUES, "chain": "evm:5"})
+    lines = {lineage(options, b"a" * 8), lineage(other, b"a" * 8), lineage(options, b"b" * 8)}
     assert len(lines) == 3
+    assert lineage_origin(lineage(options, b"b" * 8), options) == b"b" * 8
+    for line in (lineage(other, b"a" * 8), "", "x" * 32):
+        with pytest.raises(CursorMismatchError, match="start a new lake"):
+            lineage_origin(line, options)

@@ -39,16 +39,13 @@ class PlanOrderer(Orderer):
             seq=seq,
         )
 
-    def restore(
-        self, blocks: Iterable[Header], head: BlockRef, start: BlockRef, base: int, finality: Finality | None
-    ) -> bool:
+    def restore(self, blocks: Iterable[Header], head: BlockRef, start: BlockRef, finality: Finality | None) -> bool:
         """Hold these complete blocks and stand at ``head``; nothing is judged. False where the head is not among them.
 
         Arguments:
-            blocks: every complete block with a number of ``base`` or more, in order of number and hash.
+            blocks: every complete block that may still be delivered or removed, in order of number and hash.
             head: the newest delivered block; its ancestors are the delivered chain.
             start: the first delivered block.
-            base: blocks below this number are gone for good.
             finality: the marks at the head.
 
         """
@@ -65,7 +62,7 @@ class PlanOrderer(Orderer):
         for node in delivered:
             node.linked = True
         lowest = delivered[-1]
-        if lowest.hash == start.hash and start.number > base and lowest.parent is not None:
+        if lowest.number == start.number and lowest.parent is not None:
             # The fork point below the start: a heavier chain may replace the start itself.
             delivered.append(self._reference(BlockRef(start.number - 1, lowest.parent), None, -1))
         for node in delivered:

@@ -21,7 +21,8 @@ from cardinal.errors import CursorMismatchError
 from cardinal.protocols.streams.events import ForkBelowStart
 
 from .offsets import PlanOffset, need_options, parse_offset
-from .planner import Plan, PlanSettings, State, initial_offset, plan, rebuild
+from .planner import initial_offset, plan, rebuild
+from .state import Plan, PlanSettings, State
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition

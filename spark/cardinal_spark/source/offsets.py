@@ -46,6 +46,7 @@ _SCHEMA: Final[Any] = parse_schema(
             {"name": "number", "type": "long"},
             {"name": "start", "type": "bytes"},
             {"name": "start_number", "type": "long"},
+            {"name": "origin", "type": "bytes"},
             {"name": "judge", "type": "boolean"},
             {"name": "safe", "type": _OPTIONAL},
             {"name": "finalized", "type": _OPTIONAL},
@@ -95,7 +96,8 @@ class PlanOffset:
         seq: the last sequence number given.
         top: the highest number that the head ever had, -1 before the start.
         head: the newest delivered block.
-        start: the first delivered block.
+        start: the lowest delivered block that is known: the first one, or where a stream behind a lake's end begins.
+        origin: the first bytes of the hash of the first block that was ever delivered, empty before the start.
         judge: whether complete blocks outside the delivered chain are still to be judged (a stream that begins
             behind a lake's end).
         finality: the marks at the head.
@@ -110,6 +112,7 @@ class PlanOffset:
     top: int = -1
     head: BlockRef | None = None
     start: BlockRef | None = None
+    origin: bytes = b""
     judge: bool = False
     finality: Finality | None = field(default=None)
 
@@ -141,6 +144,7 @@ class PlanOffset:
                 "number": -1 if self.head is None else self.head.number,
                 "start": b"" if self.start is None else self.start.hash,
                 "start_number": -1 if self.start is None else self.start.number,
+                "origin": self.origin,
                 "judge": self.judge,
                 "safe": finality.safe,
                 "finalized": finality.finalized,
@@ -187,6 +191,7 @@ def _from_fields(fields: Any) -> PlanOffset:  # noqa: ANN401 - what fastavro rea
         top=top,
         head=BlockRef(fields["number"], fields["head"]) if fields["head"] else None,
         start=BlockRef(fields["start_number"], fields["start"]) if fields["start"] else None,
+        origin=fields["origin"],
         judge=fields["judge"],
         finality=None if safe is None and finalized is None else Finality(safe, finalized),
     )
@@ -214,6 +219,23 @@ def need_options(offset: PlanOffset, options: bytes) -> None:
             )
 
 
-def lineage(options: bytes, start: BlockRef) -> str:
-    """What ``_seq`` counts within: the options, and the block that the stream began with."""
-    return blake2b(options + start.hash, digest_size=16, person=b"cardinal-line").hexdigest()
+def lineage(options: bytes, origin: bytes) -> str:
+    """What ``_seq`` counts within: the options, and the block that the stream began with (``origin``)."""
+    return f"{_line_of(options)}{origin.hex()}"
+
+
+def lineage_origin(line: str, options: bytes) -> bytes:
+    """The ``origin`` of a lineage. CursorMismatchError where it was made with other options."""
+    mine = _line_of(options)
+    if not line.startswith(mine) or len(line) != len(mine) + 2 * SHORT:
+        raise CursorMismatchError(
+            "the lake was written with another chain, reorg threshold or choice of prefixes, so that its _seq counts "
+            "something else: give the options that it was written with, or start a new lake",
+            expected=mine,
+            found=line[: len(mine)],
+        )
+    return bytes.fromhex(line[len(mine) :])
+
+
+def _line_of(options: bytes) -> str:
+    return blake2b(options, digest_size=SHORT, person=b"cardinal-line").hexdigest()

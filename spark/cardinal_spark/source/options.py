@@ -34,7 +34,7 @@ from cardinal.transports import open_source
 from cardinal_spark.rows import AppSpec
 
 from .digested import Digester
-from .planner import PlanSettings
+from .state import PlanSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ Rules:
    its entry in ``done``. An entry goes when its block is far below the chain and no record of it is left above the
    floor, so that no late copy opens it again; the oldest go first where there are too many.
 4. What lies more than ``AGE_MAX`` offsets behind in its partition pins nothing unless it is part of the chain.
-5. Blocks below ``top - threshold`` (``top``: the highest head ever) are never delivered.
+5. Blocks below ``top - threshold`` (``top``: the highest head ever) or below the start are never delivered.
 6. The start is chosen when the caller says so, or when the heaviest linked chain is longer than the threshold.
 7. It keeps no values but a Batch's own entries.
 
@@ -24,25 +24,20 @@ more keys than a block's Batch counts, the content that a ``-1`` row or a late `
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final
 
 from cardinal.errors import CursorExpiredError
-from cardinal.protocols.streams import avro
-from cardinal.protocols.streams.events import ChainUpdate, Completed, Event, Quarantined, Stale
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_MSG
-from cardinal.protocols.streams.prefixes import Tracked
-from cardinal.protocols.streams.reassembler import Contents, HeaderOnly, Reassembler
-from cardinal.protocols.streams.types import NO_ID, Partition, Record
+from cardinal.protocols.streams.events import ChainUpdate, Event, Quarantined, Stale
+from cardinal.protocols.streams.types import Partition, Record
 
 from .chain import PlanOrderer
-from .digested import kept_value, size_of
-from .offsets import SHORT, DoneBlock, PlanOffset, lineage, option_digests
+from .index import Index
+from .offsets import SHORT, DoneBlock, PlanOffset, lineage
+from .state import OpenBlock, Plan, PlannedBlock, PlanSettings, State, Whole
 
-if TYPE_CHECKING:
-    from cardinal.protocols.streams.follower import FollowerSettings
+__all__ = ["AGE_MAX", "DONE_MAX", "initial_offset", "plan", "rebuild"]
 
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a block outside the chain pins nothing."""
@@ -50,220 +45,13 @@ AGE_MAX: Final = 1_000_000
 DONE_MAX: Final = 384
 """Entries of ``done`` that an offset holds at most: below 8 kB with everything else."""
 
-_UNBOUNDED: Final = 1 << 62
+_height: Final = attrgetter("height")
 
 
-@dataclass(frozen=True)
-class PlanSettings:
-    """What planning depends on.
-
-    ``follower``: the application's settings, as a consumer has them; its ``finality_of`` is asked about headers.
-    ``keep``: the paths of BatchMsgs whose values a header carries among its marks.
-    """
-
-    follower: FollowerSettings
-    keep: frozenset[bytes] = frozenset()
-
-    @cached_property
-    def options(self) -> bytes:
-        """The digests that offsets carry."""
-        settings = self.follower
-        return option_digests(
-            {
-                "app": settings.app,
-                "chain": settings.chain,
-                "tracked": None if settings.tracked is None else sorted(settings.tracked),
-                "prefixes": sorted(settings.prefixes),
-                "reorg_threshold": settings.reorg_threshold,
-                "whitelist": sorted((number, block.hex()) for number, block in settings.whitelist.items()),
-                "on_finality_violation": settings.on_finality_violation.value,
-            }
-        )
-
-    @cached_property
-    def tracked(self) -> Tracked | None:
-        """The tracked expressions, compiled."""
-        return None if self.follower.tracked is None else Tracked(self.follower.tracked)
-
-    def reassembler(self, contents: Contents) -> Reassembler:
-        """A reassembler that never drops anything: whoever feeds it bounds what it gets."""
-        return Reassembler(
-            self.follower.tracked,
-            self.follower.reorg_threshold,
-            prefixes=self.follower.prefixes,
-            contents=contents,
-            max_open_bytes=_UNBOUNDED,
-            max_open_blocks=_UNBOUNDED,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBlock:
-    """The records of an incomplete block, copies and all.
-
-    ``lowest`` is their lowest offset in every partition, ``number`` its Batch's, None without one; ``need`` the records
-    that it takes at least.
-    """
-
-    records: tuple[Record, ...]
-    lowest: Mapping[Partition, int]
-    number: int | None
-    need: int
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A complete block: its header, and in which ranges of offsets its messages lie.
-
-    ``last`` is the highest offset of every partition at which any record of it was seen; ``size`` its bytes, about.
-    """
-
-    header: HeaderOnly
-    ranges: Mapping[Partition, tuple[int, int]]
-    published_ms: int
-    size: int
-    last: Mapping[Partition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Everything that the next batch depends on.
-
-    Attributes:
-        offset: what a checkpoint keeps of it.
-        opened: incomplete blocks.
-        blocks: complete blocks that can be known again from [floor, pos).
-        seen: for entries of ``offset.done`` the highest offsets at which a record of theirs was seen, where any of
-            them lies at or above the floor.
-
-    """
-
-    offset: PlanOffset
-    opened: Mapping[bytes, OpenBlock] = field(default_factory=dict)
-    blocks: Mapping[bytes, Whole] = field(default_factory=dict)
-    seen: Mapping[bytes, Mapping[Partition, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBlock:
-    """One row: a block that joins (+1) or leaves (-1) the chain, and where to read it."""
-
-    seq: int
-    change: int
-    update_id: int
-    lineage: str
-    block: Whole
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a batch delivers: ``rows`` in order, cut into ``updates`` updates; the state behind it; reports."""
-
-    state: State
-    rows: tuple[PlannedBlock, ...]
-    updates: int
-    events: tuple[Event, ...]
-
-
-def initial_offset(settings: PlanSettings, pos: Mapping[Partition, int]) -> PlanOffset:
-    """An offset with nothing before it."""
-    return PlanOffset(settings.options, dict(pos), dict(pos))
-
-
-# --- the three steps of both ways -------------------------------------------------------------------------------
-
-
-class _Index:
-    """Records sorted to their blocks: a working copy of a state's maps."""
-
-    def __init__(self, settings: PlanSettings, state: State) -> None:
-        self._settings = settings
-        self.opened = dict(state.opened)
-        self.blocks = dict(state.blocks)
-        self.seen = {prefix: dict(last) for prefix, last in state.seen.items()}
-        self._done = {block.prefix for block in state.offset.done}
-        self._whole = {block_hash[:SHORT]: block_hash for block_hash in self.blocks}
-        self.events: list[Event] = []
-
-    def add(self, records: Iterable[Record]) -> list[Whole]:
-        """Take records; returns the blocks that they complete, in order of number and hash."""
-        new: dict[bytes, list[Record]] = {}
-        done, whole = self._done, self._whole
-        late: dict[bytes, dict[Partition, int]] = {}
-        for record in records:
-            block_hash = record.key[1:HASH_END]
-            short = block_hash[:SHORT]
-            if short in done:
-                _note(self.seen.setdefault(short, {}), record)
-            elif short in whole:
-                _note(late.setdefault(whole[short], {}), record)
-            else:
-                new.setdefault(block_hash, []).append(record)
-        for block_hash, last in late.items():
-            block = self.blocks[block_hash]
-            higher = {where: max(offset, block.last.get(where, -1)) for where, offset in last.items()}
-            self.blocks[block_hash] = replace(block, last={**block.last, **higher})
-        for block_hash, found in new.items():
-            before = self.opened.get(block_hash)
-            self.opened[block_hash] = self.open((*(before.records if before else ()), *found))
-        return self._complete(sorted(new))
-
-    def _complete(self, candidates: Iterable[bytes]) -> list[Whole]:
-        reassembler = self._settings.reassembler(Contents.DIGESTS)
-        found: list[Whole] = []
-        for block_hash in candidates:
-            opened = self.opened[block_hash]
-            if opened.number is None or len(opened.records) < opened.need:
-                continue
-            for event in reassembler.receive(sorted(opened.records)):
-                if isinstance(event, Completed):
-                    found.append(self._whole_of(event, opened.records))
-                    del self.opened[block_hash]
-                    self.blocks[block_hash] = found[-1]
-                    self._whole[block_hash[:SHORT]] = block_hash
-                else:
-                    self.events.append(event)
-        return sorted(found, key=_height)
-
-    def _whole_of(self, event: Completed, records: Iterable[Record]) -> Whole:
-        header = event.payload
-        if not isinstance(header, HeaderOnly):  # a reassembler of digests gives nothing else
-            raise TypeError(header)
-        ranges = {where: (event.positions[where], end) for where, end in sorted(event.ends.items())}
-        last: dict[Partition, int] = {}
-        marks: dict[bytes, bytes] = {}
-        size = 0
-        for record in sorted(records):
-            _note(last, record)
-            size += size_of(record)
-            path = record.key[HASH_END:]
-            if record.key[0] == BATCH_MSG and path in self._settings.keep:
-                marks.setdefault(path, kept_value(record))  # of several copies the one at the lowest position
-        whole = replace(header, marks={**marks, **header.marks})
-        return Whole(whole, ranges, event.published_ms, size, last)
-
-    def open(self, records: tuple[Record, ...]) -> OpenBlock:
-        """The open block that these records make."""
-        lowest = _lowest(records)
-        batches = [record for record in records if record.key[0] == BATCH]
-        if not batches:
-            return OpenBlock(records, lowest, None, 0)
-        fields = avro.read_batch(min(batches).value)
-        tracked = self._settings.tracked
-        entries = [entry for entry in fields.entries.values() if tracked is None or tracked.entry(entry.path)]
-        announced = {entry.sub_batch for entry in entries if entry.sub_batch != NO_ID}
-        need = 1 + len(announced) + sum(entry.count for entry in entries)
-        return OpenBlock(records, lowest, fields.number, need)
-
-
-def _note(last: dict[Partition, int], record: Record) -> None:
-    where = (record.topic, record.partition)
-    if record.offset > last.get(where, -1):
-        last[where] = record.offset
-
-
-def _height(block: Whole) -> tuple[int, bytes]:
-    return block.header.number, block.header.hash
+def initial_offset(settings: PlanSettings, pos: Mapping[Partition, int], first: int | None = None) -> PlanOffset:
+    """An offset with nothing before it. ``first``: the number of the lowest block to deliver."""
+    top = -1 if first is None else first + settings.follower.reorg_threshold
+    return PlanOffset(settings.options, dict(pos), dict(pos), top=top)
 
 
 # --- plan ---------------------------------------------------------------------------------------------------------
@@ -282,7 +70,7 @@ def plan(
         caught_up: whether the start may be chosen although the chain is short.
 
     """
-    index = _Index(settings, state)
+    index = Index(settings, state)
     fresh = index.add(sorted(records))
     ordering = _Ordering(settings, state, index)
     ordering.run(fresh, caught_up=caught_up)
@@ -293,6 +81,7 @@ def plan(
         top=ordering.top,
         head=ordering.orderer.head if ordering.started else None,
         start=ordering.start,
+        origin=ordering.origin,
         judge=False,
         finality=ordering.orderer.finality,
     )
@@ -303,7 +92,7 @@ def plan(
 class _Ordering:
     """The order of one batch's blocks."""
 
-    def __init__(self, settings: PlanSettings, state: State, index: _Index) -> None:
+    def __init__(self, settings: PlanSettings, state: State, index: Index) -> None:
         self._follower = settings.follower
         self._settings = settings
         self._blocks = dict(index.blocks)
@@ -311,6 +100,7 @@ class _Ordering:
         offset = state.offset
         self.top = offset.top
         self.start = offset.start
+        self.origin = offset.origin
         self.dead: set[bytes] = set()
         self.updates: list[ChainUpdate] = []
         self.events: list[Event] = []
@@ -323,13 +113,14 @@ class _Ordering:
         if offset.head is not None and offset.start is not None:
             held = sorted((b for b in state.blocks.values() if b.header.number >= self.base), key=_height)
             headers = (block.header for block in held)
-            if not self.orderer.restore(headers, offset.head, offset.start, self.base, offset.finality):
+            if not self.orderer.restore(headers, offset.head, offset.start, offset.finality):
                 raise AssertionError("a state whose head is not among its blocks")
 
     @property
     def base(self) -> int:
-        """Blocks below this number are gone for good."""
-        return self.top - self._follower.reorg_threshold
+        """Blocks below this number are gone for good: below the threshold, or below the start."""
+        lowest = self.top - self._follower.reorg_threshold
+        return lowest if self.start is None else max(lowest, self.start.number)
 
     @property
     def started(self) -> bool:
@@ -362,15 +153,15 @@ class _Ordering:
     def _take(self, updates: Iterable[ChainUpdate]) -> None:
         for update in updates:
             self.updates.append(update)
-            self.start = self.start or self.orderer.start
+            if self.start is None:
+                self.start = self.orderer.start
+                self.origin = update.added[0].hash[:SHORT]
             head = self.orderer.head
             self.top = max(self.top, -1 if head is None else head.number)
 
     def rows(self) -> tuple[PlannedBlock, ...]:
         """The batch's rows."""
-        if self.start is None:
-            return ()
-        line = lineage(self._settings.options, self.start)
+        line = lineage(self._settings.options, self.origin)
         rows: list[PlannedBlock] = []
         for update in self.updates:
             changes = [*((-1, block) for block in update.removed), *((1, block) for block in update.added)]
@@ -383,7 +174,7 @@ class _Ordering:
 # --- what stays ---------------------------------------------------------------------------------------------------
 
 
-def _settle(settings: PlanSettings, reached: PlanOffset, index: _Index, ordering: _Ordering) -> State:
+def _settle(settings: PlanSettings, reached: PlanOffset, index: Index, ordering: _Ordering) -> State:
     """The state at the end of a batch: the floor raised, and what it leaves behind let go."""
     base = ordering.base
     dead = sorted((index.blocks.pop(block) for block in ordering.dead if block in index.blocks), key=_height)
@@ -412,7 +203,7 @@ def _settle(settings: PlanSettings, reached: PlanOffset, index: _Index, ordering
     )
 
 
-def _pins(index: _Index, ordering: _Ordering, pos: Mapping[Partition, int]) -> Iterator[Mapping[Partition, int]]:
+def _pins(index: Index, ordering: _Ordering, pos: Mapping[Partition, int]) -> Iterator[Mapping[Partition, int]]:
     """The lowest offsets that each block needs that may still be delivered or removed."""
     for opened in index.opened.values():
         if (opened.number is None or opened.number >= ordering.base) and not _aged(opened.lowest, pos):
@@ -441,7 +232,7 @@ def _entries(blocks: Iterable[Whole]) -> list[DoneBlock]:
     return [DoneBlock(block.header.number, block.header.hash[:SHORT]) for block in blocks]
 
 
-def _above(index: _Index, floor: Mapping[Partition, int]) -> dict[bytes, OpenBlock]:
+def _above(index: Index, floor: Mapping[Partition, int]) -> dict[bytes, OpenBlock]:
     """The open blocks without the records that the floor has passed."""
     left: dict[bytes, OpenBlock] = {}
     for block_hash, block in index.opened.items():
@@ -452,14 +243,6 @@ def _above(index: _Index, floor: Mapping[Partition, int]) -> dict[bytes, OpenBlo
         if records:
             left[block_hash] = index.open(records)
     return left
-
-
-def _lowest(records: Iterable[Record]) -> dict[Partition, int]:
-    lowest: dict[Partition, int] = {}
-    for topic, partition, offset, *_ in records:
-        if offset < lowest.get((topic, partition), offset + 1):
-            lowest[topic, partition] = offset
-    return lowest
 
 
 def _aged(pin: Mapping[Partition, int], pos: Mapping[Partition, int]) -> bool:
@@ -481,7 +264,7 @@ def rebuild(settings: PlanSettings, offset: PlanOffset, chunks: Iterable[Iterabl
         CursorExpiredError: the delivered chain is not in these records any more.
 
     """
-    index = _Index(settings, State(offset))
+    index = Index(settings, State(offset))
     for chunk in chunks:
         index.add(sorted(chunk))
     if offset.head is not None and offset.head.hash not in index.blocks:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from .planner import PlannedBlock
+    from .state import PlannedBlock
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
 
     from .options import Stream
-    from .planner import PlannedBlock, PlanSettings
+    from .state import PlannedBlock, PlanSettings
 
 GROUP_BYTES: Final = 16 << 20
 
