@@ -1,10 +1,52 @@
-"""A development chain: deterministic, forking, with well-formed Ethereum blocks.
+"""A development chain: deterministic, forking, of well-formed Ethereum blocks; for demonstrations, tests and handlers.
 
-``dev://`` is a feed of its own; ``cardinal node`` serves the same chain over JSON-RPC to several processes.
+``dev://`` is a feed of its own; ``cardinal node`` serves the same chain over JSON-RPC to any number of processes.
 """
 
-from .chain import DevChain, DevSettings
-from .feed import DevFeed, open_feed
-from .script import ScriptSettings
+from __future__ import annotations
 
-__all__ = ["DevChain", "DevFeed", "DevSettings", "ScriptSettings", "open_feed"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from cardinal.errors import MissingExtraError
+
+from .settings import DevSettings, settings_from_url
+
+if TYPE_CHECKING:
+    from cardinal_connectors.base import BlockFeed
+
+    from .chain import DevChain
+    from .feed import DevFeed
+    from .node import DevNode
+
+__all__ = ["DevChain", "DevFeed", "DevNode", "DevSettings", "open_feed"]
+
+_HOMES = {"DevChain": "chain", "DevFeed": "feed", "DevNode": "node"}
+
+
+def __getattr__(name: str) -> object:
+    """What needs the extra ``evm`` is imported when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed:
+    """Open the feed for ``dev://?seed=…&blocks=…&reorg-rate=…&rate=…``; every option has a default.
+
+    Arguments:
+        url: see :func:`.settings.settings_from_url` for the options.
+        chain_id: the chain's id where the URL names none; another one than the URL's is refused.
+
+    Raises:
+        ConfigurationError: an option that is unknown, no number, or out of its bounds.
+        WrongChainError: the URL names another chain id.
+        MissingExtraError: the extra ``evm`` is not installed.
+
+    """
+    settings, rate = settings_from_url(url, chain_id=chain_id)
+    try:
+        from .feed import DevFeed  # noqa: PLC0415 - needs the extra
+    except ModuleNotFoundError as absent:
+        raise MissingExtraError("A development chain", "evm") from absent
+    return DevFeed(settings, rate=rate)

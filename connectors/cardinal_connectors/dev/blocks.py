@@ -1,151 +1,229 @@
-"""Blocks of a development chain, as JSON-RPC shows them: real RLP, real hashes, real roots.
+"""Blocks of a development chain as JSON-RPC shows them: real RLP, real hashes, real roots, real fees.
 
-Everything in a block is consistent but one thing: nothing is executed, so the state root is a hash of the block's
-place in the script instead of a state's.
+One thing is not what it says: nothing is executed, so the state root is no root of a state. It is a hash over the
+parent's and over this block's transactions and receipts; two blocks have the same only if all of that is the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cardinal.apps.evm.header import encode_header
+from cardinal.apps.evm import rlp
+from cardinal.apps.evm.header import encode_header, encode_withdrawal
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.receipts import encode_receipt, logs_bloom
-from cardinal.apps.evm.transactions import encode_transaction
 from cardinal.apps.evm.trie import ordered_root
 
-from .script import Plan
-from .transactions import Account, TransactionMaker, accounts, quantity, text
+from .transactions import JsonDict, Transaction, TransactionPool, text
+
+if TYPE_CHECKING:
+    from cardinal.testing.forks import PlannedBlock
+
+    from .settings import DevSettings
 
 _GENESIS_TIME: Final = 1_700_000_000
-_SECONDS_PER_BLOCK: Final = 12
-_GAS_LIMIT: Final = 30_000_000
-_BASE_FEE: Final = 10**9
-_EMPTY_UNCLES: Final = keccak(b"\xc0")
+_SLOT: Final = 12
+_FIRST_BASE_FEE: Final = 10**9
+_MEAN_GAS: Final = 60_000
+_LARGEST_GAS: Final = 300_000
+_NO_UNCLES: Final = keccak(b"\xc0")
+_NO_REQUESTS: Final = hashlib.sha256().digest()
 
 
 @dataclass(frozen=True, slots=True)
 class DevBlock:
-    """A built block: JSON-RPC's block with full transactions, its receipts, and where the branch's nonces stand."""
+    """A block that was built.
 
-    plan: Plan
-    block: dict[str, Any]
-    receipts: list[dict[str, Any]]
-    nonces: tuple[int, ...]
-
-    @property
-    def hash(self) -> str:
-        """``0x`` and 64 hexadecimal digits."""
-        value: str = self.block["hash"]
-        return value
-
-
-class BlockBuilder:
-    """Builds the blocks of one script; the same settings build the same bytes.
-
-    Arguments:
-        seed: of everything random in the blocks.
-        chain_id: the chain's id, which signatures contain.
-        transactions: the largest number of transactions in a block.
+    Attributes:
+        plan: its place in the script.
+        block: JSON-RPC's object, with full transactions.
+        receipts: in order.
+        nonces: the accounts' next ones after it.
+        withdrawals: how many were made up to it.
 
     """
 
-    def __init__(self, seed: int, chain_id: int, transactions: int) -> None:
-        self._seed = seed
-        self._chain_id = chain_id
-        self._transactions = transactions
-        self._accounts = accounts(chain_id)
+    plan: PlannedBlock
+    block: JsonDict
+    receipts: list[JsonDict]
+    nonces: tuple[int, ...]
+    withdrawals: int
 
-    def build(self, plan: Plan, parent: DevBlock | None) -> DevBlock:
-        """The block of a plan on its parent; the genesis block has none, and no transactions."""
-        source = random.Random(f"cardinal-dev-{self._seed}-{plan.index}")  # noqa: S311 - repeatable, no secret
-        nonces = [0] * len(self._accounts) if parent is None else list(parent.nonces)
-        made = [] if parent is None else self._make(source, nonces, self._accounts)
-        transactions = [transaction for transaction, _, _ in made]
-        receipts = _receipts(made)
-        block = self._header(plan, parent, transactions, receipts)
-        block["hash"] = text(keccak(encode_header(block)))
-        _place(block, transactions, receipts)
-        block["transactions"] = transactions
-        block["uncles"] = []
-        block["totalDifficulty"] = quantity(plan.weight)
-        block["size"] = quantity(len(encode_header(block)) + sum(len(encode_transaction(t)) for t in transactions))
-        return DevBlock(plan, block, receipts, tuple(nonces))
+    @property
+    def hash(self) -> bytes:
+        """Thirty-two bytes."""
+        return bytes.fromhex(self.block["hash"][2:])
 
-    def _make(
-        self, source: random.Random, nonces: list[int], senders: tuple[Account, ...]
-    ) -> list[tuple[dict[str, Any], list[dict[str, Any]], int]]:
-        maker = TransactionMaker(source, senders, self._chain_id, _BASE_FEE)
-        return [maker.make(nonces) for _ in range(source.randint(1, max(1, self._transactions)))]
+    def number_of(self, field: str) -> int:
+        """A quantity of the header."""
+        return int(self.block[field], 16)
 
-    def _header(
-        self,
-        plan: Plan,
-        parent: DevBlock | None,
-        transactions: list[dict[str, Any]],
-        receipts: list[dict[str, Any]],
-    ) -> dict[str, Any]:
-        logs = [log for receipt in receipts for log in receipt["logs"]]
-        return {
-            "parentHash": text(bytes(32)) if parent is None else parent.hash,
-            "sha3Uncles": text(_EMPTY_UNCLES),
-            "miner": text(self._accounts[plan.index % len(self._accounts)].address),
-            "stateRoot": text(keccak(f"state {self._seed} {plan.index}".encode())),
-            "transactionsRoot": text(ordered_root([encode_transaction(t) for t in transactions])),
+
+class _Included(NamedTuple):
+    transaction: Transaction
+    price: int
+    succeeded: bool
+    gas: int
+    logs: list[JsonDict]
+
+
+class BlockBuilder:
+    """Builds the blocks of one chain; equal settings build equal bytes."""
+
+    def __init__(self, settings: DevSettings) -> None:
+        self._settings = settings
+        self._pool = TransactionPool(settings.seed, settings.chain_id)
+        self._gas_limit = max(30_000, settings.transactions * _MEAN_GAS) + _LARGEST_GAS
+
+    def build(self, plan: PlannedBlock, parent: DevBlock | None) -> DevBlock:
+        """The block of a plan on its parent; block 0 has none, and no transactions."""
+        source = random.Random(f"{self._settings.seed}/block/{plan.name}")  # noqa: S311 - repeatable, no secret
+        nonces = [0] * len(self._pool.accounts) if parent is None else list(parent.nonces)
+        base_fee = _FIRST_BASE_FEE if parent is None else next_base_fee(parent)
+        included = [] if parent is None else self._include(source, nonces, base_fee)
+        receipts = _receipts(included)
+        later, withdrawals = self._merged(source, parent)
+        header = {
+            **self._header(source, plan, parent),
+            "transactionsRoot": text(ordered_root([one.transaction.raw for one in included])),
             "receiptsRoot": text(ordered_root([encode_receipt(receipt) for receipt in receipts])),
-            "logsBloom": text(logs_bloom(logs)),
-            "difficulty": quantity(plan.difficulty),
-            "number": quantity(plan.number),
-            "gasLimit": quantity(_GAS_LIMIT),
+            "logsBloom": text(logs_bloom(log for one in included for log in one.logs)),
             "gasUsed": receipts[-1]["cumulativeGasUsed"] if receipts else "0x0",
-            "timestamp": quantity(_GENESIS_TIME + plan.number * _SECONDS_PER_BLOCK),
-            "extraData": text(f"cardinal dev {plan.index}".encode()),
-            "mixHash": text(keccak(f"mix {plan.index}".encode())),
-            "nonce": text(plan.index.to_bytes(8, "big")),
-            "baseFeePerGas": quantity(_BASE_FEE),
+            "baseFeePerGas": hex(base_fee),
+            **later,
+        }
+        header["stateRoot"] = _state_root(header, parent)
+        encoded = encode_header(header)
+        block: JsonDict = {"hash": text(keccak(encoded)), **header, "uncles": []}
+        if not self._settings.merged:
+            block["totalDifficulty"] = hex(plan.weight)
+        block["size"] = hex(_size(encoded, included, block))
+        block["transactions"] = _place(block, included, receipts)
+        return DevBlock(plan, block, receipts, tuple(nonces), withdrawals)
+
+    def _include(self, source: random.Random, nonces: list[int], base_fee: int) -> list[_Included]:
+        """Transactions that may follow each other on this branch, until the block is full."""
+        included: list[_Included] = []
+        room = self._gas_limit
+        for _ in range(source.randint(0, self._settings.transactions)):
+            sender = source.randrange(len(nonces))
+            transaction = self._pool.transaction(sender, nonces[sender])
+            price = transaction.effective_price(base_fee)
+            if price is None or int(transaction.shown["gas"], 16) > room:
+                continue
+            nonces[sender] += 1
+            one = _Included(transaction, price, *self._pool.outcome(source, transaction))
+            room -= one.gas
+            included.append(one)
+        return included
+
+    def _header(self, source: random.Random, plan: PlannedBlock, parent: DevBlock | None) -> JsonDict:
+        step = _SLOT if self._settings.merged else source.randint(_SLOT // 2, _SLOT + _SLOT // 2)
+        return {
+            "parentHash": text(bytes(32)) if parent is None else parent.block["hash"],
+            "sha3Uncles": text(_NO_UNCLES),
+            "miner": text(source.choice(self._pool.accounts).address),
+            "difficulty": hex(plan.difficulty),
+            "number": hex(plan.number),
+            "gasLimit": hex(self._gas_limit),
+            "timestamp": hex(_GENESIS_TIME if parent is None else parent.number_of("timestamp") + step),
+            "extraData": text(plan.name.encode()),
+            "mixHash": text(source.randbytes(32)),
+            "nonce": text(bytes(8) if self._settings.merged else source.randbytes(8)),
         }
 
+    def _merged(self, source: random.Random, parent: DevBlock | None) -> tuple[JsonDict, int]:
+        """What forks after the merge added to a block (Shanghai, Cancun, Prague), and the count of withdrawals."""
+        if not self._settings.merged:
+            return {}, 0
+        first = 0 if parent is None else parent.withdrawals
+        count = 0 if parent is None else source.randint(0, 4)
+        withdrawals = [
+            {
+                "index": hex(index),
+                "validatorIndex": hex(source.randrange(1 << 20)),
+                "address": text(source.choice(self._pool.accounts).address),
+                "amount": hex(source.randint(1, 32 * 10**9)),
+            }
+            for index in range(first, first + count)
+        ]
+        fields = {
+            "withdrawals": withdrawals,
+            "withdrawalsRoot": text(ordered_root([encode_withdrawal(one) for one in withdrawals])),
+            "blobGasUsed": "0x0",
+            "excessBlobGas": "0x0",
+            "parentBeaconBlockRoot": text(bytes(32) if parent is None else source.randbytes(32)),
+            "requestsHash": text(_NO_REQUESTS),
+        }
+        return fields, first + count
 
-def _receipts(made: list[tuple[dict[str, Any], list[dict[str, Any]], int]]) -> list[dict[str, Any]]:
-    receipts = []
+
+def next_base_fee(parent: DevBlock) -> int:
+    """The base fee of a block's child (EIP-1559)."""
+    fee, used = parent.number_of("baseFeePerGas"), parent.number_of("gasUsed")
+    target = parent.number_of("gasLimit") // 2
+    if used > target:
+        return fee + max(fee * (used - target) // target // 8, 1)
+    return fee - fee * (target - used) // target // 8
+
+
+def _state_root(header: JsonDict, parent: DevBlock | None) -> str:
+    before = "" if parent is None else parent.block["stateRoot"]
+    return text(keccak(f"{before}{header['transactionsRoot']}{header['receiptsRoot']}".encode()))
+
+
+def _receipts(included: list[_Included]) -> list[JsonDict]:
+    receipts: list[JsonDict] = []
     used = 0
-    for index, (transaction, logs, gas) in enumerate(made):
-        used += gas
-        creates = transaction["to"] is None
+    for one in included:
+        used += one.gas
+        shown, created = one.transaction.shown, one.transaction.created
         receipts.append(
             {
-                "transactionHash": transaction["hash"],
-                "transactionIndex": quantity(index),
-                "type": transaction["type"],
-                "status": "0x1",
-                "from": transaction["from"],
-                "to": transaction["to"],
-                "contractAddress": text(keccak(transaction["hash"].encode())[12:]) if creates else None,
-                "gasUsed": quantity(gas),
-                "cumulativeGasUsed": quantity(used),
-                "effectiveGasPrice": transaction["gasPrice"],
-                "logsBloom": text(logs_bloom(logs)),
-                "logs": logs,
+                "transactionHash": shown["hash"],
+                "type": shown["type"],
+                "status": hex(one.succeeded),
+                "from": shown["from"],
+                "to": shown["to"],
+                "contractAddress": None if created is None else text(created),
+                "gasUsed": hex(one.gas),
+                "cumulativeGasUsed": hex(used),
+                "effectiveGasPrice": hex(one.price),
+                "logsBloom": text(logs_bloom(one.logs)),
+                "logs": one.logs,
             }
         )
     return receipts
 
 
-def _place(block: dict[str, Any], transactions: list[dict[str, Any]], receipts: list[dict[str, Any]]) -> None:
-    """Write the block's hash and number, and everything's index, into what JSON-RPC shows of its parts."""
+def _place(block: JsonDict, included: list[_Included], receipts: list[JsonDict]) -> list[JsonDict]:
+    """Write block and index into receipts and logs; the transactions as the block shows them."""
     place = {"blockHash": block["hash"], "blockNumber": block["number"]}
+    transactions = []
     log_index = 0
-    for index, (transaction, receipt) in enumerate(zip(transactions, receipts, strict=True)):
-        transaction.update(place, transactionIndex=quantity(index))
-        receipt.update(place)
-        for log in receipt["logs"]:
-            log.update(
-                place,
-                transactionHash=transaction["hash"],
-                transactionIndex=quantity(index),
-                logIndex=quantity(log_index),
-                removed=False,
-            )
+    for index, (one, receipt) in enumerate(zip(included, receipts, strict=True)):
+        at = {**place, "transactionIndex": hex(index)}
+        transactions.append({**one.transaction.shown, "gasPrice": hex(one.price), **at})
+        receipt.update(at)
+        for log in one.logs:
+            log.update(at, transactionHash=receipt["transactionHash"], logIndex=hex(log_index), removed=False)
             log_index += 1
+    return transactions
+
+
+def _size(header: bytes, included: list[_Included], block: JsonDict) -> int:
+    """Bytes of the block's RLP: header, transactions (typed ones as byte strings), uncles, withdrawals."""
+    raws = [one.transaction.raw for one in included]
+    transactions = _listed(sum(len(raw) if raw[0] >= 0xC0 else len(rlp.encode(raw)) for raw in raws))  # noqa: PLR2004 - a list's first byte
+    uncles = _listed(0)
+    withdrawals = block.get("withdrawals")
+    more = 0 if withdrawals is None else _listed(sum(len(encode_withdrawal(one)) for one in withdrawals))
+    return _listed(len(header) + transactions + uncles + more)
+
+
+def _listed(size: int) -> int:
+    """Bytes of an RLP list with a content of ``size`` bytes."""
+    return size + (1 if size < 56 else 1 + (size.bit_length() + 7) // 8)  # noqa: PLR2004 - RLP's short form

@@ -1,31 +1,46 @@
-"""The development chain as a feed: no node, no port; every block of the script in the order in which it is built.
+"""A development chain as a feed, in this process: no node, no port.
 
-A node's feed may miss a branch that came and went between two looks; this one misses none, so that the same URL always
-publishes the same blocks. The pace is the URL's ``rate``; without it blocks come as fast as they are taken.
+It plays the script from the beginning and gives what each head brings, orphans-to-be included: the same URL gives the
+same payloads in the same order, every time.
+
+Rules:
+
+1. A payload's parent was given before, is published, or it is the first block (or has the first block's parent).
+2. Going on after published blocks means going on after the step that mined the newest of them. The steps up to there
+   pass at once; the rate holds from there on.
+3. The feed ends with the script, if ``until`` did not end it before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
 
 from cardinal.apps.evm import payload_from_rpc
-from cardinal.errors import ConfigurationError, WrongChainError
-from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import BlockRef
+from cardinal.errors import ReorgTooDeepError, WrongChainError
+from cardinal.protocols.streams.types import Finality
 
-from .blocks import DevBlock
-from .chain import CHAIN_ID, DevChain, DevSettings
-from .script import ScriptSettings
+from .chain import DevChain, Step
 
-FORM = "dev://?seed=1&blocks=48&reorg-rate=0.15&rate=4"
+if TYPE_CHECKING:
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.types import BlockRef
+
+    from .blocks import DevBlock
+    from .settings import DevSettings
 
 
 class DevFeed:
-    """See :class:`cardinal_connectors.BlockFeed`. ``rate`` is steps a second, 0 for as fast as possible."""
+    """A :class:`~cardinal_connectors.base.BlockFeed` of one development chain.
 
-    def __init__(self, settings: DevSettings, rate: float = 0.0) -> None:
+    Arguments:
+        settings: the chain.
+        rate: blocks a second; 0 gives them as fast as they are taken.
+
+    """
+
+    def __init__(self, settings: DevSettings, *, rate: float = 0.0) -> None:
         self._settings = settings
         self._rate = rate
 
@@ -35,70 +50,99 @@ class DevFeed:
 
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
-    ) -> AsyncIterator[Payload]:
-        """Every block of the script from ``start`` on that is not published; ends with the script, or at ``until``."""
-        chain = DevChain(self._settings)
-        known = {ref.hash for ref in published}
-        lowest = published[0].number if published else start or 0
-        built: Sequence[DevBlock] = chain.canonical()
-        found = not published
-        while built:
-            for block in built:
-                payload = self._payload(block)
-                found = found or payload.hash in known
-                if payload.number >= lowest and payload.hash not in known:
-                    yield payload
-                    known.add(payload.hash)
-            if until is not None and chain.head() >= until:
-                break
-            if self._rate:
-                await asyncio.sleep(1 / self._rate)
-            built = chain.step()
-        if not found:
-            raise WrongChainError(
-                f"none of the {len(published)} newest published blocks is on this development chain; "
-                "it was published from another seed or with other options: publish to other topics"
-            )
+    ) -> AsyncGenerator[Payload]:
+        """Give what is not published, head by head; see :class:`~cardinal_connectors.base.BlockFeed`.
 
-    def _payload(self, block: DevBlock) -> Payload:
-        return payload_from_rpc(block.block, block.receipts, chain_id=self._settings.chain_id)
+        Raises:
+            WrongChainError: the newest published block is none of this chain's.
+            ReorgTooDeepError: a reorg below the oldest of ``published``.
+
+        """
+        lowest = published[0].number if published else start or 0
+        if until is not None and until < (published[-1].number if published else lowest):
+            return
+        chain = DevChain(self._settings)
+        way = _Way(chain, published, lowest)
+        step = self._resumed(chain, published[-1]) if published else next(chain)
+        pace = _Pace(self._rate)
+        while True:
+            head = way.ancestor(step.head, until)
+            marks = chain.finality(step.head)
+            for block in way.missing(head):
+                yield self._payload(block, marks)
+            if head.plan.number == until:
+                return
+            following = next(chain, None)
+            if following is None:
+                return
+            step = following
+            await pace.wait(len(step.mined))
+
+    def _resumed(self, chain: DevChain, newest: BlockRef) -> Step:
+        """The step that mined the newest published block; a chain has mined its ancestors by then."""
+        for step in chain:
+            if any(block.hash == newest.hash for block in step.mined):
+                return step
+        raise WrongChainError(
+            f"the newest published block, {newest.number} (0x{newest.hash.hex()}), is none of this development chain: "
+            "it was published from other options; give the same ones, or publish to other topics"
+        )
+
+    def _payload(self, block: DevBlock, marks: Finality | None) -> Payload:
+        if marks is not None:
+            number = block.plan.number
+            marks = Finality(min(number, marks.safe or 0), min(number, marks.finalized or 0))
+        return payload_from_rpc(block.block, block.receipts, chain_id=self._settings.chain_id, finality=marks)
 
     async def close(self) -> None:
         """There is nothing to release."""
 
 
-def open_feed(url: str, *, chain_id: int | None = None) -> DevFeed:
-    """The feed for ``dev://?seed=…&blocks=…&reorg-rate=…&rate=…``; every option has a default.
+class _Way:
+    """From what was given to a head."""
 
-    Options: ``seed``, ``blocks`` (the last block's number), ``reorg-rate`` (0 to 0.5), ``max-depth``, ``rate`` (steps a
-    second), ``transactions`` (the most in a block), ``chain-id``.
+    def __init__(self, chain: DevChain, published: Sequence[BlockRef], lowest: int) -> None:
+        self._chain = chain
+        self._known = {ref.hash for ref in published}
+        self._oldest = published[0] if published else None
+        self._lowest = lowest
 
-    Raises:
-        ConfigurationError: an option that is unknown or out of its range.
+    def ancestor(self, head: DevBlock, number: int | None) -> DevBlock:
+        """The block with this number below a head; the head itself where it is not above that."""
+        block: DevBlock | None = head
+        while block is not None and number is not None and block.plan.number > number:
+            block = self._chain.parent(block)
+        return block or head
 
-    """
-    parts = urlsplit(url)
-    if parts.netloc or parts.path.strip("/"):
-        raise ConfigurationError(f"a development chain has no host or path: {FORM}", setting="from")
-    options = {"chain-id": str(chain_id or CHAIN_ID)}
-    options.update(parse_qsl(parts.query, keep_blank_values=True))
-    known = {"seed", "blocks", "reorg-rate", "max-depth", "rate", "transactions", "chain-id"}
-    if unknown := sorted(options.keys() - known):
-        raise ConfigurationError(
-            f"{unknown[0]!r} is no option of a development chain; there are {', '.join(sorted(known))}", setting="from"
-        )
-    try:
-        defaults = ScriptSettings()
-        script = ScriptSettings(
-            seed=int(options.get("seed", defaults.seed)),
-            blocks=int(options.get("blocks", defaults.blocks)),
-            reorg_rate=float(options.get("reorg-rate", defaults.reorg_rate)),
-            max_depth=int(options.get("max-depth", defaults.max_depth)),
-        )
-        settings = DevSettings(script, int(options["chain-id"]), int(options.get("transactions", 6)))
-        rate = float(options.get("rate", 0))
-    except ValueError:
-        raise ConfigurationError(f"an option of this development chain is no number: {FORM}", setting="from") from None
-    if rate < 0 or settings.transactions < 1 or settings.chain_id < 1:
-        raise ConfigurationError("rate must be 0 or more, transactions and chain-id 1 or more: " + FORM, setting="from")
-    return DevFeed(settings, rate)
+    def missing(self, head: DevBlock) -> list[DevBlock]:
+        """What has to be given so that a head can be: oldest first, given from now on."""
+        path: list[DevBlock] = []
+        block: DevBlock | None = head
+        while block is not None and block.plan.number >= self._lowest and block.hash not in self._known:
+            path.append(block)
+            block = self._chain.parent(block)
+        oldest = self._oldest
+        if path and oldest is not None and (block is None or block.hash not in self._known):
+            raise ReorgTooDeepError(
+                f"the development chain left below block {oldest.number}, the oldest that is known to be published; "
+                "publish to other topics, or give more published blocks",
+                number=oldest.number,
+                block_hash=oldest.hash,
+            )
+        self._known.update(one.hash for one in path)
+        return path[::-1]
+
+
+class _Pace:
+    """So many blocks a second on the whole: a late step is not waited for again."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._due = asyncio.get_running_loop().time()
+
+    async def wait(self, blocks: int) -> None:
+        if self._rate:
+            self._due += blocks / self._rate
+            await asyncio.sleep(max(0.0, self._due - asyncio.get_running_loop().time()))
+        else:
+            await asyncio.sleep(0)

@@ -1,17 +1,22 @@
-"""Signed transactions for a development chain, as JSON-RPC shows them.
+"""Signed transactions of a development chain, as JSON-RPC shows them.
 
-Nothing executes them: what they do (who sends, what is created, which logs appear) is drawn from the block's random
-source. The signatures are real, so senders can be recovered.
+Rules:
+
+1. A transaction is a function of the chain's seed, its sender and its nonce, and of nothing else: two branches that
+   take up the same one hold the same bytes, as branches of a real chain do.
+2. Signatures are real: senders can be recovered. Nonces are real: a sender's count up along every branch.
+3. Nothing is executed. What a transaction did in a block (success, gas, logs) is drawn from that block's randomness,
+   so that one transaction may fail on one branch and succeed on the other.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from cardinal.apps.evm import rlp
+from cardinal.apps.evm.jsonrpc import data, minimal, to_minimal
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.transactions import encode_transaction
 from cardinal.errors import MissingExtraError
@@ -21,12 +26,18 @@ try:
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("A development chain", "evm") from absent
 
-_GAS_TRANSFER: Final = 21_000
-_GAS_CALL: Final = 60_000
-_GAS_CREATE: Final = 200_000
-_TOKEN_TRANSFER: Final = keccak(b"Transfer(address,address,uint256)")
-_LEGACY, _ACCESS_LIST, _FEE_MARKET = 0, 1, 2
-_CREATION_ONE_IN: Final = 12
+JsonDict: TypeAlias = dict[str, Any]
+Shape: TypeAlias = Literal["transfer", "call", "create"]
+
+_SHAPES: Final[tuple[Shape, ...]] = ("transfer", "call", "create")
+_SHAPE_ODDS: Final = (5, 6, 1)
+_KINDS: Final = (0, 1, 2)
+_KIND_ODDS: Final = (2, 1, 3)
+_LEGACY, _ACCESS_LIST, _FEE_MARKET = _KINDS
+_GAS_LIMITS: Final[dict[Shape, int]] = {"transfer": 21_000, "call": 120_000, "create": 300_000}
+_GWEI: Final = 10**9
+_ACCOUNTS: Final = 8
+_CONTRACTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,111 +48,146 @@ class Account:
     address: bytes
 
 
-def accounts(chain_id: int, count: int = 8) -> tuple[Account, ...]:
-    """The senders of a development chain; the same on every run."""
-    out = []
-    for index in range(count):
-        key = PrivateKey(keccak(f"cardinal development account {chain_id} {index}".encode()))
-        out.append(Account(key, keccak(key.public_key.format(compressed=False)[1:])[12:]))
-    return tuple(out)
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A signed transaction that is in no block yet: its JSON object, and what it is for."""
 
+    shown: JsonDict
+    raw: bytes
+    shape: Shape
+    created: bytes | None
+    """The address of the contract that it creates."""
 
-def quantity(value: int) -> str:
-    """A JSON-RPC quantity."""
-    return hex(value)
-
-
-def text(data: bytes) -> str:
-    """JSON-RPC data."""
-    return "0x" + data.hex()
-
-
-def minimal(value: int) -> bytes:
-    """The big-endian bytes of a number, none for zero."""
-    return value.to_bytes((value.bit_length() + 7) // 8, "big")
-
-
-class TransactionMaker:
-    """Draws signed transactions and their logs. ``nonces`` are the accounts' next ones on this branch."""
-
-    def __init__(self, source: random.Random, senders: Sequence[Account], chain_id: int, base_fee: int) -> None:
-        self._random = source
-        self._senders = senders
-        self._chain_id = chain_id
-        self._base_fee = base_fee
-
-    def make(self, nonces: list[int]) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-        """One transaction as JSON-RPC shows it, its logs (address, topics, data), and the gas that it used."""
-        which = self._random.randrange(len(self._senders))
-        sender, nonce = self._senders[which], nonces[which]
-        nonces[which] += 1
-        creates = self._random.randrange(_CREATION_ONE_IN) == 0
-        calls = not creates and self._random.random() < 0.5  # noqa: PLR2004 - half of them are calls
-        to = None if creates else self._random.choice(self._senders).address
-        gas_used = _GAS_CREATE if creates else _GAS_CALL if calls else _GAS_TRANSFER
-        data = self._random.randbytes(self._random.randint(4, 100)) if creates or calls else b""
-        transaction: dict[str, Any] = {
-            "type": quantity(self._random.choice((_LEGACY, _ACCESS_LIST, _FEE_MARKET, _FEE_MARKET))),
-            "chainId": quantity(self._chain_id),
-            "nonce": quantity(nonce),
-            "gas": quantity(2 * gas_used),
-            "to": None if to is None else text(to),
-            "value": quantity(self._random.randint(0, 10**18)),
-            "input": text(data),
-            "from": text(sender.address),
-        }
-        self._price(transaction)
-        self._sign(transaction, sender)
-        logs = [self._log(sender.address) for _ in range(self._random.randint(1, 3))] if calls else []
-        return transaction, logs, gas_used
-
-    def _price(self, transaction: dict[str, Any]) -> None:
-        tip = self._random.randint(1, 10**9)
-        kind = int(transaction["type"], 16)
-        transaction["gasPrice"] = quantity(self._base_fee + tip)
-        if kind != _LEGACY:
-            key, address = text(self._random.randbytes(32)), text(self._random.choice(self._senders).address)
-            transaction["accessList"] = [{"address": address, "storageKeys": [key]}] if kind == _ACCESS_LIST else []
-        if kind == _FEE_MARKET:
-            transaction["maxFeePerGas"] = quantity(2 * self._base_fee + tip)
-            transaction["maxPriorityFeePerGas"] = quantity(tip)
-
-    def _sign(self, transaction: dict[str, Any], sender: Account) -> None:
-        signature = sender.key.sign_recoverable(keccak(signing_bytes(transaction)), hasher=None)
-        parity = signature[64]
-        transaction["r"] = quantity(int.from_bytes(signature[:32], "big"))
-        transaction["s"] = quantity(int.from_bytes(signature[32:64], "big"))
-        if int(transaction["type"], 16) == _LEGACY:
-            transaction["v"] = quantity(35 + 2 * self._chain_id + parity)
+    def effective_price(self, base_fee: int) -> int | None:
+        """Wei for a unit of gas in a block with this base fee; None where the block could not take it."""
+        if "maxFeePerGas" in self.shown:
+            ceiling, tip = int(self.shown["maxFeePerGas"], 16), int(self.shown["maxPriorityFeePerGas"], 16)
+            price = min(ceiling, base_fee + tip)
         else:
-            transaction["v"] = transaction["yParity"] = quantity(parity)
-        transaction["hash"] = text(keccak(encode_transaction(transaction)))
+            price = int(self.shown["gasPrice"], 16)
+        return price if price >= base_fee else None
 
-    def _log(self, sender: bytes) -> dict[str, Any]:
-        receiver = self._random.choice(self._senders).address
-        return {
-            "address": text(self._random.choice(self._senders).address),
-            "topics": [text(_TOKEN_TRANSFER), text(sender.rjust(32, b"\0")), text(receiver.rjust(32, b"\0"))],
-            "data": text(self._random.randint(1, 10**24).to_bytes(32, "big")),
+
+def text(raw: bytes) -> str:
+    """JSON-RPC data."""
+    return "0x" + raw.hex()
+
+
+class TransactionPool:
+    """Every transaction that the senders of one chain will ever send.
+
+    Arguments:
+        seed: of the chain.
+        chain_id: what signatures are made for.
+
+    """
+
+    def __init__(self, seed: int, chain_id: int) -> None:
+        self._seed = seed
+        self._chain_id = chain_id
+        self.accounts = tuple(_account(f"cardinal development account {index}") for index in range(_ACCOUNTS))
+        self.contracts = tuple(keccak(f"cardinal contract {index}".encode())[12:] for index in range(_CONTRACTS))
+
+    def transaction(self, sender: int, nonce: int) -> Transaction:
+        """The transaction with this nonce of the sender with this index."""
+        source = random.Random(f"{self._seed}/{sender}/{nonce}")  # noqa: S311 - repeatable, no secret
+        shape = source.choices(_SHAPES, _SHAPE_ODDS)[0]
+        kind = source.choices(_KINDS, _KIND_ODDS)[0]
+        account = self.accounts[sender]
+        shown: JsonDict = {
+            "type": hex(kind),
+            "chainId": hex(self._chain_id),
+            "nonce": hex(nonce),
+            "gas": hex(_GAS_LIMITS[shape]),
+            "from": text(account.address),
+            "to": self._recipient(source, shape),
+            "value": hex(source.randrange(10**19) if shape == "transfer" else 0),
+            "input": text(b"" if shape == "transfer" else source.randbytes(4 + 32 * source.randint(0, 3))),
         }
+        self._price(source, shown, kind)
+        if kind != _LEGACY:
+            shown["accessList"] = self._access_list(source) if kind == _ACCESS_LIST else []
+        self._sign(shown, kind, account)
+        raw = encode_transaction(shown)
+        shown["hash"] = text(keccak(raw))
+        created = keccak(rlp.encode([account.address, to_minimal(nonce)]))[12:] if shape == "create" else None
+        return Transaction(shown, raw, shape, created)
+
+    def outcome(self, source: random.Random, transaction: Transaction) -> tuple[bool, int, list[JsonDict]]:
+        """What the transaction did in a block: whether it succeeded, the gas that it used, and its logs."""
+        limit = int(transaction.shown["gas"], 16)
+        if transaction.shape == "transfer":
+            return True, limit, []
+        used = source.randint(limit // 4, limit)
+        if source.randrange(16) == 0:
+            return False, used, []
+        emitter = transaction.created or bytes.fromhex(transaction.shown["to"][2:])
+        return True, used, [self._log(source, emitter) for _ in range(source.randint(0, 3))]
+
+    def _recipient(self, source: random.Random, shape: Shape) -> str | None:
+        match shape:
+            case "transfer":
+                return text(source.choice(self.accounts).address)
+            case "call":
+                return text(source.choice(self.contracts))
+            case "create":
+                return None
+
+    def _price(self, source: random.Random, shown: JsonDict, kind: int) -> None:
+        tip, ceiling = source.randrange(2 * _GWEI), source.randint(20, 100) * _GWEI
+        if kind == _FEE_MARKET:
+            shown["maxFeePerGas"] = hex(ceiling)
+            shown["maxPriorityFeePerGas"] = hex(tip)
+        else:
+            shown["gasPrice"] = hex(ceiling)
+
+    def _access_list(self, source: random.Random) -> list[JsonDict]:
+        return [
+            {
+                "address": text(source.choice(self.contracts)),
+                "storageKeys": [text(source.randbytes(32)) for _ in range(source.randint(0, 2))],
+            }
+            for _ in range(source.randint(0, 2))
+        ]
+
+    def _sign(self, shown: JsonDict, kind: int, account: Account) -> None:
+        signature = account.key.sign_recoverable(keccak(signing_bytes(shown)), hasher=None)
+        parity = signature[64]
+        shown["r"] = hex(int.from_bytes(signature[:32], "big"))
+        shown["s"] = hex(int.from_bytes(signature[32:64], "big"))
+        shown["v"] = hex(35 + 2 * self._chain_id + parity if kind == _LEGACY else parity)
+        if kind != _LEGACY:
+            shown["yParity"] = shown["v"]
+
+    def _log(self, source: random.Random, emitter: bytes) -> JsonDict:
+        """One of the forms that logs have: a token's transfer, or any number of topics with any data."""
+        if source.random() < 0.5:  # noqa: PLR2004 - half of them
+            parties = [source.choice(self.accounts).address.rjust(32, b"\0") for _ in range(2)]
+            topics = [keccak(b"Transfer(address,address,uint256)"), *parties]
+            content = source.randrange(1 << 256).to_bytes(32, "big")
+        else:
+            topics = [source.randbytes(32) for _ in range(source.randint(0, 4))]
+            content = source.randbytes(source.choice((0, 1, 32, 100)))
+        return {"address": text(emitter), "topics": [text(topic) for topic in topics], "data": text(content)}
 
 
-def signing_bytes(transaction: dict[str, Any]) -> bytes:
+def _account(secret: str) -> Account:
+    key = PrivateKey(keccak(secret.encode()))
+    return Account(key, keccak(key.public_key.format(compressed=False)[1:])[12:])
+
+
+def signing_bytes(transaction: JsonDict) -> bytes:
     """What a sender signs (EIP-155, EIP-2930, EIP-1559)."""
-
-    def number(name: str) -> bytes:
-        return minimal(int(transaction[name], 16))
-
-    to = bytes.fromhex(transaction["to"][2:]) if transaction["to"] else b""
-    data = bytes.fromhex(transaction["input"][2:])
-    tail: list[Any] = [number("gas"), to, number("value"), data]
+    to = data(transaction, "to") if transaction["to"] else b""
+    call = [minimal(transaction, "gas"), to, minimal(transaction, "value"), data(transaction, "input")]
     kind = int(transaction["type"], 16)
     if kind == _LEGACY:
-        return rlp.encode([number("nonce"), number("gasPrice"), *tail, number("chainId"), b"", b""])
+        prices = [minimal(transaction, "nonce"), minimal(transaction, "gasPrice")]
+        return rlp.encode([*prices, *call, minimal(transaction, "chainId"), b"", b""])
+    names = ("gasPrice",) if kind == _ACCESS_LIST else ("maxPriorityFeePerGas", "maxFeePerGas")
+    head = [minimal(transaction, name) for name in ("chainId", "nonce", *names)]
     listed: list[rlp.Item] = [
-        [bytes.fromhex(entry["address"][2:]), [bytes.fromhex(key[2:]) for key in entry["storageKeys"]]]
+        [data(entry, "address"), [bytes.fromhex(key[2:]) for key in entry["storageKeys"]]]
         for entry in transaction["accessList"]
     ]
-    names = ("gasPrice",) if kind == _ACCESS_LIST else ("maxPriorityFeePerGas", "maxFeePerGas")
-    prices = [number(name) for name in names]
-    return bytes((kind,)) + rlp.encode([number("chainId"), number("nonce"), *prices, *tail, listed])
+    return bytes((kind,)) + rlp.encode([*head, *call, listed])

@@ -1,0 +1,96 @@
+"""A development chain as a node has it: blocks by hash, a head that moves, subscribers.
+
+    node = DevNode(DevSettings(seed=7))
+    async with JsonRpcNode(node) as served:      # of cardinal.testing.node
+        await node.play(rate=4)
+
+Rules:
+
+1. The head moves when :meth:`DevNode.step` is called, and at no other time; :meth:`DevNode.play` calls it at a rate.
+2. A step's blocks are there, with their receipts, before its head is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from cardinal.protocols.streams.types import BlockRef
+from cardinal.testing.replay import Announce, ReplayChain
+
+from .chain import DevChain, Step
+
+if TYPE_CHECKING:
+    from .settings import DevSettings
+
+Orphans: TypeAlias = Literal["keep", "forget"]
+"""Whether an orphan can still be read by its hash: geth keeps it, anvil forgets it at once."""
+
+
+class DevNode(ReplayChain):
+    """A node on a development chain, at block 0.
+
+    Arguments:
+        settings: the chain.
+        orphans: whether blocks that left the chain can still be read. A forgotten branch that returns is there again.
+        announce: which blocks of a reorg subscribers are told: the ``final`` one, as geth does, or ``each``, as anvil.
+
+    Attributes:
+        finished: the script has ended; the node goes on answering.
+
+    """
+
+    def __init__(
+        self, settings: DevSettings | None = None, *, orphans: Orphans = "keep", announce: Announce = "final"
+    ) -> None:
+        self._script = DevChain(settings)
+        self.settings = self._script.settings
+        super().__init__(chain_id=self.settings.chain_id)
+        self._forgets = orphans == "forget"
+        self._announce: Announce = announce
+        self.finished = False
+        self.step()
+
+    def step(self) -> Step | None:
+        """Play the next step of the script; None, and nothing happens, when it has ended."""
+        step = next(self._script, None)
+        if step is None:
+            self.finished = True
+            return None
+        for block in step.mined:
+            self.add(block.block, block.receipts)
+        if self._forgets:
+            self._revive(step)
+        marks = self._script.finality(step.head)
+        if marks is not None:
+            self.safe, self.finalized = marks.safe, marks.finalized
+        self.set_head(step.head.block["hash"], announce=self._announce)
+        if self._forgets:
+            for name in step.move.removed:
+                if (orphan := self._script.block(name)) is not None:
+                    self.forget(orphan.block["hash"])
+        return step
+
+    def step_to(self, number: int) -> None:
+        """Play at once until the head has this number, or the script has ended."""
+        while not self.finished and self.head() < number:
+            self.step()
+
+    async def play(self, rate: float) -> None:
+        """Play to the end, so many blocks a second."""
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while (step := self.step()) is not None:
+            due += len(step.mined) / rate
+            await asyncio.sleep(max(0.0, due - clock()))
+
+    def canonical(self) -> list[BlockRef]:
+        """The chain as it stands, block 0 first."""
+        hashes = [self.hash_at(number) for number in range(self.head() + 1)]
+        return [BlockRef(number, bytes.fromhex(name[2:])) for number, name in enumerate(hashes) if name is not None]
+
+    def _revive(self, step: Step) -> None:
+        """Have the orphans again that a return brings back."""
+        for name in step.move.added[: -len(step.mined)]:
+            if (block := self._script.block(name)) is not None:
+                self.add(block.block, block.receipts)
