@@ -488,8 +488,18 @@ class Orderer:
         return ChainUpdate(self.seq, removed, added, self.finality)
 
     def _prune(self, head: Node[Header]) -> None:
-        for node in self._tree.prune(head.number - self._threshold):
+        """Forget what lies below the threshold, and what hung on it beside the chain: it can no longer be reached."""
+        pruned = self._tree.prune(head.number - self._threshold)
+        for node in pruned:
             self._waiting -= not node.linked
+        chain = {node.hash for node in self._tree.ancestors(head)} if pruned else set()
+        pending = [child for node in pruned for child in self._tree.children(node.hash) if child.hash not in chain]
+        while pending:
+            node = pending.pop()
+            if node.linked:
+                node.linked = False
+                self._waiting += 1
+                pending += self._tree.children(node.hash)
 
     def _delivered(self) -> list[Node[Header]]:
         if self._head is None:

@@ -79,17 +79,3 @@ class PlanOrderer(Orderer):
         """Whether a held block waits for its parent; None where it is not held."""
         node = self._tree.get(block_hash)
         return None if node is None else not node.linked
-
-    def _prune(self, head: Node[Header]) -> None:
-        """Forget what lies below the threshold, and what hung on it beside the chain: it can no longer be reached."""
-        pruned = self._tree.prune(head.number - self._threshold)
-        for node in pruned:
-            self._waiting -= not node.linked
-        chain = {node.hash for node in self._tree.ancestors(head)} if pruned else set()
-        pending = [child for node in pruned for child in self._tree.children(node.hash) if child.hash not in chain]
-        while pending:
-            node = pending.pop()
-            if node.linked:
-                node.linked = False
-                self._waiting += 1
-                pending += self._tree.children(node.hash)

@@ -33,3 +33,18 @@ def test_a_heavier_sibling_of_the_start_replaces_it_after_its_parent_came_late()
     assert [(update.removed[0].hash, update.added[0].hash) for update in updates] == [
         (name_hash("3a"), name_hash("3b"))
     ]
+
+
+def test_a_branch_whose_fork_point_is_forgotten_can_no_longer_win() -> None:
+    """8b to 10b hang on 7a; when 7a lies below the threshold, a heavy 11b has no way back to the chain."""
+    orderer = Orderer(reorg_threshold=3)
+    orderer.receive(block("1a", "0a", 10))
+    orderer.caught_up()
+    for number in range(2, 11):
+        orderer.receive(block(f"{number}a", f"{number - 1}a", 10 * number))
+    for number in range(8, 11):
+        orderer.receive(block(f"{number}b", f"{number - 1}b" if number > 8 else "7a", 5 * number))
+    for number in (11, 12):
+        orderer.receive(block(f"{number}a", f"{number - 1}a", 10 * number))
+    assert orderer.receive(block("11b", "10b", 1000)) == []
+    assert orderer.head == BlockRef(12, name_hash("12a"))
