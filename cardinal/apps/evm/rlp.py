@@ -70,10 +70,10 @@ def _prefix(size: int, base: int) -> bytes:
 
 def decode(data: bytes) -> Decoded:
     """The item that these bytes are. ApplicationError where they are none, or more than one."""
-    item, end = _decode(data, 0, len(data), 0)
-    if end != len(data):
-        raise ApplicationError(f"{len(data) - end} bytes follow the end of an RLP item")
-    return item
+    items = _items(data, 0, len(data), 0)
+    if len(items) != 1:
+        raise ApplicationError(f"{len(items)} RLP items where one was expected")
+    return items[0]
 
 
 def decode_list(data: bytes) -> list[Decoded]:
@@ -84,37 +84,37 @@ def decode_list(data: bytes) -> list[Decoded]:
     return item
 
 
-def _decode(data: bytes, at: int, limit: int, depth: int) -> tuple[Decoded, int]:
-    if at >= limit or depth > _DEEPEST:
-        raise ApplicationError("RLP that is cut short or nested too deep")
-    first = data[at]
-    if first < _STRING:
-        return data[at : at + 1], at + 1
-    base = _LIST if first >= _LIST else _STRING
-    start, size = _length(data, at, limit, first - base)
-    end = start + size
-    if end > limit:
-        raise ApplicationError("RLP that is cut short")
-    if base == _STRING:
-        value = data[start:end]
+def _items(data: bytes, at: int, limit: int, depth: int) -> list[Decoded]:
+    """The items from ``at`` on, the last of which must end at ``limit``."""
+    if depth > _DEEPEST:
+        raise ApplicationError("RLP that is nested too deep")
+    items: list[Decoded] = []
+    while at < limit:
+        first = data[at]
+        if first < _STRING:
+            items.append(_BYTES[first])
+            at += 1
+            continue
+        code = first - _STRING if first < _LIST else first - _LIST
+        start, size = (at + 1, code) if code < _SHORT else _length(data, at, limit, code)
+        at = start + size
+        if at > limit:
+            raise ApplicationError("RLP that is cut short")
+        if first >= _LIST:
+            items.append(_items(data, start, at, depth + 1))
+            continue
+        value = data[start:at]
         if size == 1 and value[0] < _STRING:
             raise ApplicationError("a byte in a longer form than RLP writes it")
-        return value, end
-    items: list[Decoded] = []
-    while start < end:
-        item, start = _decode(data, start, end, depth + 1)
-        items.append(item)
-    return items, end
+        items.append(value)
+    return items
 
 
 def _length(data: bytes, at: int, limit: int, code: int) -> tuple[int, int]:
-    """Where the content starts, and its size."""
-    if code < _SHORT:
-        return at + 1, code
-    width = code - _SHORT + 1
-    start = at + 1 + width
+    """Where the content of an item starts that says its size in bytes of their own, and that size."""
+    start = at + 2 + code - _SHORT
     raw = data[at + 1 : min(start, limit)]
     size = int.from_bytes(raw, "big")
-    if len(raw) < width or raw[0] == 0 or size < _SHORT:
+    if not raw or raw[0] == 0 or size < _SHORT:
         raise ApplicationError("an RLP length in a form that RLP does not write")
     return start, size
