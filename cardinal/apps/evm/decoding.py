@@ -35,7 +35,7 @@ from .values import (
     Withdrawal,
 )
 
-__all__ = ["decode"]
+__all__ = ["decode", "decode_transaction"]
 
 _WIDEST: Final = 32
 _HASH: Final = 32
@@ -110,7 +110,7 @@ class _Parts:
                 raise ApplicationError("another log of the block has this index")
         elif kind == "t":
             index = _index(place)
-            self.transactions[index] = _transaction(value, index)
+            self.transactions[index] = decode_transaction(value, index)
         elif kind == "r":
             index = _index(place)
             self.receipts[index] = _receipt(value, index)
@@ -229,8 +229,17 @@ def _withdrawal(item: rlp.Decoded) -> Withdrawal:
     return Withdrawal(_number(index), _number(validator), _bytes(address, _ADDRESS), _number(amount))
 
 
-def _transaction(raw: bytes, index: int) -> Transaction:
-    """A transaction from its canonical bytes (EIP-2718): a list is legacy, else the first byte is the type."""
+def decode_transaction(raw: bytes, index: int) -> Transaction:
+    """A transaction from its canonical bytes (EIP-2718): a list is legacy, else the first byte is the type.
+
+    Arguments:
+        raw: what :func:`.transactions.encode_transaction` writes.
+        index: its place in the block.
+
+    Raises:
+        ApplicationError: these bytes are no transaction of a known type.
+
+    """
     if not raw:
         raise ApplicationError("a transaction has no bytes")
     kind = LEGACY if raw[0] >= _LIST else raw[0]

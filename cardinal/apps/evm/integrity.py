@@ -12,11 +12,13 @@ from typing import Final
 from cardinal.errors import ApplicationError, IntegrityError
 
 from . import rlp
+from .decoding import decode_transaction
 from .encoded import EncodedBlock, encode_block
 from .keccak import keccak
-from .receipts import Blooms, write_receipt
+from .receipts import Blooms, created_contract, published_contract, write_receipt
 from .rpc import JsonObject, hexadecimal, raw
 from .trie import ordered_root
+from .values import NO_CONTRACT
 
 
 def _hash(block: EncodedBlock) -> bool:
@@ -73,6 +75,25 @@ def _gas(block: EncodedBlock) -> bool:
     return used == int(block.shown.gas_used, 16)
 
 
+def _contracts(block: EncodedBlock) -> bool:
+    """The contracts that are published are those that the senders created.
+
+    No root covers a receipt's contract. For a creation it follows from the nonce and from who signed, and that is
+    recovered from the signature; creations are few (one in some hundred transactions), so it costs little.
+    """
+    pairs = zip(block.shown.transactions, block.receipts, strict=True)
+    for index, (transaction, receipt) in enumerate(pairs):
+        named = published_contract(transaction, receipt)
+        if transaction.to:
+            if named not in (None, NO_CONTRACT):
+                return False
+            continue
+        sender = decode_transaction(block.transactions[index], index).sender
+        if sender is None or named != created_contract("0x" + sender.hex(), transaction.nonce):
+            return False
+    return True
+
+
 def _withdrawals_root(block: EncodedBlock) -> bool:
     root = block.shown.withdrawals_root
     if block.withdrawals is None or root is None:
@@ -94,6 +115,7 @@ CHECKS: Final = MappingProxyType[str, Callable[[EncodedBlock], bool]](
         "bloom": _bloom,
         "log indexes": _log_indexes,
         "gas": _gas,
+        "contracts": _contracts,
         "withdrawals root": _withdrawals_root,
         "uncles hash": _uncles_hash,
     }

@@ -22,8 +22,8 @@ from . import rlp
 from .chains import MERGED_AT_GENESIS, chain_of
 from .encoded import EncodedBlock, encode_block
 from .jsonrpc import to_minimal
-from .receipts import created_contract, write_receipt_meta
-from .rpc import JsonObject, RpcReceipt, RpcTransaction, hexadecimal, raw
+from .receipts import published_contract, write_receipt_meta
+from .rpc import JsonObject, hexadecimal, raw
 
 
 def payload_from_rpc(
@@ -110,19 +110,12 @@ def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     offset = 0
     for index, (receipt, logs) in enumerate(zip(block.receipts, block.logs, strict=True)):
-        created = _created(block.shown.transactions[index], receipt)
-        values[f"{prefix}/r/{index:x}"] = write_receipt_meta(receipt, offset, created)
+        contract = published_contract(block.shown.transactions[index], receipt)
+        values[f"{prefix}/r/{index:x}"] = write_receipt_meta(receipt, offset, contract)
         for log in logs:
             values[f"{prefix}/l/{index:x}/{offset:x}"] = log
             offset += 1
     return values
-
-
-def _created(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
-    """The contract of a creation whose receipt does not name it."""
-    if transaction.to or receipt.contract_address or not transaction.from_:
-        return None
-    return created_contract(transaction.from_, transaction.nonce)
 
 
 def _total_difficulty(block: EncodedBlock, chain_id: int, given: int | None) -> tuple[int, bool]:

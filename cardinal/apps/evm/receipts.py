@@ -7,7 +7,18 @@ from typing import Final
 
 from . import rlp
 from .keccak import keccak
-from .rpc import JsonObject, RpcLog, RpcReceipt, data, hexadecimal, optional_quantity, quantity, raw, read
+from .rpc import (
+    JsonObject,
+    RpcLog,
+    RpcReceipt,
+    RpcTransaction,
+    data,
+    hexadecimal,
+    optional_quantity,
+    quantity,
+    raw,
+    read,
+)
 from .transactions import LEGACY
 
 BLOOM_SIZE: Final = 256
@@ -41,7 +52,7 @@ def write_receipt(shown: RpcReceipt, logs: Sequence[bytes]) -> bytes:
     return body if kind == LEGACY else bytes((kind,)) + body
 
 
-def write_receipt_meta(shown: RpcReceipt, log_offset: int, created: bytes | None = None) -> bytes:
+def write_receipt_meta(shown: RpcReceipt, log_offset: int, contract: bytes | None) -> bytes:
     """The stream's form of a receipt, within :func:`.rpc.hexadecimal`.
 
     It is [contract, cumulative gas, gas, bloom, status, number of logs, index of the first log (0 without logs)].
@@ -49,13 +60,12 @@ def write_receipt_meta(shown: RpcReceipt, log_offset: int, created: bytes | None
     Arguments:
         shown: as JSON-RPC shows it.
         log_offset: how many logs the block has before it.
-        created: the address (20 bytes) that counts where the receipt names no contract; see :func:`created_contract`.
+        contract: what :func:`published_contract` says.
 
     """
-    contract = raw(shown.contract_address) if shown.contract_address else created or _NO_CONTRACT
     return rlp.wrap(
         (
-            rlp.encode_bytes(contract),
+            rlp.encode_bytes(_NO_CONTRACT if contract is None else contract),
             quantity(shown.cumulative_gas_used),
             quantity(shown.gas_used),
             data(shown.logs_bloom),
@@ -64,6 +74,18 @@ def write_receipt_meta(shown: RpcReceipt, log_offset: int, created: bytes | None
             rlp.encode_int(log_offset if shown.logs else 0),
         )
     )
+
+
+def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
+    """The contract that the stream names for a transaction, by the node's word; within :func:`.rpc.hexadecimal`.
+
+    Nodes differ in what they say of a creation that failed: where the receipt names none, the address is computed.
+    """
+    if receipt.contract_address:
+        return raw(receipt.contract_address)
+    if transaction.to or not transaction.from_:
+        return None
+    return created_contract(transaction.from_, transaction.nonce)
 
 
 def created_contract(sender: str, nonce: str) -> bytes:
