@@ -86,18 +86,10 @@ def run(
     spark = local_session(f"cardinal lake {target}", cores=cores)
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
         signal.signal(number, lambda *_: stopping.set())
-    try:
-        query = pipeline.start(spark, job)
-        with pipeline.Upkeep(job.place, compact_every, lambda line: click.echo(line, err=True)):
-            for status in pipeline.batches(query, job):
-                if status is not None:
-                    click.echo(json.dumps(asdict(status)) if as_json else _line(status))
-                    sys.stdout.flush()
-                if stopping.is_set():
-                    query.stop()
-                    break
-    finally:
-        spark.stop()
+    upkeep = pipeline.Upkeep(job.place, compact_every, lambda line: click.echo(line, err=True))
+    for status in pipeline.run(spark, job, upkeep, stopping):
+        click.echo(json.dumps(asdict(status)) if as_json else _line(status))
+        sys.stdout.flush()
 
 
 def _line(status: BatchStatus) -> str:

@@ -12,6 +12,7 @@ On a cluster the same two calls run under ``spark-submit``.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from dataclasses import dataclass, field
@@ -111,21 +112,44 @@ def _has_rows(job: Job) -> bool:
     return last_committed(job.place.root, depth=1, storage=job.place.storage) is not None
 
 
-def batches(query: StreamingQuery, job: Job, *, wait_seconds: float = 0.2) -> Iterator[BatchStatus | None]:
-    """Every batch as it is done, None when nothing happened for a while; ends with the query.
+def run(spark: SparkSession, job: Job, upkeep: Upkeep, stopping: threading.Event) -> Iterator[BatchStatus]:
+    """Run the job to its end and give every batch as it is done; stops Spark in the end.
 
-    Raises LakeError, or what the error tree has for it, where the query failed.
+    ``stopping``, once it is set, ends the query within the second; what is under way is done again by the next run.
+    Raises LakeError where the query or Spark itself fails.
     """
-    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an optional dependency
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415 - optional, no stubs
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
 
+    try:
+        query = start(spark, job)
+        with upkeep:
+            for status in batches(query, job):
+                if status is not None:
+                    yield status
+                if stopping.is_set():
+                    query.stop()
+                    return
+    except PySparkException as error:
+        if not stopping.is_set():
+            raise failure(str(error)) from None
+    except (Py4JError, ConnectionError) as error:
+        # who sends a signal to the whole group ends Java before us
+        if not stopping.is_set():
+            raise LakeError(
+                "Spark's Java process ended; started again, the query goes on from its checkpoint"
+            ) from error
+    finally:
+        with contextlib.suppress(Py4JError, ConnectionError):
+            spark.stop()
+
+
+def batches(query: StreamingQuery, job: Job, *, wait_seconds: float = 0.2) -> Iterator[BatchStatus | None]:
+    """Every batch as it is done, None when nothing happened for a while; ends with the query."""
     shown = -1
     active = True
     while active:
-        try:
-            active = not query.awaitTermination(wait_seconds)  # type: ignore[arg-type] # takes fractions, says int
-
-        except StreamingQueryException as error:
-            raise failure(str(error)) from None
+        active = not query.awaitTermination(wait_seconds)  # type: ignore[arg-type] # takes fractions, says int
         done = [_status(progress, job) for progress in query.recentProgress if progress["batchId"] > shown]
         for status in filter(None, done):
             shown = status.batch

@@ -49,12 +49,16 @@ def local_session(name: str = "cardinal", *, cores: int = 2, settings: Mapping[s
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
     except ImportError:
         raise MissingExtraError("a Spark session", "spark") from None
+    from . import register  # noqa: PLC0415 - imports PySpark
+
     _prepare_environment()
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     logging = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}
     for key, value in {**_SETTINGS, **logging, **(settings or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
 
 
 def _prepare_environment() -> None:
