@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from .node import DevNode, Orphans
 
+_LOOK_SECONDS: Final = 0.05
+
 
 @click.command()
 @click.option("--seed", default=DEFAULTS.seed, show_default=True, help="Everything random comes from it.")
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 )
 @click.option("--max-depth", default=DEFAULTS.max_depth, show_default=True, help="The most that a reorg removes.")
 @click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.001, 10_000), help="Blocks a second.")
+@click.option("--wait", default=0, type=click.IntRange(0), help="Begin when so many subscribe to new heads.")
+@click.option("--hold", type=click.IntRange(0), help="From this block on, hold before a reorg until SIGUSR1 comes.")
 @click.option("--ahead", default=0, show_default=True, help="Be at this block at once, and play from there.")
 @click.option("--transactions", default=DEFAULTS.transactions, show_default=True, help="The most in a block.")
 @click.option("--chain-id", default=DEFAULTS.chain_id, show_default=True)
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 def node(
     *,
     rate: float,
+    wait: int,
+    hold: int | None,
     ahead: int,
     orphans: Orphans,
     announce: Announce,
@@ -55,29 +61,57 @@ def node(
 
     made = DevNode(DevSettings(**chain), orphans=orphans, announce=announce)  # type: ignore[arg-type] # click knows the types
     made.step_to(ahead)
-    asyncio.run(_serve(made, host, port, rate, as_json=as_json))
+    asyncio.run(_serve(_Course(made, rate, wait, hold, as_json=as_json), host, port))
 
 
-async def _serve(chain: DevNode, host: str, port: int, rate: float, *, as_json: bool) -> None:
+class _Course:
+    """When the chain may go on, and what is told about it."""
+
+    def __init__(self, chain: DevNode, rate: float, wait: int, hold: int | None, *, as_json: bool) -> None:
+        self.chain = chain
+        self.as_json = as_json
+        self.released = asyncio.Event()
+        self._rate = rate
+        self._wait = wait
+        self._hold = hold
+
+    async def play(self) -> None:
+        """Play the script to its end."""
+        await self.chain.play(self._rate, self._before)
+
+    async def _before(self) -> None:
+        while self.chain.subscribers < self._wait and not self.chain.head():  # noqa: ASYNC110 - nobody tells of them
+            await asyncio.sleep(_LOOK_SECONDS)
+        if self._hold is not None and self.chain.head() >= self._hold and self.chain.reorg_is_next:
+            self.tell(
+                {"held": self.chain.head()}, f"held at block {self.chain.head()}, before a reorg: SIGUSR1 goes on"
+            )
+            await self.released.wait()
+            self._hold = None
+
+    def tell(self, value: dict[str, object], sentence: str) -> None:
+        """One line."""
+        click.echo(json.dumps(value) if self.as_json else sentence)
+
+
+async def _serve(course: _Course, host: str, port: int) -> None:
     from cardinal.testing.node import JsonRpcNode  # noqa: PLC0415 - `--help` needs no extra
 
-    stopped = asyncio.Event()
+    chain, loop, stopped = course.chain, asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGUSR1, course.released.set)
     async with JsonRpcNode(chain, host=host, port=port) as served:
-        if as_json:
-            line = json.dumps(
-                {"http": served.url, "ws": served.ws_url, "chain_id": chain.chain_id(), "pid": os.getpid()}
-            )
-        else:
-            line = f"development chain {chain.chain_id()} at {served.url} and {served.ws_url}; Ctrl-C ends it"
-        click.echo(line)
-        playing = asyncio.create_task(chain.play(rate))
+        course.tell(
+            {"http": served.url, "ws": served.ws_url, "chain_id": chain.chain_id(), "pid": os.getpid()},
+            f"development chain {chain.chain_id()} at {served.url} and {served.ws_url}; Ctrl-C ends it",
+        )
+        playing = asyncio.create_task(course.play())
         waiting = asyncio.create_task(stopped.wait())
         await asyncio.wait({waiting, playing}, return_when=asyncio.FIRST_COMPLETED)
         if playing.done():
             playing.result()
-            if not as_json:
+            if not course.as_json:
                 click.echo(f"the script has ended at block {chain.head()}, {chain.hash_at(chain.head())}")
         await waiting
         playing.cancel()

@@ -21,6 +21,8 @@ from cardinal.testing.replay import Announce, ReplayChain
 from .chain import DevChain, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from .settings import DevSettings
 
 Orphans: TypeAlias = Literal["keep", "forget"]
@@ -49,11 +51,13 @@ class DevNode(ReplayChain):
         self._forgets = orphans == "forget"
         self._announce: Announce = announce
         self.finished = False
+        self._upcoming: Step | None = None
         self.step()
 
     def step(self) -> Step | None:
         """Play the next step of the script; None, and nothing happens, when it has ended."""
-        step = next(self._script, None)
+        step = self._upcoming or next(self._script, None)
+        self._upcoming = None
         if step is None:
             self.finished = True
             return None
@@ -76,11 +80,29 @@ class DevNode(ReplayChain):
         while not self.finished and self.head() < number:
             self.step()
 
-    async def play(self, rate: float) -> None:
-        """Play to the end, so many blocks a second."""
+    @property
+    def reorg_is_next(self) -> bool:
+        """Whether the next step takes blocks off the chain."""
+        if self._upcoming is None:
+            self._upcoming = next(self._script, None)
+        return self._upcoming is not None and bool(self._upcoming.move.removed)
+
+    @property
+    def subscribers(self) -> int:
+        """How many are told of new heads."""
+        return len(self._listeners)
+
+    async def play(self, rate: float, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Play to the end, so many blocks a second; ``before`` every step may hold it up."""
         clock = asyncio.get_running_loop().time
         due = clock()
-        while (step := self.step()) is not None:
+        while True:
+            if before is not None:
+                await before()
+                due = max(due, clock() - 1 / rate)  # what was held up is not caught up in a rush
+            step = self.step()
+            if step is None:
+                return
             due += len(step.mined) / rate
             await asyncio.sleep(max(0.0, due - clock()))
 
