@@ -146,7 +146,7 @@ def _report(outcome: Outcome) -> None:
         rows = ", ".join(f"{name} {count}" for name, count in outcome.rows.items())
         click.echo(f"rows     {rows}")
         click.echo(f"lake     {outcome.lake}")
-        _sample(outcome.lake)
+        _sample(outcome.lake, outcome.blocks)
     for difference in outcome.differences[:20]:
         click.echo(f"DIFFERS  {difference}")
     what = "consumer and lake equal" if outcome.lake is not None else "the consumer's chain equals"
@@ -154,10 +154,11 @@ def _report(outcome: Outcome) -> None:
     click.echo(f"result   {verdict} ({outcome.seconds:.0f} s)")
 
 
-def _sample(lake: Path) -> None:
+def _sample(lake: Path, blocks: int) -> None:
     from cardinal.server.demo.cast import cardinal  # noqa: PLC0415 - `--help` needs no extra
 
-    arguments = ["--table", "current_blocks", "--columns", "number,hash,transaction_count,gas_used", "--limit", "3"]
+    arguments = ["--table", "current_blocks", "--columns", "number,transaction_count,gas_used,hash"]
+    arguments += ["--from-block", str(max(0, blocks - 3))]
     click.echo(f"try      cardinal lake query {lake} {' '.join(arguments)}")
     for line in cardinal("lake", "query", str(lake), *arguments).splitlines():
         click.echo(f"         {line}")

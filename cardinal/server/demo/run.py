@@ -1,8 +1,8 @@
 """The course of the demo.
 
 1. A broker, a development node that waits for its producers, two redundant producers, a consumer, and Spark.
-2. The chain grows and forks. Half-way the node holds until Spark's first batch is in the lake, so that the reorg which
-   comes next crosses a batch boundary.
+2. The chain grows and forks. Before its first reorgs the node holds until everything is in the lake, so that
+   the reorg crosses a batch boundary.
 3. When consumer and lake stand at the node's last block, the lake and the consumer's chain are compared with the node.
 4. Everything that was started is stopped, whatever happens.
 """
@@ -32,6 +32,8 @@ _LOOK_SECONDS: Final = 0.1
 _PATIENCE_SECONDS: Final = 300.0
 _TOPICS_SECONDS: Final = 60.0
 _CHAIN_ID: Final = 1337
+_HOLD_PART: Final = 8
+"""The part of the chain that is there before the node may hold: most reorgs come after."""
 
 Found = TypeVar("Found")
 
@@ -133,7 +135,7 @@ class Demo:
         settings = self._settings
         arguments = ["--seed", str(settings.seed), "--blocks", str(settings.blocks), "--rate", str(settings.rate)]
         if settings.spark:
-            arguments += ["--hold", str(settings.blocks // 2)]
+            arguments += ["--hold", str(settings.blocks // _HOLD_PART)]
         node = self._child("node", "node", *arguments, "--chain-id", str(_CHAIN_ID), "--wait", "2", "--json")
         said = self._until(node.objects, "the node did not start", [node])[0]
         self._ws = str(said["ws"])
@@ -184,15 +186,16 @@ class Demo:
             self._audience.note("Spark starts; it takes some seconds")
             folder = self._settings.folder
             lake = self._child("lake", "lake", "run", "--from", url, "--to", str(folder / "lake"), "--json")
-        released = lake is None
+        released, held = lake is None, False
 
         def ended() -> bool:
-            nonlocal released
+            nonlocal released, held
             self._take_updates()
             if lake is not None:
                 self._take_batches(lake)
             number, block_hash = reader.head()
-            if not released and self._lake_head and self._lake_head == block_hash:
+            held = held or any("held" in said for said in node.objects())
+            if held and not released and self._lake_head == block_hash:
                 self._audience.note("the lake has caught up: the chain goes on, with a reorg of what is in the lake")
                 node.signal(signal.SIGUSR1)
                 released = True
