@@ -16,8 +16,8 @@ from cardinal.protocols.streams.types import BlockRef
 class BlockFeed(Protocol):
     """Blocks of one chain, in an order in which they can be published.
 
-    Laws: a payload is given only after its checks passed; its parent was given before it, is in ``published``,
-    or it is the first; after a reorg the next payload is the new branch's first block above the common ancestor;
+    Laws: a payload is given only after its checks passed; its parent was given before it, is in ``published``, or is
+    the first payload's parent (a reorg through the first block gives its sibling), or it is the first; after a reorg the next payload is the new branch's first block above the common ancestor;
     nothing that the node's chain keeps is left out.
     """
 

@@ -1,8 +1,8 @@
 """The course of the demo.
 
 1. A broker, a development node that waits for its producers, two redundant producers, a consumer, and Spark.
-2. The chain grows and forks. Before its first reorgs the node holds until everything is in the lake, so that
-   the reorg crosses a batch boundary.
+2. The chain grows and forks. Before a reorg the node holds until everything is in the lake, so that every reorg crosses
+   a batch boundary and the lake sees the same ones on every run.
 3. When consumer and lake stand at the node's last block, the lake and the consumer's chain are compared with the node.
 4. Everything that was started is stopped, whatever happens.
 """
@@ -186,19 +186,18 @@ class Demo:
             self._audience.note("Spark starts; it takes some seconds")
             folder = self._settings.folder
             lake = self._child("lake", "lake", "run", "--from", url, "--to", str(folder / "lake"), "--json")
-        released, held = lake is None, False
+        held = False
 
         def ended() -> bool:
-            nonlocal released, held
+            nonlocal held
             self._take_updates()
             if lake is not None:
                 self._take_batches(lake)
             number, block_hash = reader.head()
             held = held or any("held" in said for said in node.objects())
-            if held and not released and self._lake_head == block_hash:
-                self._audience.note("the lake has caught up: the chain goes on, with a reorg of what is in the lake")
+            if held and self._lake_head == block_hash:
                 node.signal(signal.SIGUSR1)
-                released = True
+                held = False
             if number < self._settings.blocks:
                 return False
             return self._head == block_hash and (lake is None or self._lake_head == block_hash)

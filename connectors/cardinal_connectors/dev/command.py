@@ -30,7 +30,7 @@ _LOOK_SECONDS: Final = 0.05
 @click.option("--max-depth", default=DEFAULTS.max_depth, show_default=True, help="The most that a reorg removes.")
 @click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.001, 10_000), help="Blocks a second.")
 @click.option("--wait", default=0, type=click.IntRange(0), help="Begin when so many subscribe to new heads.")
-@click.option("--hold", type=click.IntRange(0), help="From this block on, hold before a reorg until SIGUSR1 comes.")
+@click.option("--hold", type=click.IntRange(0), help="From this block on, hold before each reorg until SIGUSR1.")
 @click.option("--ahead", default=0, show_default=True, help="Be at this block at once, and play from there.")
 @click.option("--transactions", default=DEFAULTS.transactions, show_default=True, help="The most in a block.")
 @click.option("--chain-id", default=DEFAULTS.chain_id, show_default=True)
@@ -87,7 +87,7 @@ class _Course:
                 {"held": self.chain.head()}, f"held at block {self.chain.head()}, before a reorg: SIGUSR1 goes on"
             )
             await self.released.wait()
-            self._hold = None
+            self.released.clear()
 
     def tell(self, value: dict[str, object], sentence: str) -> None:
         """One line."""
