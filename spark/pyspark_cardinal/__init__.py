@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """A stream of blocks in chain order. The options stand in :mod:`cardinal_spark.source.options`."""
+    """Blocks in chain order as a stream, or the chain as it stands; options: :mod:`cardinal_spark.source.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,6 +30,12 @@ class DefaultSource(DataSource):
         from cardinal_spark.source.reader import source_schema  # noqa: PLC0415 - see the module's docstring
 
         return source_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The chain as it stands."""
+        from cardinal_spark.source.reader import CardinalReader  # noqa: PLC0415 - see the module's docstring
+
+        return CardinalReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The streaming source."""

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import CursorMismatchError
 from cardinal.protocols.streams.events import ForkBelowStart
+from cardinal.protocols.streams.messages import BATCH
 
 from .offsets import PlanOffset, need_options, parse_offset
-from .planner import initial_offset, plan, rebuild
+from .planner import plan, rebuild
 from .state import Plan, PlanSettings, State
 
 if TYPE_CHECKING:
@@ -74,14 +75,6 @@ class Driver:
     def freeze(self) -> None:
         """Take nothing from now on that is not on the topics already (Trigger.AvailableNow)."""
         self._frozen = self._ends()
-
-    def earliest(self) -> PlanOffset:
-        """An offset at the start of what the topics hold."""
-        return initial_offset(self._settings, {where: low for where, (low, _) in self._window.marks().items()})
-
-    def latest(self) -> PlanOffset:
-        """An offset at the end of the topics."""
-        return initial_offset(self._settings, self._ends())
 
     def next_offset(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself where there is nothing to deliver yet."""
@@ -204,7 +197,7 @@ class Driver:
         return all(end.get(where, at) >= at for where, at in self._goal.items())
 
     def _cut(self, state: State, end: Mapping[Partition, int], blocks: int, planned: Plan) -> Plan:
-        """The largest share of a batch whose rows are within the limit; at least one update."""
+        """The largest part of a batch whose rows are within the limit; at least one update."""
         low, high, best = 0.0, 1.0, planned
         for _ in range(_CUTS):
             share = (low + high) / 2
@@ -215,6 +208,28 @@ class Driver:
                 high, best = share, tried
             else:
                 low, best = share, tried
+        if best.updates > 1 and len(best.rows) > blocks:
+            return self._cut_at_batches(state, blocks, best)
+        return best
+
+    def _cut_at_batches(self, state: State, blocks: int, planned: Plan) -> Plan:
+        """The same between single Batches, for shares of which none is within the limit."""
+        end = planned.state.offset.pos
+        batches = [record for record in self._window.peek(end) if record.key[0] == BATCH]
+        batches.sort(key=lambda record: (record.timestamp_ms, *record[:3]))
+        low, high, best = 0, len(batches), planned
+        while high - low > 1:
+            middle = (low + high) // 2
+            shorter = dict(end)
+            for topic, partition, offset, *_ in batches[middle:]:
+                shorter[topic, partition] = min(offset, shorter[topic, partition])
+            tried = self._plan(state, shorter)
+            if not tried.updates:
+                low = middle
+            elif tried.updates > 1 and len(tried.rows) > blocks:
+                high, best = middle, tried
+            else:
+                low, best = middle, tried
         return best
 
     def _due(self, begin: str, state: State, end: Mapping[Partition, int]) -> bool:

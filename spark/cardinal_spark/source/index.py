@@ -79,14 +79,16 @@ class Index:
             raise TypeError(header)
         ranges = {where: (event.positions[where], end) for where, end in sorted(event.ends.items())}
         last: dict[Partition, int] = {}
-        marks: dict[bytes, bytes] = {}
-        size = 0
+        first: dict[bytes, Record] = {}  # of several copies the one at the lowest position
         for record in sorted(records):
             _note(last, record)
-            size += size_of(record)
-            path = record.key[HASH_END:]
-            if record.key[0] == BATCH_MSG and path in self._settings.keep:
-                marks.setdefault(path, kept_value(record))  # of several copies the one at the lowest position
+            first.setdefault(record.key, record)
+        marks = {
+            path: kept_value(record)
+            for key, record in first.items()
+            if key[0] == BATCH_MSG and (path := key[HASH_END:]) in self._settings.keep
+        }
+        size = sum(map(size_of, first.values()))
         whole = replace(header, marks={**marks, **header.marks})
         return Whole(whole, ranges, event.published_ms, size, last)
 

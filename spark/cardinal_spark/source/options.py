@@ -9,7 +9,7 @@ chainId, topic,       presets of the application; without ``chainId`` the only s
 reorgThreshold
 table                 ``blocks``, ``transactions``, ``receipts``, ``logs``, ``withdrawals``, ``payload``, ``events``
                       (no content), ``raw`` (whole blocks, what ``cardinal_lake`` takes)
-startingOffsets       ``earliest`` (default) or ``latest``; only for a new checkpoint
+startingOffsets       ``earliest`` (default), ``latest`` or a block's number; only for a new checkpoint
 restartFrom           ``sink``: a new checkpoint goes on behind the end of the lake at ``sinkPath`` (and ``storage.*``)
 maxBlocksPerTrigger,  how much one batch takes; an update is never split
 maxBytesPerTrigger
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals", "payload", "events", "raw")
 STORAGE: Final = "storage."
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
 
 _NAMES: Final = (
     *("url", "app", "chainId", "topic", "reorgThreshold", "table", "startingOffsets", "restartFrom", "sinkPath"),
@@ -65,7 +67,7 @@ class SourceOptions:
     table: str
     app: str = "evm"
     presets: Mapping[str, Any] = field(default_factory=dict)
-    starting: str = "earliest"
+    starting: str | int = EARLIEST
     sink: str | None = None
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_blocks: int | None = None
@@ -73,6 +75,11 @@ class SourceOptions:
     integers: str = "string"
     senders: bool = True
     topics_timeout: float = _TOPICS_SECONDS
+
+    @property
+    def sink_storage(self) -> dict[str, str]:
+        """The settings of the lake's object store, without their prefix."""
+        return {name[len(STORAGE) :]: value for name, value in self.storage.items()}
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -103,7 +110,7 @@ class SourceOptions:
             table=_choice("table", given.get("table", "blocks"), TABLES),
             app=given.get("app", "evm"),
             presets=presets,
-            starting=_choice("startingOffsets", given.get("startingoffsets", "earliest"), ("earliest", "latest")),
+            starting=_starting(given.get("startingoffsets", EARLIEST)),
             sink=given.get("sinkpath"),
             storage={name: value for name, value in options.items() if name.lower().startswith(STORAGE)},
             max_blocks=_optional(given, "maxblockspertrigger"),
@@ -127,6 +134,16 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, not {value!r}", setting=name)
     return value
+
+
+def _starting(value: str) -> str | int:
+    if value in (EARLIEST, LATEST):
+        return value
+    if value.isdecimal():
+        return int(value)
+    raise ConfigurationError(
+        f"startingOffsets must be earliest, latest or a block's number, not {value!r}", setting="startingOffsets"
+    )
 
 
 def _number(name: str, value: str) -> int:

@@ -10,10 +10,11 @@ Rules (spark facts, section 1):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,17 +24,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from cardinal_spark.lake import last_committed
+
 from .driver import Driver, Limit
+from .final import final_chain
 from .options import SourceOptions, Stream
+from .starting import Starting
 from .tables import EVENTS, TableSettings, arrow_schema, block_batches, event_batch
 from .tasks import Wanted, grouped, read_blocks, wanted
-from .window import Window
+from .window import MARKS_SECONDS, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
+    from .offsets import PlanOffset
     from .state import PlannedBlock
 
 
@@ -74,13 +80,35 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
         yield from pa.Table.from_batches([batch]).select(due.names).cast(due).to_batches()
 
 
+class _Opened(NamedTuple):
+    stream: Stream
+    window: Window
+    driver: Driver
+
+
+def first_offset(stream: Stream, options: SourceOptions, window: Window) -> PlanOffset:
+    """Where a new checkpoint, or a batch read, begins."""
+    starting = Starting(stream.settings, window, stream.app.default_topic)
+    if options.sink is not None:
+        last = last_committed(options.sink, depth=stream.app.reorg_threshold + 1, storage=options.sink_storage)
+        if last is not None:
+            return starting.behind(last)
+    match options.starting:
+        case int(number):
+            return starting.block(number)
+        case "latest":
+            return starting.latest()
+        case _:
+            return starting.earliest()
+
+
 class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The streaming source. ``schema`` is what Spark was told."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.of(options)
         self._schema = schema
-        self._opened: tuple[Stream, Driver] | None = None
+        self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A reader travels without its connections."""
@@ -100,8 +128,7 @@ class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new checkpoint begins."""
-        first = self._driver.latest() if self._options.starting == "latest" else self._driver.earliest()
-        return first.json()
+        return first_offset(self._stream, self._options, self._open().window).json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the next batch ends; ``start`` where there is nothing to deliver."""
@@ -125,19 +152,50 @@ class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Release the connection, should Spark ever call this."""
         if self._opened is not None:
-            self._opened[1].close()
+            self._opened.driver.close()
             self._opened = None
 
-    def _open(self) -> tuple[Stream, Driver]:
+    def _open(self) -> _Opened:
         if self._opened is None:
             stream = Stream.find(self._options)
-            self._opened = (stream, Driver(stream.settings, Window(stream.open, stream.digester())))
+            window = Window(stream.open, stream.digester())
+            self._opened = _Opened(stream, window, Driver(stream.settings, window))
         return self._opened
 
     @property
     def _driver(self) -> Driver:
-        return self._open()[1]
+        return self._open().driver
 
     @property
     def _stream(self) -> Stream:
-        return self._open()[0]
+        return self._open().stream
+
+
+class CardinalReader(DataSourceReader):
+    """The batch source: the chain as it stands when the read is planned."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = SourceOptions.of(options)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks that read the chain."""
+        stream = Stream.find(self._options)
+        window = Window(stream.open, stream.digester())
+        try:
+            # A Batch is the last message of its block: where the Batches end is looked up before all else.
+            batches = window.marks()
+            time.sleep(MARKS_SECONDS)
+            ends = {
+                where: batches[where][1] if where[0] == stream.app.default_topic else high
+                for where, (_, high) in window.marks().items()
+            }
+            start = first_offset(stream, self._options, window)
+            rows = final_chain(stream.settings, window, start, ends)
+        finally:
+            window.close()
+        return input_partitions(stream, self._options, rows)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task's rows; runs on executors."""
+        return read_partition(partition, self._schema)

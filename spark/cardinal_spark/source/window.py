@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PATIENCE: Final = 300.0
 """Seconds to wait for a broker that has gone away before the query fails."""
 
+MARKS_SECONDS: Final = 0.3
+"""After so long the broker's ends are asked for anew."""
+
 _PAUSE: Final = 0.5
 _POLL_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.2
@@ -117,8 +120,9 @@ class Window:
             # every partition by the same share of what is left, rounded up so that it ends
             end = {where: at + -int(-(high[where] - at) * share // 1) for where, at in self._start.items()}
             self.fetch(end)
-            yield self.peek(end)
+            records = self.peek(end)
             self.take(end)
+            yield records
             left = sum(high[where] - at for where, at in end.items())
 
     def close(self) -> None:
