@@ -17,8 +17,9 @@ class BlockFeed(Protocol):
     """Blocks of one chain, in an order in which they can be published.
 
     Laws: a payload is given only after its checks passed; its parent was given before it, is in ``published``, or is
-    the first payload's parent (a reorg through the first block gives its sibling), or it is the first; after a reorg the next payload is the new branch's first block above the common ancestor;
-    nothing that the node's chain keeps is left out.
+    the first payload's parent (a reorg through the first block gives its sibling), or it is the first; after a reorg
+    the next payload is the new branch's first block above the common ancestor; nothing that the node's chain keeps is
+    left out.
     """
 
     async def chain_id(self) -> int:
