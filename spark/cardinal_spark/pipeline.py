@@ -118,7 +118,7 @@ def run(spark: SparkSession, job: Job, upkeep: Upkeep, stopping: threading.Event
     ``stopping``, once it is set, ends the query within the second; what is under way is done again by the next run.
     Raises LakeError where the query or Spark itself fails.
     """
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - an optional dependency
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
 
     try:
