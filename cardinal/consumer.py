@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cardinal.apps import Application
     from cardinal.protocols.streams.block import Explanation
     from cardinal.protocols.streams.events import Event, Header
-    from cardinal.protocols.streams.types import Finality, Record
+    from cardinal.protocols.streams.types import BlockRef, Finality, Record
     from cardinal.transports import TransportUrl
 
 _POLL_RECORDS: Final = 10_000
@@ -195,6 +195,11 @@ class Consumer:
     def caught_up(self) -> bool:
         """Whether everything that was there at opening has been read."""
         return self._follower.caught_up and not self._follower.resuming
+
+    @property
+    def head(self) -> BlockRef | None:
+        """The newest block read in chain order: of the cursor, or of the newest update; None before the first."""
+        return self._follower.orderer.head
 
     def close(self) -> None:
         """End the iteration and release the connection. May be called twice, and from another thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -34,11 +35,25 @@ def tail(*, url: str, shape: str, start: str, until: int | None, chain_id: int |
     with Consumer(url, "evm", start=start, chain_id=chain_id) as consumer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(0))
+        if until is not None and consumer.head is not None and consumer.head.number >= until:
+            return
         for update in consumer:
-            click.echo(show(update))
-            sys.stdout.flush()
+            if not _write(show(update)):
+                return
             if until is not None and update.added and update.added[-1].number >= until:
                 return
+
+
+def _write(line: str) -> bool:
+    """One line, at once; False where nobody reads any more."""
+    try:
+        click.echo(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _json(update: ChainUpdate) -> str:

@@ -1,0 +1,306 @@
+"""`cardinal produce` and `cardinal tail` as processes, on a real broker, killed where it hurts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cardinal import apps
+from cardinal.consumer import Consumer
+from cardinal.protocols.streams import Completed, Divergence, Reassembler
+from cardinal.protocols.streams.codec import decode
+from cardinal.protocols.streams.messages import Batch
+from cardinal.server.produce import open_feed
+from cardinal.transports import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from cardinal.embedded import EmbeddedKafka
+    from cardinal.protocols.streams.payload import Payload
+
+pytestmark = pytest.mark.broker
+DEADLINE = 60.0
+
+
+class Processes:
+    """Commands of ours as child processes, each ended when the test ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[subprocess.Popen[str]] = []
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Start `cardinal …`; its stderr goes to a file."""
+        command = [sys.executable, "-c", "from cardinal.cli import main; main()", *args]
+        with (self._folder / f"{len(self._running)}.err").open("w") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        self._running.append(process)
+        return process
+
+    def run(self, *args: str) -> tuple[int, str, str]:
+        """Run `cardinal …` to its end: exit status, stdout, stderr."""
+        process = self.start(*args)
+        out, _ = process.communicate(timeout=DEADLINE)
+        return process.returncode, out, (self._folder / f"{len(self._running) - 1}.err").read_text()
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.wait(DEADLINE)
+            if process.stdout:
+                process.stdout.close()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def chain_id() -> int:
+    """A chain of this test's own: its topics are named after it."""
+    return random.SystemRandom().randrange(10**6, 10**9)
+
+
+def _node(chain_id: int, **options: object) -> str:
+    given = {"seed": 5, "chain-id": chain_id, **{name.replace("_", "-"): value for name, value in options.items()}}
+    return "dev://?" + "&".join(f"{name}={value}" for name, value in given.items())
+
+
+async def _blocks(url: str) -> list[Payload]:
+    feed = open_feed(url)
+    return [payload async for payload in feed.follow()]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _written(stream: str, chain_id: int) -> int:
+    """How many records are on the stream's topics."""
+    source = open_source(stream, apps.get("evm", chain_id=chain_id), wait=DEADLINE)
+    try:
+        return sum(high for _, high in source.watermarks().values())
+    finally:
+        source.close()
+
+
+def _everything(stream: str, chain_id: int) -> tuple[dict[bytes, Payload], set[bytes], int]:
+    """What a reader of all records finds: complete blocks, the hashes of all Batches, the number of divergences."""
+    source = open_source(stream, apps.get("evm", chain_id=chain_id))
+    reassembler = Reassembler()
+    whole: dict[bytes, Payload] = {}
+    batches: set[bytes] = set()
+    divergences = 0
+    ends = {where: high for where, (_, high) in source.watermarks().items()}
+    source.assign(dict.fromkeys(ends, 0))
+    deadline = time.monotonic() + DEADLINE
+    while any(at < ends[where] for where, at in source.positions().items()):
+        assert time.monotonic() < deadline
+        records = source.poll(10_000, 0.2)
+        for record in records:
+            if record.key[:1] == b"\x00":
+                message = decode(record.key, record.value)
+                assert isinstance(message, Batch)
+                batches.add(message.hash)
+        for event in reassembler.receive(records):
+            if isinstance(event, Completed):
+                whole[event.payload.hash] = event.payload  # type: ignore[assignment] # with values it is a payload
+            divergences += isinstance(event, Divergence)
+    source.close()
+    return whole, batches, divergences
+
+
+def _chain(lines: list[dict[str, Any]]) -> list[str]:
+    """The chain that the updates build, checked step by step, their numbers too."""
+    chain: list[str] = []
+    seq = lines[0]["seq"] - len(lines[0]["removed"]) - len(lines[0]["added"])
+    for line in lines:
+        for block in line["removed"]:
+            assert chain.pop() == block["hash"]
+        chain += [block["hash"] for block in line["added"]]
+        seq += len(line["removed"]) + len(line["added"])
+        assert line["seq"] == seq
+    return chain
+
+
+def _canonical(blocks: list[Payload]) -> list[str]:
+    """The chain to the heaviest block, as tail prints it."""
+    by_hash = {block.hash: block for block in blocks}
+    at: Payload | None = max(blocks, key=lambda block: block.weight)
+    chain = []
+    while at is not None:
+        chain.append(f"0x{at.hash.hex()}")
+        at = by_hash.get(at.parent)
+    return chain[::-1]
+
+
+def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int
+) -> None:
+    stream, node = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2", _node(chain_id, blocks=1000)
+    args = ("produce", "--from", node, "--to", stream, "--producer-id", "one")
+    blocks = asyncio.run(_blocks(node))
+    total = sum(len(block.updates) + 1 for block in blocks)
+    for part in (0.01, 0.25, 0.5):
+        producer = processes.start(*args)
+        _until(lambda part=part: _written(stream, chain_id) > part * total)  # type: ignore[misc] # bound above
+        producer.kill()
+        assert producer.wait(DEADLINE) == -signal.SIGKILL, "the producer was done before it could be killed"
+    status, _, said = processes.run(*args)
+    assert status == 0, said
+    assert "continues after block" in said
+    whole, batches, divergences = _everything(stream, chain_id)
+    assert batches == {block.hash for block in blocks}, "a block that the node did not have, or one missing"
+    assert divergences == 0
+    for block in blocks:
+        assert dict(whole[block.hash].updates) == dict(block.updates)
+    status, _, said = processes.run(*args)
+    assert (status, "0 blocks, 0 messages" in said) == (0, True), "nothing was left to do"
+
+
+@pytest.mark.parametrize("reorg_rate", [0, 0.2])
+def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, reorg_rate: float
+) -> None:
+    stream = f"kafka://{cardinal_broker.bootstrap}"
+    node = _node(chain_id, blocks=240, reorg_rate=reorg_rate, rate=120)
+    tail = ("tail", stream, "--format", "json", "--chain-id", str(chain_id))
+    producer = processes.start("produce", "--from", node, "--to", stream)
+    whole = processes.start(*tail, "--until", "240")
+    lines: list[dict[str, Any]] = []
+    while not lines or lines[-1]["added"][-1]["number"] < 200:
+        part = processes.start(*tail, "--from", lines[-1]["cursor"] if lines else "start")
+        assert part.stdout is not None
+        for _ in range(15):
+            if not lines or lines[-1]["added"][-1]["number"] < 200:
+                lines.append(json.loads(part.stdout.readline()))
+        part.kill()
+        # what it had printed beyond these lines was never stored: the cursor of the last stored line counts
+    status, out, said = processes.run(*tail, "--from", lines[-1]["cursor"], "--until", "240")
+    assert status == 0, said
+    lines += [json.loads(line) for line in out.splitlines()]
+    expected = [json.loads(line) for line in whole.communicate(timeout=DEADLINE)[0].splitlines()]
+    assert (producer.wait(DEADLINE), whole.returncode) == (0, 0)
+    blocks = asyncio.run(_blocks(_node(chain_id, blocks=240, reorg_rate=reorg_rate)))
+    assert _chain(lines) == _chain(expected) == _canonical(blocks)
+    if not reorg_rate:
+        assert lines[-1]["seq"] == expected[-1]["seq"] == 241
+    keys = {f"0x{block.hash.hex()}": len(block.updates) for block in blocks}
+    assert all(block["messages"] == keys[block["hash"]] for line in lines for block in line["added"])
+    assert {tuple(line) for line in lines} == {("seq", "removed", "added", "cursor")}
+
+
+def test_two_producers_at_once_give_the_same_chain_as_one(
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int
+) -> None:
+    stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=150, reorg_rate=0.2, rate=150)
+    args = ("produce", "--from", node, "--to", stream, "--producer-id")
+    producers = [processes.start(*args, name) for name in ("one", "two")]
+    status, out, said = processes.run("tail", stream, "--format", "json", "--chain-id", str(chain_id), "--until", "150")
+    assert status == 0, said
+    assert [producer.wait(DEADLINE) for producer in producers] == [0, 0]
+    blocks = asyncio.run(_blocks(_node(chain_id, blocks=150, reorg_rate=0.2)))
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert _chain(lines) == _canonical(blocks)
+    whole, _, divergences = _everything(stream, chain_id)
+    assert set(whole) == {block.hash for block in blocks}
+    assert divergences == 0
+    headers = Counter(dict(record.headers)["cardinal-producer"] for record in _all_batches(stream, chain_id))
+    assert headers == {b"one": len(blocks), b"two": len(blocks)}
+
+
+def _all_batches(stream: str, chain_id: int) -> list[Any]:
+    source = open_source(stream, apps.get("evm", chain_id=chain_id), topics=[f"cardinal-{chain_id}"])
+    ends = {where: high for where, (_, high) in source.watermarks().items()}
+    source.assign(dict.fromkeys(ends, 0))
+    records: list[Any] = []
+    while any(at < ends[where] for where, at in source.positions().items()):
+        records += source.poll(10_000, 0.2)
+    source.close()
+    return [record for record in records if record.key[:1] == b"\x00"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_stop_a_producer_seals_what_it_took_and_exits_with_0(
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, number: signal.Signals
+) -> None:
+    stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000, rate=200)
+    producer = processes.start("produce", "--from", node, "--to", stream)
+    _until(lambda: _written(stream, chain_id) > 500)
+    producer.send_signal(number)
+    assert producer.wait(DEADLINE) == 0
+    whole, batches, _ = _everything(stream, chain_id)
+    assert set(whole) == batches
+    assert 10 < len(whole) < 1000
+
+
+def test_until_ends_both(cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int) -> None:
+    stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000)
+    status, _, said = processes.run("produce", "--from", node, "--to", stream, "--start", "3", "--until", "20")
+    assert status == 0, said
+    assert "begins a stream" in said
+    status, out, said = processes.run("tail", stream, "--chain-id", str(chain_id), "--until", "20")
+    assert status == 0, said
+    numbers = [int(line.split()[2]) for line in out.splitlines()]
+    assert numbers == list(range(3, 21))
+    with Consumer(stream, "evm", chain_id=chain_id, idle_timeout=DEADLINE) as consumer:
+        assert sum(len(update.added) for _, update in zip(range(1), consumer, strict=False)) <= 18
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("produce", "--from", "dev://?seed=1", "--to", "kafka://127.0.0.1:none"), "is no port"),
+        (("produce", "--from", "gopher://host", "--to", "kafka://127.0.0.1:9"), "begins with one of"),
+        (("produce", "--from", "dev://?colour=red", "--to", "kafka://127.0.0.1:9"), "colour"),
+        (("tail", "redis://user:hidden@host"), "write kafka://host:port"),
+        (("tail", "kafka://u:hidden@127.0.0.1:1?cardinal.connect.timeout.ms=1000"), "no Kafka broker answered"),
+        (
+            ("produce", "--from", "dev://", "--to", "kafka://u:hidden@127.0.0.1:1?cardinal.connect.timeout.ms=1000"),
+            "no Kafka broker answered",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(processes: Processes, args: tuple[str, ...], says: str) -> None:
+    status, out, said = processes.run(*args)
+    assert status == 1
+    assert out == ""
+    assert says in said
+    assert [line.split(":")[0] for line in said.strip().splitlines()] == ["error"]
+    assert "hidden" not in said
+
+
+def test_a_cursor_of_another_stream_is_one_sentence(
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int
+) -> None:
+    stream = f"kafka://{cardinal_broker.bootstrap}"
+    for other in (chain_id, chain_id + 1):
+        assert processes.run("produce", "--from", _node(other, blocks=5), "--to", stream)[0] == 0
+    _, out, _ = processes.run("tail", stream, "--chain-id", str(chain_id), "--until", "5", "--format", "json")
+    cursor = json.loads(out.splitlines()[-1])["cursor"]
+    for start, chain, says in (
+        (cursor, chain_id + 1, "belongs to"),
+        ("c1:abc", chain_id, "cursor"),
+        ("x", 1, "cursor"),
+    ):
+        status, _, said = processes.run("tail", stream, "--chain-id", str(chain), "--from", start)
+        assert (status, said.startswith("error: ")) == (1, True), said
+        assert says in said
