@@ -145,7 +145,7 @@ class _Batch:
         events = self._table(EVENTS, EVENTS_SCHEMA)
         held = self._seq(events)
         if held == NONE:  # empty, or another lineage's
-            need_lineage(self._place.root, any_lineage(events), self._ledger)
+            need_lineage(self._place.root, any_lineage(self._place, events), self._ledger)
         again = [row for row in self._ledger if row.seq <= held]
         if again:
             need_same(self._read_events(events, again[0].seq, again[-1].seq), again)
@@ -158,10 +158,9 @@ class _Batch:
             self._add(EVENTS, events, writer.close())
         self._note(EVENTS, events)
 
-    @staticmethod
-    def _read_events(events: DeltaTable, low: int, high: int) -> list[EventRow]:
+    def _read_events(self, events: DeltaTable, low: int, high: int) -> list[EventRow]:
         seq = pads.field("seq")
-        return event_rows(events.to_pyarrow_dataset().to_table(filter=(seq >= low) & (seq <= high)))
+        return event_rows(self._place.dataset(EVENTS, events).to_table(filter=(seq >= low) & (seq <= high)))
 
     # --- tables that tasks wrote -----------------------------------------------------------------------------
 
@@ -293,9 +292,9 @@ def merge(table: DeltaTable, changes: pa.Table, state: LakeState) -> None:
         )
 
 
-def any_lineage(events: DeltaTable) -> str | None:
+def any_lineage(place: Place, events: DeltaTable) -> str | None:
     """The lineage of the ledger, None while it is empty."""
-    for batch in events.to_pyarrow_dataset().to_batches(columns=["lineage"]):
+    for batch in place.dataset(EVENTS, events).to_batches(columns=["lineage"]):
         if batch.num_rows:
             return str(batch.column(0)[0].as_py())
     return None

@@ -4,8 +4,9 @@ Rules:
 
 1. A file has a random name and counts only when a commit names it: what a killed task leaves is an orphan that
    ``clean`` removes.
-2. Every file carries its number of rows and the bounds of its seq and heights: without them readers cannot prune,
-   and a count would answer 0.
+2. Every file carries its number of rows, and bounds and null counts of every column that Delta keeps them for. A
+   count would answer 0 without the first; and where some columns have bounds, deltalake's own pyarrow dataset takes
+   a missing one for "nothing here" and a filter on that column drops the file (seen with 1.6.6).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,16 +23,20 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from .place import Place, mapped
-from .tables import BOUND_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow.fs as pafs
 
 TARGET_BYTES: Final = 128 << 20
 """Size at which a file is closed and the next begun (spark facts, rule 13)."""
 
+Bound: TypeAlias = int | str
+
+_TEXT: Final = 32
+_HIGHEST: Final = "\U0010ffff"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ROW_GROUP_ROWS: Final = 1 << 17
 _PLAIN: Final = frozenset({"value", "raw_path", "input", "data", "logs_bloom"})
 """Columns whose values hardly repeat: a dictionary would be built and thrown away."""
@@ -38,13 +44,24 @@ _PLAIN: Final = frozenset({"value", "raw_path", "input", "data", "logs_bloom"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file that is written and not yet committed. ``bounds``: column to lowest and highest value."""
+    """A file that is written and not yet committed.
+
+    Attributes:
+        table: the table's name.
+        path: within the table.
+        size: in bytes.
+        rows: how many.
+        bounds: column to lowest and highest value, as Delta writes them in JSON.
+        nulls: column to how many rows have none.
+
+    """
 
     table: str
     path: str
     size: int
     rows: int
-    bounds: Mapping[str, tuple[int, int]]
+    bounds: Mapping[str, tuple[Bound, Bound]]
+    nulls: Mapping[str, int]
 
     def action(self, now_ms: int) -> AddAction:
         """The Delta action that adds this file."""
@@ -52,7 +69,7 @@ class Part:
             "numRecords": self.rows,
             "minValues": {name: low for name, (low, _) in self.bounds.items()},
             "maxValues": {name: high for name, (_, high) in self.bounds.items()},
-            "nullCount": dict.fromkeys(self.bounds, 0),
+            "nullCount": dict(self.nulls),
         }
         return AddAction(self.path, self.size, {}, now_ms, True, json.dumps(stats))  # noqa: FBT003 - data_change
 
@@ -69,7 +86,8 @@ class PartWriter:
         self._stream: pa.NativeFile | None = None
         self._path = ""
         self._rows = 0
-        self._bounds: dict[str, tuple[int, int]] = {}
+        self._bounds: dict[str, tuple[Bound, Bound]] = {}
+        self._nulls: dict[str, int] = {}
         self._parts: list[Part] = []
 
     def write(self, rows: pa.Table) -> None:
@@ -106,10 +124,16 @@ class PartWriter:
 
     def _note(self, rows: pa.Table) -> None:
         self._rows += rows.num_rows
-        for name in BOUND_COLUMNS.intersection(self._schema.names):
-            bounds = pc.min_max(rows.column(name)).as_py()
-            low, high = self._bounds.get(name, (bounds["min"], bounds["max"]))
-            self._bounds[name] = (min(low, bounds["min"]), max(high, bounds["max"]))
+        for field, column in zip(rows.schema, rows.columns, strict=True):
+            kind = _bound_kind(field.type)
+            if kind is None:
+                continue
+            self._nulls[field.name] = self._nulls.get(field.name, 0) + column.null_count
+            if column.null_count < rows.num_rows:
+                found = pc.min_max(column)
+                new = kind(found["min"], found["max"])
+                low, high = self._bounds.get(field.name, new)
+                self._bounds[field.name] = (min(low, new[0]), max(high, new[1]))
 
     def _finish(self) -> None:
         if self._writer is None or self._stream is None:
@@ -117,5 +141,38 @@ class PartWriter:
         self._writer.close()
         size = self._stream.tell()
         self._stream.close()
-        self._parts.append(Part(self._table, self._path, size, self._rows, self._bounds))
-        self._writer, self._stream, self._rows, self._bounds = None, None, 0, {}
+        self._parts.append(Part(self._table, self._path, size, self._rows, self._bounds, self._nulls))
+        self._writer, self._stream, self._rows = None, None, 0
+        self._bounds, self._nulls = {}, {}
+
+
+# --- bounds as Delta's JSON has them -------------------------------------------------------------------------
+
+
+def _numbers(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
+    return int(low.as_py()), int(high.as_py())
+
+
+def _texts(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
+    """The first characters; an upper bound that was cut ends in the highest character there is."""
+    least, most = low.as_py(), high.as_py()
+    return least[:_TEXT], most if len(most) <= _TEXT else most[:_TEXT] + _HIGHEST
+
+
+def _times(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
+    """Whole milliseconds in UTC, the upper bound rounded up. Equal lengths, so that they compare as text."""
+    least, most = low.value // 1000, -(-high.value // 1000)
+    return _iso(least), _iso(most)
+
+
+def _iso(milliseconds: int) -> str:
+    at = _EPOCH + timedelta(milliseconds=milliseconds)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
+
+
+def _bound_kind(kind: pa.DataType) -> Callable[[pa.Scalar, pa.Scalar], tuple[Bound, Bound]] | None:
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return _numbers
+    if pa.types.is_string(kind):
+        return _texts
+    return _times if pa.types.is_timestamp(kind) else None

@@ -15,10 +15,11 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -26,11 +27,17 @@ from deltalake.fs import DeltaStorageHandler
 
 from cardinal.errors import ConfigurationError, LakeError
 
+from .tables import BOUND_COLUMNS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 STORAGE_PREFIX: Final = "storage."
 """Options that begin so are handed to the object store without the prefix."""
+
+
+_HARMLESS: Final = frozenset({"timestampNtz"})
+_FEATURES_VERSION: Final = 3
 
 
 @contextlib.contextmanager
@@ -121,3 +128,57 @@ class Place:
                 storage_options=dict(self.storage),
             )
         return self.open(table)
+
+    def dataset(self, table: str, opened: DeltaTable) -> pads.FileSystemDataset:
+        """The files of a table as a dataset, each with the bounds of its seqs and heights.
+
+        deltalake's own dataset bounds every column, and one that a file has no bounds for drops the file when a
+        filter names it.
+
+        Raises LakeError where another engine has switched on a feature that these files cannot be read with.
+        """
+        _need_plain_files(table, opened)
+        files, form = self.files(table), pads.ParquetFileFormat()
+        schema = pa.schema([pa.field(column.name, _plain(column.type)) for column in pa.schema(opened.schema())])
+        fragments = [
+            form.make_fragment(action["path"], files, _bounded(action))
+            for action in pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+        ]
+        return pads.FileSystemDataset(fragments, schema, form, files)
+
+
+def _need_plain_files(table: str, opened: DeltaTable) -> None:
+    """Deletion vectors and renamed columns live beside the files; who ignores them reads wrong rows."""
+    protocol = opened.protocol()
+    features = set(protocol.reader_features or ()) - _HARMLESS
+    if features or protocol.min_reader_version not in (1, _FEATURES_VERSION):
+        named = ", ".join(sorted(features)) or f"reader version {protocol.min_reader_version}"
+        raise LakeError(f"another engine has switched on {named} for {table}: undo it, a lake cannot be read with it")
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Arrow's plain types in place of the views that delta-rs names."""
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return kind
+
+
+def _bounded(action: Mapping[str, Any]) -> pads.Expression:
+    """What is known of a file's rows: the partition it lies in, and the bounds of seqs and heights."""
+    known = pads.scalar(True)  # noqa: FBT003 - pyarrow's way to say nothing
+    for name, value in action.items():
+        kind, _, column = name.partition(".")
+        if value is None or not (kind == "partition" or column in BOUND_COLUMNS):
+            continue
+        held = pads.field(column)
+        if kind == "partition":
+            known = known & (held == value)
+        elif kind == "min":
+            known = known & (held >= value)
+        elif kind == "max":
+            known = known & (held <= value)
+    return known

@@ -87,7 +87,8 @@ class Snapshot:
     def dataset(self, table: str) -> pads.Dataset:
         """A stored table (no ``current_``) as a dataset at its version, limited to the state's seq.
 
-        For engines that push filters down. Raises LakeError for an unknown table.
+        Filter it on numbers only: files that delta-rs wrote name view types, for which Arrow has no comparisons.
+        Raises LakeError for an unknown table.
         """
         whole = self.files(table)
         return whole if table == CANONICAL else whole.filter(self.visible(table))
@@ -149,7 +150,7 @@ class Snapshot:
         if version is None:
             self.stored(table)
         with mapped(f"open {table} of the lake {self.place.root}"):
-            return self.place.open(table, version).to_pyarrow_dataset(filesystem=self.place.files(table))
+            return self.place.dataset(table, self.place.open(table, version))
 
     def _mapped(self, batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
         with mapped(f"read {table} of the lake {self.place.root}; was it vacuumed while it was read?"):
@@ -234,7 +235,7 @@ def last_committed(
 
 def _ledger_end(events: DeltaTable, place: Place, depth: int) -> tuple[list[EventRow], list[EventRow]]:
     """The ledger's last rows, as many as hold the chain's last ``depth`` blocks, and these blocks."""
-    whole = events.to_pyarrow_dataset(filesystem=place.files(EVENTS))
+    whole = place.dataset(EVENTS, events)
     last = _newest_seq(events)
     reach = 2 * depth
     while True:

@@ -1,7 +1,8 @@
 """SQL on one state of a lake, by DuckDB: every table under its name, every ``current_`` view.
 
-DuckDB pushes a query's filters and columns down to the files. It is not part of any extra that users need; without
-it the tables can still be printed and read.
+A lake in a folder is read by DuckDB's own Parquet reader, filters and columns pushed down. It must not go through an
+Arrow dataset: files that delta-rs wrote name view types, for which Arrow has no comparisons. A lake in an object store
+is read into memory first. DuckDB is in no extra that users need; without it tables can still be printed and read.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError, LakeError
 
-from .tables import CANONICAL, CURRENT
+from .tables import CANONICAL, CURRENT, EVENTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from duckdb import DuckDBPyConnection
 
     from .query import Snapshot
 
@@ -32,7 +34,7 @@ def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
     with duckdb.connect() as connection:
         for name in snapshot.tables:
             if not name.startswith(CURRENT):
-                connection.register(name, snapshot.dataset(name))
+                _stored(connection, snapshot, name)
         for name in snapshot.tables:
             if name.startswith(CURRENT):
                 stored = name.removeprefix(CURRENT)
@@ -44,3 +46,22 @@ def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
             return connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise LakeError(f"the query was refused: {str(error).splitlines()[0]}") from error
+
+
+def _stored(connection: DuckDBPyConnection, snapshot: Snapshot, name: str) -> None:
+    """Let a stored table be named, without the rows that its state does not show."""
+    files = [fragment.path for fragment in snapshot.files(name).get_fragments()]
+    if not files or not snapshot.place.is_local:
+        connection.register(name, snapshot.scan(name).read_all())
+        return
+    paths = ", ".join(_quoted(f"{snapshot.place.uri(name)}/{file}") for file in files)
+    seq = "seq" if name in (CANONICAL, EVENTS) else "_seq"
+    connection.execute(
+        f'CREATE TEMP VIEW "{name}" AS SELECT * FROM read_parquet([{paths}], union_by_name = true, '  # noqa: S608 - quoted
+        f"hive_partitioning = {name == CANONICAL}) WHERE {seq} <= {snapshot.state.seq}"
+    )
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"

@@ -88,7 +88,7 @@ CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 """Of ``canonical``: streams downstream read what changed."""
 
 BOUND_COLUMNS: Final = frozenset({"_seq", "_block_number", "seq", "number", "block_number"})
-"""Columns whose minimum and maximum go into a file's statistics; readers prune by them."""
+"""Columns by whose bounds our readers leave files out."""
 
 
 @dataclass(frozen=True, slots=True)
