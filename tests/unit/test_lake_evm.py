@@ -169,7 +169,8 @@ def test_a_filter_on_any_column_finds_what_is_there(lake: str, tmp_path: Path, *
 
 
 def counted(snapshot: Snapshot, table: str, where: str) -> int:
-    found: int = run_sql(snapshot, f"SELECT count(*) n FROM {table} WHERE {where}").to_pylist()[0]["n"]  # noqa: S608 - of this file
+    sql = f"SELECT count(*) n FROM {table} WHERE {where}"  # noqa: S608 - names of this file
+    found: int = run_sql(snapshot, sql).to_pylist()[0]["n"]
     return found
 
 
