@@ -224,7 +224,9 @@ def test_two_producers_at_once_give_the_same_chain_as_one(
     assert set(whole) == {block.hash for block in blocks}
     assert divergences == 0
     headers = Counter(dict(record.headers)["cardinal-producer"] for record in _all_batches(stream, chain_id))
-    assert headers == {b"one": len(blocks), b"two": len(blocks)}
+    # whoever started later went on where the other was at that moment
+    assert max(headers.values()) == len(blocks)
+    assert min(headers[b"one"], headers[b"two"]) > len(blocks) // 2
 
 
 def _all_batches(stream: str, chain_id: int) -> list[Any]:
