@@ -6,7 +6,6 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
     ResourceType,
 )
 
+from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.errors import ConfigurationError, CursorExpiredError, OversizeError, TopicError, UnreachableError
 from cardinal.producer import Producer
@@ -34,24 +34,17 @@ pytestmark = pytest.mark.broker
 DEADLINE = 60.0
 
 
-@dataclass(frozen=True)
-class Blocks:
-    stem: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    name: str = "blocks"
-    chain: str = "blocks:1"
-    reorg_threshold: int = 16
-
-    @property
-    def default_topic(self) -> str:
-        return f"{self.stem}-block"
-
-    @property
-    def all_topics(self) -> tuple[str, ...]:
-        return (self.default_topic, f"{self.stem}-a")
-
-    @property
-    def topics(self) -> dict[str, str]:
-        return {"a/": f"{self.stem}-a"}
+def _blocks() -> Application:
+    """A small stream on topics of its own."""
+    stem = uuid.uuid4().hex[:12]
+    return Application(
+        name="blocks",
+        chain="blocks:1",
+        default_topic=f"{stem}-block",
+        topics={"a/": f"{stem}-a"},
+        prefixes=("a/", "inside"),
+        reorg_threshold=16,
+    )
 
 
 def _hash(number: int) -> bytes:
@@ -76,7 +69,7 @@ def _create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> N
 
 
 def test_new_topics_have_explicit_settings(cardinal_broker: EmbeddedKafka) -> None:
-    app = Blocks()
+    app = _blocks()
     bootstrap = cardinal_broker.bootstrap
     open_sink(f"kafka://{bootstrap}?cardinal.retention.ms=86400000", app, producer_id="one").close()
     for topic in app.all_topics:
@@ -92,7 +85,7 @@ def test_new_topics_have_explicit_settings(cardinal_broker: EmbeddedKafka) -> No
 
 
 def test_a_topic_that_would_lose_messages_is_refused_and_not_changed(cardinal_broker: EmbeddedKafka) -> None:
-    app = Blocks()
+    app = _blocks()
     _create(cardinal_broker.bootstrap, app.default_topic, cleanup_policy="compact")
     with pytest.raises(TopicError, match=r"compacted.*cleanup\.policy=delete") as caught:
         open_sink(f"kafka://{cardinal_broker.bootstrap}", app, producer_id="one")
@@ -101,8 +94,8 @@ def test_a_topic_that_would_lose_messages_is_refused_and_not_changed(cardinal_br
 
 
 def test_an_existing_topics_limit_counts_for_messages_and_for_batches_of_them(cardinal_broker: EmbeddedKafka) -> None:
-    app = Blocks()
-    _create(cardinal_broker.bootstrap, f"{app.stem}-a", max_message_bytes="20000")
+    app = _blocks()
+    _create(cardinal_broker.bootstrap, app.all_topics[1], max_message_bytes="20000")
     with Producer(f"kafka://{cardinal_broker.bootstrap}?compression.codec=none", app, producer_id="one") as producer:
         with pytest.raises(OversizeError) as caught:
             producer.add(Payload(0, _hash(0), _hash(-1), 0, {"a/big": os.urandom(20_001)}))
@@ -113,7 +106,7 @@ def test_an_existing_topics_limit_counts_for_messages_and_for_batches_of_them(ca
 
 
 def test_empty_partitions_of_a_topic_that_was_there_get_their_heartbeat(cardinal_broker: EmbeddedKafka) -> None:
-    app = Blocks()
+    app = _blocks()
     _create(cardinal_broker.bootstrap, app.default_topic, partitions=5)
     open_sink(f"kafka://{cardinal_broker.bootstrap}", app, producer_id="one").close()
     source = open_source(f"kafka://{cardinal_broker.bootstrap}", app, topics=[app.default_topic])
@@ -123,7 +116,7 @@ def test_empty_partitions_of_a_topic_that_was_there_get_their_heartbeat(cardinal
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 64])
 def test_partitions_are_those_of_the_reference(cardinal_broker: EmbeddedKafka, partitions: int) -> None:
-    app = Blocks()
+    app = _blocks()
     url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions={partitions}"
     sink = open_sink(url, app, producer_id="one")
     keys = [b"\x03" + os.urandom(32) + b"a/%d" % index for index in range(200)]
@@ -143,8 +136,8 @@ def test_no_broker_is_one_sentence_within_the_time_given() -> None:
     began = time.monotonic()
     url = "kafka://alice:hidden@127.0.0.1:1?cardinal.connect.timeout.ms=1500"
     for attempt in (
-        lambda: open_sink(url, Blocks(), producer_id="one"),
-        lambda: open_source(url, Blocks()),
+        lambda: open_sink(url, _blocks(), producer_id="one"),
+        lambda: open_source(url, _blocks()),
         lambda: list_topics(url),
     ):
         with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 .*cardinal broker up") as caught:
@@ -172,14 +165,14 @@ def test_no_broker_is_one_sentence_within_the_time_given() -> None:
     ],
 )
 def test_an_option_that_cannot_work_is_named(cardinal_broker: EmbeddedKafka, options: str, says: str) -> None:
-    app = Blocks()
+    app = _blocks()
     with pytest.raises(ConfigurationError, match=says):
         open_sink(f"kafka://{cardinal_broker.bootstrap}?{options}", app, producer_id="one")
     assert app.default_topic not in list_topics(f"kafka://{cardinal_broker.bootstrap}")
 
 
 def test_options_of_the_reference_are_taken(cardinal_broker: EmbeddedKafka) -> None:
-    app = Blocks()
+    app = _blocks()
     options = (
         "compression.codec=lz4&request.required.acks=-1&message.send.max.retries=10&retry.backoff.ms=50&idempotent=1"
         "&fetch.default=1048576&max.waittime=100&net.maxopenrequests=4"
@@ -187,12 +180,12 @@ def test_options_of_the_reference_are_taken(cardinal_broker: EmbeddedKafka) -> N
     url = f"kafka://{cardinal_broker.bootstrap}?{options}"
     with Producer(url, app, producer_id="one") as producer:
         producer.add(_payload(0)).result(DEADLINE)
-    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:  # type: ignore[arg-type] # has what is needed of one
+    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:
         assert next(iter(consumer)).added[0].number == 0
 
 
 def test_more_than_may_be_under_way_waits_and_arrives(cardinal_broker: EmbeddedKafka) -> None:
-    app = Blocks()
+    app = _blocks()
     url = (
         f"kafka://{cardinal_broker.bootstrap}?cardinal.queue.bytes=65536"
         "&queue.buffering.max.messages=50&queue.buffering.max.kbytes=1024&linger.ms=0"
@@ -201,7 +194,7 @@ def test_more_than_may_be_under_way_waits_and_arrives(cardinal_broker: EmbeddedK
         futures = [producer.add(_payload(number, values=40)) for number in range(50)]
         for future in futures:
             future.result(DEADLINE)
-    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:  # type: ignore[arg-type] # has what is needed of one
+    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:
         numbers: list[int] = []
         for update in consumer:
             numbers += [block.number for block in update.added]
@@ -218,7 +211,7 @@ def _poll_until(source: Source, deadline: float) -> None:
 def test_records_that_go_while_they_are_read_are_reported(cardinal_broker: EmbeddedKafka) -> None:
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - only this case needs it
 
-    app = Blocks()
+    app = _blocks()
     _create(cardinal_broker.bootstrap, app.default_topic)
     raw = RawProducer(cardinal_broker.client_config())
     for _ in range(20):
@@ -241,7 +234,7 @@ def test_records_that_go_while_they_are_read_are_reported(cardinal_broker: Embed
 def test_a_killed_broker_loses_nothing_acknowledged_and_all_go_on_by_themselves(
     cardinal_killable_broker: EmbeddedKafka,
 ) -> None:
-    broker, app, last = cardinal_killable_broker, Blocks(), 4000
+    broker, app, last = cardinal_killable_broker, _blocks(), 4000
     url = f"kafka://{broker.bootstrap}"
     acknowledged: list[int] = []
     failed: list[BaseException] = []
@@ -262,7 +255,7 @@ def test_a_killed_broker_loses_nothing_acknowledged_and_all_go_on_by_themselves(
     Producer(url, app, producer_id="one").close()
     numbers: list[int] = []
     producing = threading.Thread(target=produce)
-    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:  # type: ignore[arg-type] # has what is needed of one
+    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:
         producing.start()
         killed, up = False, 0.0
         for update in consumer:
