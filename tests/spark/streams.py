@@ -22,10 +22,12 @@ class PublishedChain:
     ``chain`` is the node's chain after the steps published: the payloads, lowest first.
     """
 
-    def __init__(self, url: str, *, blocks: int = 40, seed: int = 5, producers: int = 2) -> None:
+    def __init__(
+        self, url: str, *, blocks: int = 40, seed: int = 5, producers: int = 2, reorg_threshold: int = 128
+    ) -> None:
         self.url = url
         self.chain_id = next(_CHAIN_IDS)
-        self.app = apps.get("evm", chain_id=self.chain_id)
+        self.app = apps.get("evm", chain_id=self.chain_id, reorg_threshold=reorg_threshold)
         self._steps = DevChain(
             DevSettings(seed=seed, blocks=blocks, reorg_rate=0.3, transactions=2, chain_id=self.chain_id)
         )
@@ -57,6 +59,14 @@ class PublishedChain:
         for producer in self._producers:
             producer.flush()
         return done
+
+    def publish_to_next_reorg(self) -> int:
+        """Publish some blocks and then, as the last step, one that removes what was there; 0 at the end."""
+        steps = self.publish(2)
+        before = len(self.depths)
+        while len(self.depths) == before and (done := self.publish(1)):
+            steps += done
+        return steps
 
     def close(self) -> None:
         for producer in self._producers:
