@@ -48,3 +48,10 @@ def test_a_branch_whose_fork_point_is_forgotten_can_no_longer_win() -> None:
         orderer.receive(block(f"{number}a", f"{number - 1}a", 10 * number))
     assert orderer.receive(block("11b", "10b", 1000)) == []
     assert orderer.head == BlockRef(12, name_hash("12a"))
+
+
+def test_a_block_whose_number_does_not_follow_is_cut_also_at_the_start() -> None:
+    orderer = Orderer()
+    for late in (block("1a", "0a", 1), block("2a", "1a", 2), block("9z", "2a", 3)):
+        orderer.receive(late)
+    assert [ref.number for update in orderer.caught_up() for ref in update.added] == [1, 2]

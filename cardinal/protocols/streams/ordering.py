@@ -241,9 +241,7 @@ class Orderer:
         linked: list[Node[Header]] = []
         for child in list(self._tree.children(root.hash)):
             if not child.linked and self._fits(child, root):
-                new = self._tree.link(child)
-                self._waiting -= len(new)
-                linked += new
+                linked += self._connect(child)
         return linked
 
     # --- rules -----------------------------------------------------------------------------------------------
@@ -347,15 +345,18 @@ class Orderer:
         self._waiting += 1
         if not self._fits(node, parent):
             return []
+        linked = self._connect(node)
+        return [] if self._held else self._advance(self._best_tip(linked))
+
+    def _connect(self, node: Node[Header]) -> list[Node[Header]]:
+        """Link a block and what waited above it, without those whose number contradicts their parent's."""
         linked = self._tree.link(node)
         self._waiting -= len(linked)
         for other in linked[1:]:
             up = self._tree.get(other.parent)
             if up is not None and other.hash in self._tree and not self._check(other, up):
                 self._cut(other)
-        if self._held:
-            return []
-        return self._advance(self._best_tip([other for other in linked if other.hash in self._tree]))
+        return [other for other in linked if other.hash in self._tree]
 
     def _check(self, node: Node[Header], parent: Node[Header]) -> bool:
         return not self._check_numbers or node.number == parent.number + 1
