@@ -5,9 +5,9 @@ It is built anew for every batch, so that nothing can be in it that a restart wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from cardinal.protocols.streams.events import ChainUpdate, Header
+from cardinal.protocols.streams.events import ChainUpdate, ForkBelowStart, Header
 from cardinal.protocols.streams.forktree import Node
 from cardinal.protocols.streams.ordering import OnFinalityViolation, Orderer, Ties
 from cardinal.protocols.streams.types import BlockRef, Finality
@@ -17,7 +17,7 @@ class PlanOrderer(Orderer):
     """An :class:`~cardinal.protocols.streams.ordering.Orderer` for one batch.
 
     Arguments:
-        reorg_threshold, finality_of, on_finality_violation, seq: as there.
+        reorg_threshold, finality_of, on_finality_violation, whitelist, seq: as there.
 
     """
 
@@ -27,12 +27,14 @@ class PlanOrderer(Orderer):
         *,
         finality_of: Callable[[Header], Finality | None] | None,
         on_finality_violation: OnFinalityViolation,
+        whitelist: Mapping[int, bytes],
         seq: int,
     ) -> None:
         super().__init__(
             None,
             None,
             reorg_threshold,
+            whitelist,
             finality_of=finality_of,
             on_finality_violation=on_finality_violation,
             ties=Ties.HASH,
@@ -79,3 +81,13 @@ class PlanOrderer(Orderer):
         """Whether a held block waits for its parent; None where it is not held."""
         node = self._tree.get(block_hash)
         return None if node is None else not node.linked
+
+    def _report_fork_below_start(self, node: Node[Header]) -> None:
+        """As there; blocks below the start are not held here, so that such a branch begins at the start's height."""
+        start, head = self.start, self._head
+        if start is None or head is None or node.weight <= head.weight:
+            return
+        *_, lowest = self._tree.ancestors(node)
+        if lowest.number == start.number and lowest.hash not in self._below_start and not lowest.linked:
+            self._below_start.add(lowest.hash)
+            self._events.append(ForkBelowStart(BlockRef(node.number, node.hash), start))

@@ -15,7 +15,9 @@ Rules:
 4. What lies more than ``AGE_MAX`` offsets behind in its partition pins nothing unless it is part of the chain.
 5. Blocks below ``top - threshold`` (``top``: the highest head ever) or below the start are never delivered.
 6. The start is chosen when the caller says so, or when the heaviest linked chain is longer than the threshold.
-7. It keeps no values but a Batch's own entries.
+7. It keeps no values but a Batch's own entries and the application's finality marks.
+8. Open blocks are bounded in number and records: those without a Batch go first, the ones that lie farthest behind
+   first. Only then can a rebuild see more of a block than the uninterrupted run, and a batch be refused.
 
 One thing is not covered: where producers of different make put copies of one key into different partitions, or publish
 more keys than a block's Batch counts, the content that a ``-1`` row or a late ``+1`` row repeats may be the other copy.
@@ -29,7 +31,7 @@ from operator import attrgetter
 from typing import Final
 
 from cardinal.errors import CursorExpiredError
-from cardinal.protocols.streams.events import ChainUpdate, Event, Quarantined, Stale
+from cardinal.protocols.streams.events import ChainUpdate, Event, Overflow, Quarantined, Stale
 from cardinal.protocols.streams.types import Partition, Record
 
 from .chain import PlanOrderer
@@ -41,6 +43,12 @@ __all__ = ["AGE_MAX", "DONE_MAX", "initial_offset", "plan", "rebuild"]
 
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a block outside the chain pins nothing."""
+
+OPEN_MAX: Final = 50_000
+"""Incomplete blocks that are held at most."""
+
+OPEN_RECORDS_MAX: Final = 4_000_000
+"""Their records, about 350 bytes each."""
 
 DONE_MAX: Final = 384
 """Entries of ``done`` that an offset holds at most: below 8 kB with everything else."""
@@ -108,6 +116,7 @@ class _Ordering:
             self._follower.reorg_threshold,
             finality_of=self._follower.finality_of,
             on_finality_violation=self._follower.on_finality_violation,
+            whitelist=self._follower.whitelist,
             seq=offset.seq,
         )
         if offset.head is not None and offset.start is not None:
@@ -129,16 +138,16 @@ class _Ordering:
 
     def run(self, fresh: Sequence[Whole], *, caught_up: bool) -> None:
         """Order the blocks that this batch completes; before the start, all that are there."""
+        gone = {block.prefix for block in self._before.offset.done}
         if self._before.offset.judge:
             self._take(self.orderer.judge())
         for block in fresh if self.started else sorted(self._blocks.values(), key=_height):
             header = block.header
             if header.number < self.base:
                 continue
-            pinned = self._follower.whitelist.get(header.number)
-            if pinned is not None and pinned != header.hash:
+            if header.parent[:SHORT] in gone:
                 self.dead.add(header.hash)
-                self.events.append(Quarantined(header.hash, header.number, "the whitelist pins another block"))
+                self.events.append(Quarantined(header.hash, header.number, "its parent is refused or forgotten"))
             else:
                 self._take(self.orderer.receive(header))
         if caught_up and not self.started:
@@ -178,6 +187,7 @@ def _settle(settings: PlanSettings, reached: PlanOffset, index: Index, ordering:
     """The state at the end of a batch: the floor raised, and what it leaves behind let go."""
     base = ordering.base
     dead = sorted((index.blocks.pop(block) for block in ordering.dead if block in index.blocks), key=_height)
+    _bound(index, reached.pos)
     floor = dict(reached.pos)
     for pin in _pins(index, ordering, reached.pos):
         for where, offset in pin.items():
@@ -201,6 +211,24 @@ def _settle(settings: PlanSettings, reached: PlanOffset, index: Index, ordering:
         index.blocks,
         {prefix: last for prefix, last in seen.items() if prefix in left},
     )
+
+
+def _bound(index: Index, pos: Mapping[Partition, int]) -> None:
+    """Drop open blocks over the bounds."""
+    held = sum(len(block.records) for block in index.opened.values())
+    if len(index.opened) <= OPEN_MAX and held <= OPEN_RECORDS_MAX:
+        return
+
+    def order(item: tuple[bytes, OpenBlock]) -> tuple[bool, int, bytes]:
+        block_hash, block = item
+        return block.number is not None, -max(pos[where] - at for where, at in block.lowest.items()), block_hash
+
+    for block_hash, block in sorted(index.opened.items(), key=order):
+        if len(index.opened) <= OPEN_MAX and held <= OPEN_RECORDS_MAX:
+            return
+        del index.opened[block_hash]
+        held -= len(block.records)
+        index.events.append(Overflow(block_hash, block.number, block.lowest, "open blocks are over their bound"))
 
 
 def _pins(index: Index, ordering: _Ordering, pos: Mapping[Partition, int]) -> Iterator[Mapping[Partition, int]]:

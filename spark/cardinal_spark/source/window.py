@@ -14,7 +14,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cardinal.errors import CardinalError, CursorExpiredError
+from cardinal.errors import CardinalError, CursorExpiredError, TransportError
 
 from .digested import Digester, size_of
 
@@ -94,8 +94,15 @@ class Window:
 
     def fetch(self, target: Mapping[Partition, int]) -> None:
         """Read until every partition is read up to its target. Targets lie at or below the broker's ends."""
+        moved = time.monotonic()
         while behind := {where for where, at in target.items() if self._read[where] < at}:
+            before = dict(self._read)
             self._patiently(lambda behind=behind: self._poll(behind))  # type: ignore[misc] # mypy has no type for it
+            if self._read != before:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > self._patience:
+                (topic, number), *_ = sorted(behind)
+                raise TransportError(f"nothing arrived from {topic}:{number} for {self._patience:.0f} s")
 
     def peek(self, end: Mapping[Partition, int]) -> list[Record]:
         """The records of [start, end)."""
