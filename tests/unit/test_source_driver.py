@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from dataclasses import replace
 from itertools import count, islice
@@ -334,3 +335,19 @@ def test_an_option_that_cannot_work_is_named(options: dict[str, str], named: str
 def test_no_option_is_shown_that_may_hold_a_password() -> None:
     options = SourceOptions.of({"url": "kafka://user:secret@h", "storage.key": "secret", "chainId": "5"})
     assert "secret" not in repr(options) + repr(Stream.find(options))
+
+
+def test_without_a_chain_id_the_only_stream_is_taken(topics: Topics) -> None:
+    found = Stream.find(SourceOptions.of({"url": topics.broker.url, "topicsTimeout": "0"}))
+    assert AppSpec.parse(found.spec) == AppSpec("evm", {"chain_id": CHAIN_ID})
+    assert found.app.chain == topics.app.chain
+
+
+def test_what_travels_to_tasks_comes_back(topics: Topics) -> None:
+    """Plain pickle, as Spark uses it, also after the driver's side has been at work."""
+    topics.publish(12)
+    start = topics.starting().earliest().json()
+    rows = topics.driver().plan(start, topics.driver().next_offset(start, Limit())).rows
+    stream, first = pickle.loads(pickle.dumps((topics.stream, wanted(rows[0]))))  # noqa: S301 - our own bytes
+    ((key, payload),) = read_blocks(stream, [first])
+    assert (key.seq, payload.hash) == (1, topics.chain[0])

@@ -67,6 +67,7 @@ class Window:
         self._digester = digester
         self._patience = patience
         self._source: Source | None = None
+        self._assigned = False
         self._start: dict[Partition, int] = {}
         self._read: dict[Partition, int] = {}
         self._records: dict[Partition, list[Record]] = {}
@@ -90,7 +91,8 @@ class Window:
         if self._start != dict(pos):
             self._start, self._read = dict(pos), dict(pos)
             self._records = {where: [] for where in pos}
-            self._patiently(self._assign)
+            self._assigned = False
+            self._patiently(self._opened)
 
     def fetch(self, target: Mapping[Partition, int]) -> None:
         """Read until every partition is read up to its target. Targets lie at or below the broker's ends."""
@@ -141,12 +143,14 @@ class Window:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _opened(self) -> Source:
+        """The source, reading where the last one stood."""
         if self._source is None:
             self._source = self._open_source()
+            self._assigned = False
+        if not self._assigned and self._read:
+            self._source.assign(self._read)
+            self._assigned = True
         return self._source
-
-    def _assign(self) -> None:
-        self._opened().assign(self._read)
 
     def _poll(self, wanted: set[Partition]) -> None:
         source = self._opened()
@@ -173,15 +177,4 @@ class Window:
                     raise
                 _LOG.warning("the broker is away, trying again: %s", error)
             time.sleep(_PAUSE)
-            self._reopen()
-
-    def _reopen(self) -> None:
-        try:
             self.close()
-            if self._read:
-                self._assign()
-        except CursorExpiredError as error:
-            raise expired(error) from None
-        except CardinalError as error:
-            if not error.retriable:
-                raise
