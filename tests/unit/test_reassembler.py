@@ -411,16 +411,6 @@ def test_hashes_that_are_known_to_be_done_are_passed_over() -> None:
     assert feed(batch()) == []
 
 
-def test_open_blocks_that_are_not_wanted_are_dropped_for_good() -> None:
-    feed = Feed()
-    one = BatchMsg(b"\x01" * 32, "a/1", b"")
-    two = BatchMsg(b"\x02" * 32, "a/1", b"")
-    feed(one, two)
-    assert feed.reassembler.keep_only([b"\x02" * 8]) == [b"\x01" * 32]
-    feed(one)
-    assert feed.reassembler.open_blocks() == [b"\x02" * 32]
-
-
 def test_digests_complete_the_same_blocks_without_content() -> None:
     records = [without_content(record) for record in Log().append(messages(block("1a", "0r", sub=True)))]
     events = Reassembler(prefixes=tuple(SCHEMA), contents=Contents.DIGESTS).receive(records)

@@ -463,15 +463,6 @@ class Reassembler:
         """Treat blocks whose hash begins with one of these 8 bytes as done (resuming: late copies of old blocks)."""
         self._done_prefixes = frozenset(prefixes)
 
-    def keep_only(self, prefixes: Iterable[bytes]) -> list[bytes]:
-        """Drop every open block whose hash begins with none of these 8 bytes, and treat it as done; returns them."""
-        wanted = frozenset(prefixes)
-        dropped = [block for block in self._open.values() if block.hash[:8] not in wanted]
-        for block in dropped:
-            self._drop(block)
-        self._done_prefixes |= {block.hash[:8] for block in dropped}
-        return [block.hash for block in dropped]
-
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for; ``state`` is open, complete, dropped or unknown."""
         if (block := self._open.get(block_hash)) is not None:

@@ -128,6 +128,8 @@ def _check_identity(payload: Payload) -> None:
     for name, value in (("hash", payload.hash), ("parent", payload.parent)):
         if len(value) != HASH_SIZE:
             raise SplitError(f"the payload's {name} must be {HASH_SIZE} bytes, not {len(value)}", path=value)
+    if payload.hash == payload.parent:
+        raise SplitError(f"block {payload.number} names itself as its own parent", path=payload.hash)
 
 
 def _enter_counts(entries: dict[str, Update], counts: Mapping[str, int]) -> None:
