@@ -45,16 +45,28 @@ def cardinal() -> None:
 
 
 def main() -> None:
-    """Entry point of the `cardinal` script: exit status 1 and one sentence for every CardinalError."""
+    """Entry point of the `cardinal` script: one sentence for every CardinalError (status 1) and wrong option (2)."""
     try:
         cardinal(standalone_mode=False)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except click.Abort:
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()
+        sys.exit(asked.exit_code)
     except click.ClickException as error:
-        error.show()
+        click.echo(f"error: {_sentence(error)}", err=True)
         sys.exit(error.exit_code)
     except CardinalError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+
+
+def _sentence(error: click.ClickException) -> str:
+    """What click found wrong, in one line, and where to read how it is right."""
+    wrong = " ".join(error.format_message().split()).rstrip(".")
+    if not isinstance(error, click.UsageError):
+        return wrong
+    # click's own parser raises some of them without a context
+    return f"{wrong}: see `{error.ctx.command_path if error.ctx else 'cardinal'} --help`"
