@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from cardinal.errors import CardinalError, ConfigurationError, DeliveryError
 from cardinal.producer import Producer
@@ -69,7 +70,7 @@ def open_feed(url: str, *, chain_id: int | None = None) -> Feed:
     """The feed for a URL, found by its scheme among the entry points ``cardinal.connectors``.
 
     Raises:
-        ConfigurationError: no feed is installed for the scheme, or the URL has none.
+        ConfigurationError: no feed is installed for the scheme, the URL has none, or it cannot be read.
 
     """
     points = {point.name: point for point in entry_points(group=_GROUP)}
@@ -79,6 +80,12 @@ def open_feed(url: str, *, chain_id: int | None = None) -> Feed:
         raise ConfigurationError(
             f"no feed of blocks is known for this URL: it begins with one of {known}", setting="from"
         )
+    try:
+        urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(
+            f"the URL of the node cannot be read: write {scheme.lower()}://host:port", setting="from"
+        ) from None
     feed: Any = points[scheme.lower()].load()(url, chain_id=chain_id)
     return feed  # type: ignore[no-any-return] # what an entry point gives is known by contract only
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from cardinal.errors import ConfigurationError
+
 
 @dataclass(frozen=True, slots=True)
 class RpcSettings:
@@ -68,9 +70,13 @@ class FeedSettings:
 def public_address(url: str) -> str:
     """A node's URL as it may be shown: scheme, host and port.
 
-    User and password go, and so do path and query: providers put their keys there.
+    User and password go, and so do path and query: providers put their keys there. A ConfigurationError says so where
+    the URL cannot be taken apart.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError("The URL of the node cannot be read; write http://host:port.", setting="url") from None
     host = parts.hostname or ""
     if ":" in host:
         host = f"[{host}]"

@@ -73,7 +73,7 @@ def read_replies(body: bytes) -> Replies:
         read = _DECODER.decode(body)
     except msgspec.DecodeError as malformed:
         raise NodeAnswerError(
-            f"The address answers, but not in JSON-RPC ({malformed}); is it a node's?", code=None
+            f"The address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's.", code=None
         ) from malformed
     return read if isinstance(read, list) else [read]
 
