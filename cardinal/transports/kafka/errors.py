@@ -120,7 +120,7 @@ def bad_setting(error: KafkaException) -> ConfigurationError:
     name = found.group(1) if found else None
     if name is not None and re.search(r"password|secret|pem|oauthbearer\.config", name):
         text = f"the value of {name} is not valid"
-    return ConfigurationError(f"the Kafka settings cannot work: {text}", setting=name)
+    return ConfigurationError(f"the Kafka settings cannot work: {text}; correct the URL's options", setting=name)
 
 
 def _is_refusal(error: KafkaError) -> bool:
