@@ -28,7 +28,8 @@ import sys
 from cardinal_spark.session import local_session
 url, chain, lake, checkpoint, trigger = sys.argv[1:]
 spark = local_session("killed")
-options = {"url": url, "chainId": chain, "reorgThreshold": "8", "table": "raw", "maxBlocksPerTrigger": "3" if trigger == "live" else "15"}
+options = {"url": url, "chainId": chain, "reorgThreshold": "8", "table": "raw"}
+options["maxBlocksPerTrigger"] = "3" if trigger == "live" else "15"
 rows = spark.readStream.format("cardinal").options(**options).load()
 writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", checkpoint)
 writer = writer.trigger(availableNow=True) if trigger == "once" else writer.trigger(processingTime="0 seconds")
