@@ -10,11 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from published_chain import PublishedChain
 
 from cardinal_spark.lake import read
 from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.state import find_state
-from streams import PublishedChain
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from published_chain import PublishedChain
 from pyspark.errors import AnalysisException, PySparkException
 
 from cardinal_spark.lake import read
-from streams import PublishedChain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
