@@ -183,6 +183,8 @@ class Follower:
             self._order(self.orderer.release(), out)
         if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
             self._caught_up = True
+        if self._caught_up:
+            # Asked again until there is a block to start with: what was read so far may have been cut in its middle.
             self._order(self.orderer.caught_up(), out)
         if self._standing is not None:
             self._stand(self._standing)
