@@ -47,7 +47,7 @@ def cardinal() -> None:
 def main() -> None:
     """Entry point of the `cardinal` script: one sentence for every CardinalError (status 1) and wrong option (2)."""
     try:
-        cardinal(standalone_mode=False)
+        cardinal(prog_name="cardinal", standalone_mode=False)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except click.Abort:
