@@ -119,7 +119,7 @@ def _is_there(folder: Path, jar: Jar) -> bool:
     try:
         if path.stat().st_size == jar.size and _sha256(path) == jar.sha256:
             return True
-        _log.warning("%s in the cache is not the jar that the lock names; it is fetched again", path)
+        _log.info("%s in the cache is not the jar that the lock names; it is fetched again", path)
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -155,6 +155,13 @@ def _fetch_all(folder: Path, jars: Sequence[Jar], progress: Progress, fetch: Fet
             pool.shutdown(cancel_futures=True)
 
 
+def _unfetched(folder: Path, jar: Jar) -> JarError:
+    # what is there although it has to be fetched is not the jar that the lock names
+    damaged = (folder / jar.name).exists()
+    what = "is damaged in the cache and could not be fetched again" if damaged else "could not be fetched"
+    return JarError(f"{jar.name} {what}: check the network, it is needed once for Kafka's jars", jar=jar.name)
+
+
 def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], None], fetch: Fetch) -> None:
     """Fetch, verify and place one jar. A failure of the network is tried again from nothing, a wrong jar is not."""
     for attempt in range(1, _ATTEMPTS + 1):
@@ -166,10 +173,7 @@ def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], 
         except OSError as error:
             _log.debug("attempt %d at %s: %s", attempt, jar.name, error)
             if attempt == _ATTEMPTS:
-                raise JarError(
-                    f"{jar.name} could not be fetched: check the network, it is needed once for Kafka's jars",
-                    jar=jar.name,
-                ) from error
+                raise _unfetched(folder, jar) from error
     found = _sha256(fetched)
     if found != jar.sha256:
         raise JarError(

@@ -124,8 +124,7 @@ def test_no_network_and_a_jar_that_is_cut_is_one_sentence_and_heals_with_the_net
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
     commands.environ |= {"HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
-    done = commands.run("up")
-    assert done.returncode == 1
-    assert f"{smallest.name} could not be fetched: check the network" in done.stderr
+    said = commands.refused("up")
+    assert f"{smallest.name} is damaged in the cache and could not be fetched again: check the network" in said
     damaged.write_bytes(cache_folder().joinpath("jars", smallest.name).read_bytes())
     assert commands.up()["pid"], "with the jars there nothing is asked of the network"
