@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
 from cardinal import apps
 from cardinal.consumer import Consumer
@@ -30,50 +28,17 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
 
 pytestmark = pytest.mark.broker
-DEADLINE = 60.0
-
-
-class Processes:
-    """Commands of ours as child processes, each ended when the test ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: list[subprocess.Popen[str]] = []
-
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start `cardinal …`; its stderr goes to a file."""
-        command = [sys.executable, "-c", "from cardinal.cli import main; main()", *args]
-        with (self._folder / f"{len(self._running)}.err").open("w") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        self._running.append(process)
-        return process
-
-    def run(self, *args: str) -> tuple[int, str, str]:
-        """Run `cardinal …` to its end: exit status, stdout, stderr."""
-        process = self.start(*args)
-        out, _ = process.communicate(timeout=DEADLINE)
-        return process.returncode, out, (self._folder / f"{len(self._running) - 1}.err").read_text()
-
-    def close(self) -> None:
-        for process in self._running:
-            if process.poll() is None:
-                process.kill()
-            process.wait(DEADLINE)
-            if process.stdout:
-                process.stdout.close()
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    processes = Processes(tmp_path)
-    yield processes
-    processes.close()
+    with Processes(tmp_path) as processes:
+        yield processes
 
 
 @pytest.fixture
 def chain_id() -> int:
-    """A chain of this test's own: its topics are named after it."""
-    return random.SystemRandom().randrange(10**6, 10**9)
+    return fresh_chain_id()
 
 
 def _node(chain_id: int, **options: object) -> str:
@@ -126,19 +91,6 @@ def _everything(stream: str, chain_id: int) -> tuple[dict[bytes, Payload], set[b
             divergences += isinstance(event, Divergence)
     source.close()
     return whole, batches, divergences
-
-
-def _chain(lines: list[dict[str, Any]]) -> list[str]:
-    """The chain that the updates build, checked step by step, their numbers too."""
-    chain: list[str] = []
-    seq = lines[0]["seq"] - len(lines[0]["removed"]) - len(lines[0]["added"])
-    for line in lines:
-        for block in line["removed"]:
-            assert chain.pop() == block["hash"]
-        chain += [block["hash"] for block in line["added"]]
-        seq += len(line["removed"]) + len(line["added"])
-        assert line["seq"] == seq
-    return chain
 
 
 def _canonical(blocks: list[Payload]) -> list[str]:
@@ -200,7 +152,7 @@ def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
     expected = [json.loads(line) for line in whole.communicate(timeout=DEADLINE)[0].splitlines()]
     assert (producer.wait(DEADLINE), whole.returncode) == (0, 0)
     blocks = asyncio.run(_blocks(_node(chain_id, blocks=240, reorg_rate=reorg_rate)))
-    assert _chain(lines) == _chain(expected) == _canonical(blocks)
+    assert replayed(lines) == replayed(expected) == _canonical(blocks)
     if not reorg_rate:
         assert lines[-1]["seq"] == expected[-1]["seq"] == 241
     keys = {f"0x{block.hash.hex()}": len(block.updates) for block in blocks}
@@ -219,7 +171,7 @@ def test_two_producers_at_once_give_the_same_chain_as_one(
     assert [producer.wait(DEADLINE) for producer in producers] == [0, 0]
     blocks = asyncio.run(_blocks(_node(chain_id, blocks=150, reorg_rate=0.2)))
     lines = [json.loads(line) for line in out.splitlines()]
-    assert _chain(lines) == _canonical(blocks)
+    assert replayed(lines) == _canonical(blocks)
     whole, _, divergences = _everything(stream, chain_id)
     assert set(whole) == {block.hash for block in blocks}
     assert divergences == 0
@@ -265,29 +217,6 @@ def test_until_ends_both(cardinal_broker: EmbeddedKafka, processes: Processes, c
     assert numbers == list(range(3, 21))
     with Consumer(stream, "evm", chain_id=chain_id, idle_timeout=DEADLINE) as consumer:
         assert sum(len(update.added) for _, update in zip(range(1), consumer, strict=False)) <= 18
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("produce", "--from", "dev://?seed=1", "--to", "kafka://127.0.0.1:none"), "is no port"),
-        (("produce", "--from", "gopher://host", "--to", "kafka://127.0.0.1:9"), "begins with one of"),
-        (("produce", "--from", "dev://?colour=red", "--to", "kafka://127.0.0.1:9"), "colour"),
-        (("tail", "redis://user:hidden@host"), "write kafka://host:port"),
-        (("tail", "kafka://u:hidden@127.0.0.1:1?cardinal.connect.timeout.ms=1000"), "no Kafka broker answered"),
-        (
-            ("produce", "--from", "dev://", "--to", "kafka://u:hidden@127.0.0.1:1?cardinal.connect.timeout.ms=1000"),
-            "no Kafka broker answered",
-        ),
-    ],
-)
-def test_what_cannot_work_is_one_sentence(processes: Processes, args: tuple[str, ...], says: str) -> None:
-    status, out, said = processes.run(*args)
-    assert status == 1
-    assert out == ""
-    assert says in said
-    assert [line.split(":")[0] for line in said.strip().splitlines()] == ["error"]
-    assert "hidden" not in said
 
 
 def test_a_cursor_of_another_stream_is_one_sentence(
