@@ -227,6 +227,20 @@ def test_a_paused_partition_delivers_nothing_and_loses_nothing(room: Room) -> No
     source.close()
 
 
+def test_a_new_assignment_forgets_what_was_paused(room: Room) -> None:
+    sink = room.sink()
+    for number in range(10):
+        sink.send(*_block(room.app, number))
+    sink.flush(DEADLINE)
+    source = _from_start(room.source())
+    source.poll(5, 1.0)
+    source.pause(source.partitions())
+    _from_start(source)
+    _read(source, 110)
+    sink.close()
+    source.close()
+
+
 def test_reading_from_a_position_gives_exactly_what_follows_it(room: Room) -> None:
     sink = room.sink()
     content, seal = _block(room.app, 1)

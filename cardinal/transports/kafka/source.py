@@ -85,8 +85,8 @@ class KafkaSource:
         if missing:
             raise _expired(missing)
         self._check_known(positions, marks)
+        self.pause(())  # librdkafka keeps what was paused over a new assignment
         self._positions = dict(positions)
-        self._paused = frozenset()
         self._held.clear()
         self._error = None
         self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in positions.items()])
