@@ -16,8 +16,7 @@ from cardinal.apps.evm.values import Block, Header, Transaction
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
 
-VECTORS = Path(__file__).parents[3] / "shared/vectors/produce.json"
-pytestmark = pytest.mark.skipif(not VECTORS.is_file(), reason="the vectors are not beside the project")
+VECTORS = Path(__file__).parents[2] / "schemas/vectors/produce.json"
 STATE = re.compile("c/[0-9a-f]+/[ac]/")
 
 

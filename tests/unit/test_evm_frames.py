@@ -21,11 +21,10 @@ from cardinal.protocols.streams.payload import Payload
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 MAINNET = SHARED / "fixtures" / "mainnet"
-VECTORS = SHARED / "vectors" / "produce.json"
+VECTORS = Path(__file__).parents[2] / "schemas/vectors/produce.json"
 NUMBERS = range(14_000_000, 14_000_011)
 
 recorded = pytest.mark.skipif(not MAINNET.is_dir(), reason="recorded mainnet blocks are not at ../shared/fixtures")
-vectors = pytest.mark.skipif(not VECTORS.is_file(), reason="message vectors are not at ../shared/vectors")
 
 Json = dict[str, Any]
 
@@ -171,7 +170,6 @@ def test_a_recorded_block_is_decoded_without_loss(number: int) -> None:
     assert all(entry.encode() == entry.raw for entry in block.transactions)
 
 
-@vectors
 def test_the_references_blocks_with_uncles_and_withdrawals_are_decoded_without_loss() -> None:
     calls = [
         call
