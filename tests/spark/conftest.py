@@ -19,4 +19,9 @@ def spark() -> Iterator[SparkSession]:
 
     session = local_session("tests")
     yield session
+    gateway = session.sparkContext._gateway
     session.stop()
+    # Spark's Java ends by itself when its input closes, but a moment after us: wait for it, so that nothing is left.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
