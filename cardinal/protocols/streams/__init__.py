@@ -14,13 +14,16 @@ from .events import (
     Event,
     FinalityViolated,
     ForkBelowStart,
+    Incomplete,
     Overflow,
     PingSeen,
     Quarantined,
     Rejected,
+    ReorgAbandoned,
     ReorgBegan,
     ReorgEnded,
     Stale,
+    Superseded,
     Surplus,
 )
 from .follower import Follower, FollowerSettings
@@ -41,7 +44,7 @@ from .ordering import OnFinalityViolation, Orderer
 from .payload import MissingPayload, Payload, SubBatch
 from .reassembler import Reassembler
 from .sealing import SealQueue
-from .splitter import split, split_sub_batch
+from .splitter import reorg_topic, split, split_reorg, split_sub_batch
 from .types import BlockRef, Finality, Record, Routed
 
 __all__ = [
@@ -60,6 +63,7 @@ __all__ = [
     "FollowerSettings",
     "ForkBelowStart",
     "Heartbeat",
+    "Incomplete",
     "Message",
     "MissingPayload",
     "OnFinalityViolation",
@@ -73,6 +77,7 @@ __all__ = [
     "Record",
     "Rejected",
     "Reorg",
+    "ReorgAbandoned",
     "ReorgBegan",
     "ReorgComplete",
     "ReorgEnded",
@@ -82,10 +87,13 @@ __all__ = [
     "SubBatch",
     "SubBatchHeader",
     "SubBatchMsg",
+    "Superseded",
     "Surplus",
     "Update",
     "decode",
     "encode",
+    "reorg_topic",
     "split",
+    "split_reorg",
     "split_sub_batch",
 ]

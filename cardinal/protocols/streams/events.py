@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cardinal.errors import MissingPayloadError
 
+from .block import Explanation
 from .messages import Ping
 from .payload import AnyPayload, MissingPayload
 from .types import BlockRef, Finality, Partition, Position
@@ -55,6 +56,7 @@ class Completed:
             ``[positions[p], ends[p])`` holds the whole block.
         published_ms: the time of its Batch's record.
         sealed: whether the Batch said that the block is complete on the topics.
+        size: bytes of its messages, with what holding them costs.
 
     """
 
@@ -63,6 +65,7 @@ class Completed:
     ends: Mapping[Partition, int]
     published_ms: int = 0
     sealed: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +103,37 @@ class Overflow:
 
 
 @dataclass(frozen=True, slots=True)
+class Incomplete:
+    """A block that is overdue: what it waits for, so that a node or an archive can supply it.
+
+    State ``open``: its messages are held. State ``dropped``: they were dropped to stay within the bounds before its
+    Batch came; read again from the explanation's positions.
+    """
+
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A block's first Batch could not be completed in time, and another Batch of the same hash was."""
+
+    block: bytes
+    number: int
+    first: Position
+    delivered: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A block that cannot be delivered, and why. The stream goes on without it."""
+    """A block that cannot be delivered, and why. The stream goes on without it.
+
+    ``header`` is what its Batch said, None where there is none: with it, blocks that stand on this one can still go.
+    """
 
     block: bytes
     number: int | None
     reason: str
+    header: Header | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +178,14 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class ReorgAbandoned:
+    """A reorg channel that made no progress, or whose blocks cannot replace the chain; what it held was dropped."""
+
+    ancestor: BlockRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForkBelowStart:
     """A heavier chain leaves below the first block of this stream: start again from further back to follow it."""
 
@@ -166,9 +202,19 @@ class FinalityViolated:
 
 
 ReassemblyEvent: TypeAlias = (
-    Completed | Divergence | Surplus | Overflow | Quarantined | Rejected | ReorgBegan | ReorgEnded | PingSeen
+    Completed
+    | Divergence
+    | Surplus
+    | Overflow
+    | Incomplete
+    | Superseded
+    | Quarantined
+    | Rejected
+    | ReorgBegan
+    | ReorgEnded
+    | PingSeen
 )
-OrderingEvent: TypeAlias = Stale | Quarantined | ForkBelowStart | FinalityViolated
+OrderingEvent: TypeAlias = Stale | Quarantined | ReorgAbandoned | ForkBelowStart | FinalityViolated
 Event: TypeAlias = ReassemblyEvent | OrderingEvent
 
 

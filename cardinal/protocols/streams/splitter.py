@@ -18,9 +18,19 @@ from functools import lru_cache
 from cardinal.errors import ConfigurationError, EncodeError, SplitError
 
 from .codec import encode
-from .messages import Batch, BatchDeleteMsg, BatchMsg, Message, SubBatchHeader, SubBatchMsg, Update
+from .messages import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    Message,
+    Reorg,
+    ReorgComplete,
+    SubBatchHeader,
+    SubBatchMsg,
+    Update,
+)
 from .payload import Payload, SubBatch
-from .types import HASH_SIZE, NO_ID, Routed
+from .types import HASH_SIZE, NO_ID, BlockRef, Routed
 
 
 class _Router:
@@ -122,6 +132,38 @@ def split_sub_batch(
         for index, (deletes, updates) in enumerate(parts)
     ]
     return _encode_all(messages)
+
+
+def reorg_topic(default_topic: str, ancestor_hash: bytes) -> str:
+    """The topic of the reorg channel above this ancestor (32 bytes); it has one partition."""
+    return f"{default_topic}-re-{ancestor_hash.hex()}"
+
+
+def split_reorg(
+    ancestor: BlockRef, payloads: Iterable[Payload], schema: Mapping[str, str], default_topic: str
+) -> tuple[Routed, list[Routed]]:
+    """The messages of a reorg that is deeper than the threshold (specification, Reorg Handling).
+
+    Arguments:
+        ancestor: the last common block.
+        payloads: the blocks above it on the new chain, oldest first.
+        schema: as for :func:`split`; everything goes to the channel's one topic all the same.
+        default_topic: where the reorg is announced.
+
+    Returns:
+        The announcement for the default topic, to be acknowledged first; and the channel's messages in order.
+
+    Raises:
+        SplitError: see :func:`split`.
+
+    """
+    channel = reorg_topic(default_topic, ancestor.hash)
+    there = dict.fromkeys(schema, channel)
+    announced, *opened = _encode_all(
+        [(default_topic, Reorg(ancestor.hash, ancestor.number)), (channel, Reorg(ancestor.hash, ancestor.number))]
+    )
+    content = [message for payload in payloads for message in split(payload, there, channel)]
+    return announced, [*opened, *content, *_encode_all([(channel, ReorgComplete(ancestor.hash, ancestor.number))])]
 
 
 def _check_identity(payload: Payload) -> None:
