@@ -21,6 +21,7 @@ from cardinal.protocols.streams import (
     Stale,
 )
 from cardinal.protocols.streams.events import Change
+from cardinal.protocols.streams.ordering import Past
 from streams import block, chain, h, name
 
 
@@ -115,7 +116,7 @@ def test_a_whitelist_refuses_the_other_block_and_its_descendants(order: list[str
 def test_a_whitelist_that_contradicts_the_cursor_refuses_to_resume() -> None:
     orderer = Orderer(whitelist={2: h("2b")})
     with pytest.raises(CursorMismatchError, match="whitelist pins another block at 2"):
-        orderer.resume([BlockRef(2, h("2a"))], 2, None, violated=False)
+        orderer.resume([BlockRef(2, h("2a"))], 2, 1, Past())
 
 
 # --- start from nothing ------------------------------------------------------------------------------------
@@ -147,7 +148,10 @@ def test_a_heavier_chain_from_deeper_is_reported_once() -> None:
     feed(orderer, chain("5a 6a", root="4g"))
     orderer.caught_up()
     assert feed(orderer, chain("4b 5b 6b 7b 8b", root="3g")) == []
-    assert [type(event) for event in orderer.take_events()] == [ForkBelowStart]
+    assert orderer.take_events() == [
+        Stale(BlockRef(4, h("4b")), "below the first block of this stream"),
+        ForkBelowStart(BlockRef(7, h("7b")), BlockRef(5, h("5a"))),
+    ]
 
 
 def test_the_genesis_block_can_be_the_start() -> None:
@@ -185,8 +189,8 @@ def test_a_switch_below_a_finalized_block_latches(policy: OnFinalityViolation, s
 
 
 def test_after_resuming_nothing_is_judged_before_the_ring_is_read_again() -> None:
-    orderer = Orderer(seq=3)
-    orderer.resume([BlockRef(3, h("3a")), BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 3, None, violated=False)
+    orderer = Orderer()
+    orderer.resume([BlockRef(3, h("3a")), BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 3, 3, Past())
     assert feed(orderer, chain("1a 2a | 1a 2b 3b 4b")) == []
     assert feed(orderer, chain("1a 2a 3a")[2:]) == []
     (update,) = orderer.release()
@@ -196,8 +200,8 @@ def test_after_resuming_nothing_is_judged_before_the_ring_is_read_again() -> Non
 
 
 def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> None:
-    orderer = Orderer(seq=2)
-    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, None, violated=False)
+    orderer = Orderer()
+    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
     orderer.release()
     (update,) = orderer.receive(block("2b", "1a", 9))
     assert update.removed == (MissingPayload(2, h("2a")),)
@@ -205,11 +209,15 @@ def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> Non
         update.inverted()
 
 
-def test_a_ring_without_its_older_blocks_finds_them_by_parent() -> None:
+def test_resumed_at_the_streams_start_nothing_that_was_never_delivered_is_removed() -> None:
+    """Blocks 1a and 2a were read before the stream's first block, 3a: a better chain above 1a is no chain of ours."""
     orderer = Orderer()
-    orderer.resume([BlockRef(3, h("3a"))], 3, None, violated=False)
+    orderer.resume([BlockRef(3, h("3a"))], 3, 1, Past())
     feed(orderer, chain("1a 2a 3a | 1a 2b 3b 4b"))
-    assert [shape(update) for update in orderer.release()] == ["-3a -2a+2b+3b+4b"]
+    assert orderer.release() == []
+    assert feed(orderer, [block("5b", "4b")]) == []
+    assert ForkBelowStart(BlockRef(5, h("5b")), BlockRef(3, h("3a"))) in orderer.take_events()
+    assert feed(orderer, [block("4a", "3a")]) == ["+4a"]
 
 
 # --- values ------------------------------------------------------------------------------------------------

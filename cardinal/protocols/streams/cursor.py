@@ -2,11 +2,15 @@
 
 ``c1:`` and base64 (URL alphabet, no padding) of eight bytes of BLAKE2b and an Avro record. The record names the
 lineage, so that a cursor of another chain or of other options is refused; ``next`` and ``floor`` of every
-partition; the delivered blocks within the threshold; short prefixes of blocks that are done; finality and ``seq``.
+partition; the delivered blocks within the threshold; short prefixes of blocks that are done; the reorg channels that
+are open; finality and ``seq``.
 
 Resuming reads again from the floors, delivers nothing that the ring holds, judges no fork before every partition
 has passed its ``next``, and goes on with ``seq`` + 1. Storing the text in the transaction that stores the data
 gives exactly once.
+
+The checksum finds accidents, not forgeries: whatever a text with a good checksum says is checked for sense, and a
+:class:`Cursor` that was parsed is one that an honest consumer could have made.
 """
 
 from __future__ import annotations
@@ -23,13 +27,24 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from cardinal.errors import CursorInvalidError
 
+from .events import FinalityViolated
 from .types import HASH_SIZE, BlockRef, Finality, Partition
 
 VERSION: Final = "c1"
+CHANNELS_MAX: Final = 16
 _CHECK_SIZE: Final = 8
 _PREFIX_SIZE: Final = 8
+_LINEAGE_SIZES: Final = (_PREFIX_SIZE, 2 * _PREFIX_SIZE)
 _TEXT_MAX: Final = 1 << 20
 _OPTIONAL: Final = ["null", "long"]
+_REFS: Final = {
+    "type": "array",
+    "items": {
+        "type": "record",
+        "name": "ref",
+        "fields": [{"name": "number", "type": "long"}, {"name": "hash", "type": "bytes"}],
+    },
+}
 
 _SCHEMA: Final[Any] = parse_schema(
     {
@@ -43,6 +58,8 @@ _SCHEMA: Final[Any] = parse_schema(
             {"name": "number", "type": "long"},
             {"name": "weight", "type": "bytes"},
             {"name": "ring", "type": "bytes"},
+            # indexes into the ring
+            {"name": "missing", "type": {"type": "array", "items": "long"}},
             {
                 "name": "topics",
                 "type": {
@@ -63,7 +80,11 @@ _SCHEMA: Final[Any] = parse_schema(
             {"name": "done", "type": "bytes"},
             {"name": "safe", "type": _OPTIONAL},
             {"name": "finalized", "type": _OPTIONAL},
-            {"name": "violated", "type": "boolean"},
+            # at most one of each: the first delivered block, the tip that violated finality and at which number
+            {"name": "start", "type": _REFS},
+            {"name": "violator", "type": {"type": "array", "items": "ref"}},
+            {"name": "violated", "type": _OPTIONAL},
+            {"name": "channels", "type": {"type": "array", "items": "ref"}},
         ],
     }
 )
@@ -74,7 +95,8 @@ class Cursor:
     """A position in one lineage of one stream.
 
     Attributes:
-        lineage: 16 bytes that stand for chain, start and options; ``seq`` counts within it.
+        lineage: 8 bytes that stand for the options, and 8 of the first delivered block's hash once there is one;
+            ``seq`` counts within it.
         app: the application's name.
         chain: the application's name for the chain, such as ``evm:1``.
         seq: the last sequence number delivered.
@@ -86,7 +108,10 @@ class Cursor:
         open: first 8 bytes of the hashes of blocks that were not complete.
         done: first 8 bytes of the hashes of blocks that were completed and may come again.
         finality: the marks at the head.
-        violated: whether the finality latch was set.
+        violation: what set the finality latch.
+        start: the first block that was delivered, None before it.
+        missing: the blocks of the ring that were delivered without their content.
+        channels: the ancestors of the reorg channels that are open.
 
     """
 
@@ -101,7 +126,10 @@ class Cursor:
     open: frozenset[bytes] = frozenset()
     done: frozenset[bytes] = frozenset()
     finality: Finality | None = None
-    violated: bool = False
+    violation: FinalityViolated | None = None
+    start: BlockRef | None = None
+    missing: frozenset[bytes] = frozenset()
+    channels: tuple[BlockRef, ...] = ()
 
     @property
     def head(self) -> BlockRef | None:
@@ -114,15 +142,6 @@ class Cursor:
 
     def encode(self) -> str:
         """The text to store; :meth:`parse` reads it back."""
-        partitions: dict[str, dict[int, int]] = {}
-        for topic, number in sorted(self.next):
-            partitions.setdefault(topic, {})[number] = self.next[topic, number]
-        topics = []
-        for topic, numbers in partitions.items():
-            width = max(numbers) + 1
-            following = [numbers.get(number, -1) for number in range(width)]
-            back = [following[n] - self.floor.get((topic, n), following[n]) for n in range(width)]
-            topics.append({"name": topic, "next": following, "back": back})
         finality = self.finality or Finality()
         out = BytesIO()
         schemaless_writer(
@@ -136,16 +155,32 @@ class Cursor:
                 "number": self.ring[0].number if self.ring else -1,
                 "weight": self.weight.to_bytes((self.weight.bit_length() + 7) // 8, "big"),
                 "ring": b"".join(ref.hash for ref in self.ring),
-                "topics": topics,
+                "missing": [index for index, ref in enumerate(self.ring) if ref.hash in self.missing],
+                "topics": self._topics(),
                 "open": b"".join(sorted(self.open)),
                 "done": b"".join(sorted(self.done)),
                 "safe": finality.safe,
                 "finalized": finality.finalized,
-                "violated": self.violated,
+                "start": _refs(self.start),
+                "violator": _refs(None if self.violation is None else self.violation.tip),
+                "violated": None if self.violation is None else self.violation.finalized,
+                "channels": _refs(*self.channels),
             },
         )
         body = out.getvalue()
         return f"{VERSION}:{base64.urlsafe_b64encode(_check(body) + body).rstrip(b'=').decode()}"
+
+    def _topics(self) -> list[dict[str, object]]:
+        partitions: dict[str, dict[int, int]] = {}
+        for topic, number in sorted(self.next):
+            partitions.setdefault(topic, {})[number] = self.next[topic, number]
+        topics: list[dict[str, object]] = []
+        for topic, numbers in partitions.items():
+            width = max(numbers) + 1
+            following = [numbers.get(number, -1) for number in range(width)]
+            back = [following[n] - self.floor.get((topic, n), following[n]) for n in range(width)]
+            topics.append({"name": topic, "next": following, "back": back})
+        return topics
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -166,35 +201,87 @@ class Cursor:
             raise CursorInvalidError("the cursor was cut or altered: its checksum does not match")
         try:
             return _from_fields(schemaless_reader(BytesIO(body), _SCHEMA, None))
-        except (EOFError, IndexError, ValueError, OverflowError):
+        except (EOFError, IndexError, ValueError, OverflowError):  # what fastavro and the checks below raise
             raise CursorInvalidError("the cursor's content does not make sense") from None
 
 
 def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
-    next_: dict[Partition, int] = {}
-    floor: dict[Partition, int] = {}
-    for topic in fields["topics"]:
-        for number, (following, back) in enumerate(zip(topic["next"], topic["back"], strict=True)):
-            if following >= 0:
-                next_[topic["name"], number] = following
-                floor[topic["name"], number] = following - back
-    ring = _pieces(fields["ring"], HASH_SIZE)
-    number = fields["number"]
+    """The cursor that these fields make; ValueError where no consumer could have made it."""
+    ring = _ring(fields["number"], _pieces(fields["ring"], HASH_SIZE))
+    next_, floor = _positions(fields["topics"])
+    start = _one(fields["start"])
+    channels = tuple(_ref(ref) for ref in fields["channels"])
     safe, finalized = fields["safe"], fields["finalized"]
+    _demand(len(fields["lineage"]) in _LINEAGE_SIZES)
+    _demand(fields["seq"] >= len(ring) and (start is not None) == bool(ring))
+    _demand(len(set(channels)) == len(channels) <= CHANNELS_MAX)
+    _demand(all(mark is None or mark >= 0 for mark in (safe, finalized)))
     return Cursor(
         lineage=fields["lineage"],
         app=fields["app"],
         chain=fields["chain"],
         seq=fields["seq"],
-        ring=tuple(BlockRef(number - index, block_hash) for index, block_hash in enumerate(ring)),
+        ring=ring,
         weight=int.from_bytes(fields["weight"], "big"),
         next=next_,
         floor=floor,
         open=frozenset(_pieces(fields["open"], _PREFIX_SIZE)),
         done=frozenset(_pieces(fields["done"], _PREFIX_SIZE)),
         finality=None if safe is None and finalized is None else Finality(safe, finalized),
-        violated=fields["violated"],
+        violation=_violation(_one(fields["violator"]), fields["violated"]),
+        start=start,
+        missing=_missing(ring, fields["missing"]),
+        channels=channels,
     )
+
+
+def _demand(sensible: bool) -> None:  # noqa: FBT001 - a condition, not an option
+    if not sensible:
+        raise ValueError
+
+
+def _ring(number: int, hashes: list[bytes]) -> tuple[BlockRef, ...]:
+    _demand(len(set(hashes)) == len(hashes))
+    _demand(number - len(hashes) >= -1 if hashes else number == -1)
+    return tuple(BlockRef(number - index, block_hash) for index, block_hash in enumerate(hashes))
+
+
+def _positions(topics: list[dict[str, Any]]) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    next_: dict[Partition, int] = {}
+    floor: dict[Partition, int] = {}
+    _demand(len({topic["name"] for topic in topics}) == len(topics))
+    for topic in topics:
+        for number, (following, back) in enumerate(zip(topic["next"], topic["back"], strict=True)):
+            if following == -1:
+                continue
+            _demand(0 <= back <= following)
+            next_[topic["name"], number] = following
+            floor[topic["name"], number] = following - back
+    return next_, floor
+
+
+def _missing(ring: tuple[BlockRef, ...], indexes: list[int]) -> frozenset[bytes]:
+    _demand(all(0 <= index < len(ring) for index in indexes))
+    return frozenset(ring[index].hash for index in indexes)
+
+
+def _violation(tip: BlockRef | None, finalized: int | None) -> FinalityViolated | None:
+    _demand((tip is None) == (finalized is None))
+    return None if tip is None or finalized is None else FinalityViolated(tip, finalized)
+
+
+def _refs(*refs: BlockRef | None) -> list[dict[str, object]]:
+    return [{"number": ref.number, "hash": ref.hash} for ref in refs if ref is not None]
+
+
+def _ref(fields: dict[str, Any]) -> BlockRef:
+    _demand(len(fields["hash"]) == HASH_SIZE)
+    return BlockRef(fields["number"], fields["hash"])
+
+
+def _one(refs: list[dict[str, Any]]) -> BlockRef | None:
+    _demand(len(refs) <= 1)
+    return _ref(refs[0]) if refs else None
 
 
 def _pieces(data: bytes, size: int) -> list[bytes]:

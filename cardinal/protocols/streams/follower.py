@@ -1,111 +1,70 @@
 """A consumer without its transport: records in, chain updates and reports out.
 
-It joins :class:`~.reassembler.Reassembler` and :class:`~.ordering.Orderer` and keeps what a cursor needs. It is
-pure; whoever drives it reads records and says where the reading stands.
+It joins :class:`~.reassembler.Reassembler`, :class:`~.ordering.Orderer` and :class:`~.reorgs.Reorgs`, and keeps what a
+cursor needs (:mod:`.whereabouts`). It is pure; whoever drives it reads records and says where the reading stands.
 
-Rules:
+Rules for the driver:
 
 1. ``receive`` takes records in any order across partitions, in order within each.
-2. The driver calls ``progress`` after every read with the position of every partition, and with the high
-   watermarks while the stream is not caught up.
-3. **floor** of a partition = the lowest offset of any message of a block that is open, waiting, on a side branch,
-   or delivered within the threshold; a partition without one stands at its position.
-4. Resumed from a cursor, it delivers nothing that the cursor's ring holds, and judges nothing until every
-   partition has passed the cursor's ``next``.
+2. ``progress`` is called after every read with the position of every partition; with the high watermarks while the
+   stream is not caught up, and with newly taken ones whenever ``wants_ends`` is true.
+3. Between two calls of ``progress`` the driver begins to read the topics that ``channels`` names, from their
+   beginning or from where the cursor says, and drops the channels that it names no longer. A channel that the
+   positions leave out counts as one that is not there.
+4. Where ``wants_history`` names a number, older Batches of the default topic down to that number go to ``recall``.
+5. What :class:`~.events.Incomplete` reports may be read again (``reread``, then ``receive``) or supplied (``supply``).
+
+Resumed from a cursor (``begin_at`` says where to read), it delivers nothing that the cursor's ring holds, and judges
+nothing until every partition has passed the cursor's ``next``. A partition that is gone holds nothing up: what was
+only there is delivered, where it has to be removed, as :class:`~.payload.MissingPayload`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from hashlib import blake2b
-from typing import Final, NamedTuple
-
-from cardinal.errors import CursorMismatchError
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, TypeAlias
 
 from .block import Explanation
 from .cursor import Cursor
-from .events import ChainUpdate, Completed, Event, Header
-from .ordering import OnFinalityViolation, Orderer
+from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan
+from .gaps import Gaps
+from .history import parents_of
+from .ordering import Orderer, Past
 from .reassembler import Contents, Reassembler
-from .types import BlockRef, Finality, Partition, Record
+from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
+from .resuming import begin_at, check, refuse_shorter
+from .settings import SHORT, FollowerSettings, OnIncomplete
+from .types import Partition, Record, Routed
+from .whereabouts import Whereabouts
 
-_OPEN_MAX: Final = 64
-_SHORT: Final = 8
+__all__ = ["Follower", "FollowerSettings", "OnIncomplete"]
 
+_EXTENSION_MAX: Final = 1_000
+"""Blocks in one extension; a longer one is cut, so that a consumer far behind gets the chain in pieces."""
 
-@dataclass(frozen=True, slots=True)
-class FollowerSettings:
-    """What a follower needs to know of its application and of its reader's wishes.
-
-    Attributes:
-        app: the application's name; chain: its name for the chain. Both stand in cursors.
-        tracked: see :class:`~.reassembler.Reassembler`.
-        prefixes: the expressions under which the application counts.
-        reorg_threshold: blocks.
-        whitelist: number to the only hash that may stand there.
-        finality_of: the marks that a block carries.
-        on_finality_violation: what to do with a switch below a finalized block.
-        start: the last block not to deliver; None starts by the rule of :mod:`.ordering`.
-
-    """
-
-    app: str
-    chain: str
-    tracked: tuple[str, ...] | None = None
-    prefixes: tuple[str, ...] = ()
-    reorg_threshold: int = 128
-    whitelist: Mapping[int, bytes] = field(default_factory=dict)
-    finality_of: Callable[[Header], Finality | None] | None = None
-    on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
-    start: BlockRef | None = None
-
-    def fingerprint(self) -> bytes:
-        """Eight bytes that stand for every option that changes which blocks are delivered under which number."""
-        pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
-        start = None if self.start is None else (self.start.number, self.start.hash.hex())
-        facts = (self.app, self.chain, sorted(self.tracked or ()), self.reorg_threshold, pinned, start)
-        return blake2b(repr(facts).encode(), digest_size=_SHORT, person=b"cardinal-line").digest()
-
-
-class _Delivered(NamedTuple):
-    """A delivered block and where its messages begin."""
-
-    ref: BlockRef
-    places: Mapping[Partition, int]
-
-
-class _Standing:
-    """Where the reading stood after one call of ``receive`` and ``progress``; the updates of that call share it.
-
-    Only references are kept: what they lead to does not change after a block is complete.
-    """
-
-    __slots__ = ("next", "open", "open_floor", "places")
-
-    def __init__(self) -> None:
-        self.next: dict[Partition, int] = {}
-        self.open: frozenset[bytes] = frozenset()
-        self.open_floor: dict[Partition, int] = {}
-        self.places: list[Mapping[Partition, int]] = []
+Out: TypeAlias = list[ChainUpdate | Event]
 
 
 class Follower:
-    """See the module. ``cursor`` resumes where an earlier follower with equal settings stood."""
+    """See the module. ``cursor`` resumes where an earlier follower with equal settings stood.
+
+    Raises:
+        CursorMismatchError: the cursor is of another lineage, or the whitelist forbids what it delivered.
+
+    """
 
     def __init__(self, settings: FollowerSettings, cursor: Cursor | None = None) -> None:
         self._settings = settings
-        self._lineage_start = b""
+        self._cursor = cursor
         self._resume: dict[Partition, int] = {}
-        self._next: dict[Partition, int] = {}
-        self._places: dict[bytes, Mapping[Partition, int]] = {}
-        self._delivered: list[_Delivered] = []
-        self._standing: _Standing | None = None
+        self._reread: tuple[str, ...] = ()
         self._caught_up = False
-        self.reassembler = Reassembler(
-            settings.tracked, settings.reorg_threshold, prefixes=settings.prefixes, contents=Contents.VALUES
-        )
+        self._completed = 0
+        self._judging = False
+        self._gaps = Gaps(settings.reorg_threshold)
+        self.reassembler = self._reassembler()
         self.orderer = Orderer(
             settings.start,
             None,
@@ -113,83 +72,76 @@ class Follower:
             settings.whitelist,
             finality_of=settings.finality_of,
             on_finality_violation=settings.on_finality_violation,
+            history=settings.history,
+            max_extension=_EXTENSION_MAX,
         )
+        self._reorgs = Reorgs(
+            settings.default_topic,
+            self.orderer,
+            self._reassembler,
+            settings.reorg_threshold,
+            ChannelBounds(settings.history),
+        )
+        self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
         if cursor is not None:
             self._restore(cursor)
 
-    def _restore(self, cursor: Cursor) -> None:
-        expected = (self._settings.app, self._settings.chain)
-        if (cursor.app, cursor.chain) != expected:
-            raise CursorMismatchError(
-                f"this cursor belongs to {cursor.app} on {cursor.chain}, not to {expected[0]} on {expected[1]}",
-                expected=expected,
-                found=(cursor.app, cursor.chain),
-            )
-        if cursor.lineage[:_SHORT] != self._settings.fingerprint():
-            raise CursorMismatchError(
-                "this cursor was made with another start, whitelist, threshold or choice of prefixes; "
-                "give the same options, or start anew without a cursor",
-                expected=self._settings.fingerprint().hex(),
-                found=cursor.lineage[:_SHORT].hex(),
-            )
-        self._lineage_start = cursor.lineage[_SHORT:]
-        self._delivered = [_Delivered(ref, cursor.floor) for ref in reversed(cursor.ring)]
-        self.orderer.seq = cursor.seq
-        self._next = dict(cursor.floor)
-        if cursor.ring:
-            self.orderer.resume(cursor.ring, cursor.weight, cursor.finality, violated=cursor.violated)
-            self._resume = dict(cursor.next)
-        ring = {ref.hash[:_SHORT] for ref in cursor.ring}
-        self.reassembler.ignore(cursor.done - ring - cursor.open)
+    def _reassembler(self) -> Reassembler:
+        """One for the main topics, and one for every reorg channel."""
+        settings = self._settings
+        return Reassembler(
+            settings.tracked, settings.reorg_threshold, prefixes=settings.prefixes, contents=Contents.VALUES
+        )
 
-    # --- driving ---------------------------------------------------------------------------------------------
+    def _restore(self, cursor: Cursor) -> None:
+        if cursor.ring:
+            past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing)
+            self.orderer.resume(cursor.ring, cursor.weight, cursor.seq, past)
+            self._resume = dict(cursor.next)
+        check(self._settings, cursor)
+        self._where.restore(cursor)
+        ring = {ref.hash[:SHORT] for ref in cursor.ring}
+        self.reassembler.ignore(cursor.done - ring - cursor.open)
+        for ancestor in cursor.channels:
+            self._reorgs.announced(ancestor)
+        topics = sorted({topic for topic, _ in cursor.next if self._reorgs.is_channel(topic)})
+        self._reread = tuple(topic for topic in topics if topic not in self._reorgs.topics())
+
+    # --- what the driver should do ---------------------------------------------------------------------------
+
+    def begin_at(self, marks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+        """Where to read every partition from.
+
+        Arguments:
+            marks: for every partition the lowest offset that is kept, and the one after the highest.
+
+        Raises:
+            CursorExpiredError: records are gone that were not read yet; ``missing`` says which.
+
+        """
+        if self._cursor is None:
+            return {partition: low for partition, (low, _) in marks.items()}
+        return begin_at(self._cursor, marks, self._reorgs.is_channel)
+
+    def channels(self) -> tuple[str, ...]:
+        """The topics of reorg channels to read now, beside the application's topics."""
+        return (*self._reorgs.topics(), *self._reread)
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether the driver should take new watermarks and give them to the next :meth:`progress`."""
+        skips = self._settings.on_incomplete is OnIncomplete.SKIP
+        return (skips and self._gaps.wants_ends) or self._reorgs.wants_ends(self._completed)
+
+    @property
+    def wants_history(self) -> int | None:
+        """A reorg channel's ancestor lies deeper than the delivered chain is remembered: its number; None if not."""
+        return self._reorgs.wants_history
 
     @property
     def resuming(self) -> bool:
         """Whether what was delivered before is still being read again."""
         return bool(self._resume)
-
-    @property
-    def lineage(self) -> bytes:
-        """What ``seq`` belongs to: the options, and the first block of the stream once it is known."""
-        return self._settings.fingerprint() + self._lineage_start
-
-    def receive(self, records: Iterable[Record]) -> list[ChainUpdate | Event]:
-        """Take records; returns updates and reports in the order in which they came about."""
-        out: list[ChainUpdate | Event] = []
-        for event in self.reassembler.receive(records):
-            if isinstance(event, Completed):
-                self._places[event.payload.hash] = event.positions
-                self._order(self.orderer.receive(event), out)
-            else:
-                out.append(event)
-        return out
-
-    def progress(
-        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None
-    ) -> list[ChainUpdate | Event]:
-        """Say where the reading stands.
-
-        Arguments:
-            positions: the next offset of every partition.
-            ends: the offsets at which every partition ended when the stream was opened (and again when the first
-                Batch was seen); None when not known.
-
-        """
-        out: list[ChainUpdate | Event] = []
-        self._next.update(positions)
-        if self._resume and all(positions.get(p, end) >= end for p, end in self._resume.items()):
-            self._resume = {}
-            self._order(self.orderer.release(), out)
-        if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
-            self._caught_up = True
-        if self._caught_up:
-            # Asked again until there is a block to start with: what was read so far may have been cut in its middle.
-            self._order(self.orderer.caught_up(), out)
-        if self._standing is not None:
-            self._stand(self._standing)
-            self._standing = None
-        return out
 
     @property
     def caught_up(self) -> bool:
@@ -200,78 +152,199 @@ class Follower:
         """The driver has looked at the watermarks again."""
         self._caught_up = False
 
-    def _order(self, updates: Sequence[ChainUpdate], out: list[ChainUpdate | Event]) -> None:
-        for update in updates:
-            if not self._lineage_start:
-                self._lineage_start = update.added[0].hash[:_SHORT]
-            self._deliver(update)
-            head = self._delivered[-1].ref.number if self._delivered else 0
-            out += self.reassembler.head_moved(head)
-            if self._standing is None:
-                self._standing = _Standing()
-            # A copy of references: the list itself goes on changing.
-            ring = tuple(self._delivered[-self._settings.reorg_threshold - 1 :])
-            make = partial(self._cursor_at, ring, self.orderer.head_weight, update, self._standing)
-            out.append(update.with_cursor(make))
-        out += self.orderer.take_events()
+    # --- driving ---------------------------------------------------------------------------------------------
 
-    def _deliver(self, update: ChainUpdate) -> None:
-        delivered = self._delivered
-        if update.removed:
-            del delivered[-len(update.removed) :]
-        for block in update.added:
-            delivered.append(_Delivered(BlockRef(block.number, block.hash), self._places.get(block.hash, {})))
-        if len(delivered) > 4 * self._settings.reorg_threshold + 64:
-            del delivered[: -self._settings.reorg_threshold - 1]
-            self._places = {
-                block: places for block in self.orderer.held_hashes() if (places := self._places.get(block)) is not None
-            }
+    def receive(self, records: Iterable[Record]) -> Out:
+        """Take records; returns updates and reports in the order in which they came about."""
+        out: Out = []
+        records = records if isinstance(records, Sequence) else list(records)
+        self._where.read(len(records))
+        if not self._reorgs.used or not any(map(self._reorgs.is_channel, {record[0] for record in records})):
+            self._events(self.reassembler.receive(records), out)
+            return out
+        for topic, run in groupby(records, key=self._channel_of):
+            if topic:
+                self._outcomes(self._reorgs.receive(run), out)
+            else:
+                self._events(self.reassembler.receive(run), out)
+        return out
+
+    def _channel_of(self, record: Record) -> str:
+        """The channel that a record belongs to; none for one that only holds content of delivered blocks."""
+        topic = record.topic
+        return topic if self._reorgs.is_channel(topic) and topic not in self._reread else ""
+
+    def supply(self, messages: Iterable[Routed]) -> Out:
+        """Take messages that a node or an archive had: they count where no topic brought a copy."""
+        out: Out = []
+        self._events(self.reassembler.supply(messages), out)
+        return out
+
+    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
+        """Hold a block again that was dropped; returns where its messages begin, None where that is not known.
+
+        The driver reads from there, and gives what it finds to :meth:`receive` as well.
+        """
+        known = self._gaps.reread(block_hash)
+        found = self.reassembler.reread(block_hash)
+        places = known if known is not None else found
+        if places is not None:
+            self._where.pins.put(block_hash, places)
+        return places
+
+    def recall(self, records: Iterable[Record]) -> Out:
+        """Learn more of the delivered chain from older Batches of the default topic (see :attr:`wants_history`)."""
+        out: Out = []
+        if self.orderer.recall(parents_of(records)):
+            self._outcomes(self._reorgs.judge(), out)
+        return out
+
+    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None) -> Out:
+        """Say where the reading stands.
+
+        Arguments:
+            positions: the next offset of every partition.
+            ends: the offsets at which every partition ended: when the stream was opened, again when the first
+                Batch was seen, and newly taken where :attr:`wants_ends` is true; None when not known.
+
+        Raises:
+            CursorExpiredError: a partition ends before the cursor's position: its topic was made anew.
+
+        """
+        out: Out = []
+        self._where.at(positions)
+        if self._resume:
+            self._go_on_resuming(positions, ends, out)
+        if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
+            self._caught_up = True
+        if self._caught_up:
+            # Asked again until there is a block to start with: what was read so far may have been cut in its middle.
+            self._order(self.orderer.caught_up(), out)
+        self._look_for_gaps(positions, ends, out)
+        waits = self.resuming or not self._caught_up
+        self._outcomes(self._reorgs.progress(self._completed, positions, ends, patient=waits), out)
+        self._where.step_ends()
+        return out
 
     def explain(self, block_hash: bytes) -> Explanation:
-        """What a block waits for, or how it stands to the chain."""
+        """What a block waits for, how it stands to the chain, or what became of it."""
         explanation = self.reassembler.explain(block_hash)
         standing = self.orderer.standing(block_hash)
+        if explanation.number is not None and self.orderer.hash_at(explanation.number) == block_hash:
+            standing = standing or "delivered"
+        if self._reorgs.holds(block_hash):
+            standing = standing or "complete, in a reorg channel"
         return explanation if standing is None else replace(explanation, state=standing)
 
-    # --- cursors ---------------------------------------------------------------------------------------------
+    @property
+    def lineage(self) -> bytes:
+        """What ``seq`` belongs to: the options, and the first block of the stream once it is known."""
+        return self._where.lineage
 
     def cursor(self) -> Cursor:
         """Where the follower stands now."""
-        ring = tuple(self._delivered[-self._settings.reorg_threshold - 1 :])
-        update = ChainUpdate(self.orderer.seq, (), (), self.orderer.finality)
-        return self._cursor_at(ring, self.orderer.head_weight, update, self._stand(_Standing()))
+        return self._where.cursor()
 
-    def _stand(self, standing: _Standing) -> _Standing:
-        """Write down where the reading stands now."""
-        standing.next = dict(self._next)
-        standing.open = frozenset(block[:_SHORT] for block in self.reassembler.open_blocks()[:_OPEN_MAX])
-        standing.open_floor = self.reassembler.open_positions()
-        held = self.orderer.held_hashes()
-        standing.places = [places for block in held if (places := self._places.get(block)) is not None]
-        return standing
+    # --- inside ----------------------------------------------------------------------------------------------
 
-    def _cursor_at(self, ring: tuple[_Delivered, ...], weight: int, update: ChainUpdate, standing: _Standing) -> Cursor:
-        if not standing.next and self._next:
-            # Asked for before the driver called `progress`: what is known now is safe, if lower than need be.
-            self._stand(standing)
-        floor = dict(standing.next)
-        for places in (standing.open_floor, *standing.places, *(block.places for block in ring)):
-            for partition, offset in places.items():
-                if offset < floor.get(partition, offset + 1):
-                    floor[partition] = offset
-        lowest = ring[-1].ref.number - self._settings.reorg_threshold if ring else 0
-        done = [block[:_SHORT] for number, block in self.reassembler.done_blocks() if number < lowest]
-        return Cursor(
-            lineage=self.lineage,
-            app=self._settings.app,
-            chain=self._settings.chain,
-            seq=update.seq,
-            ring=tuple(block.ref for block in reversed(ring)),
-            weight=weight,
-            next={**floor, **standing.next},
-            floor=floor,
-            open=standing.open,
-            done=frozenset(done[-2 * self._settings.reorg_threshold :]),
-            finality=update.finality,
-            violated=self.orderer.violation is not None,
-        )
+    def _events(self, events: Iterable[Event], out: Out) -> None:
+        for event in events:
+            if isinstance(event, Completed):
+                self._complete(event, out)
+                continue
+            out.append(event)
+            if isinstance(event, Incomplete) and event.explanation.state == "open":
+                block = event.explanation.block
+                self._gaps.overdue(block, awaited=self.orderer.awaited(block))
+            elif isinstance(event, Quarantined | Overflow):
+                self._gaps.settled(event.block)
+            elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
+                self._outcomes(self._reorgs.announced(event.ancestor), out)
+
+    def _outcomes(self, outcomes: Iterable[Outcome], out: Out) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Graft):
+                self._where.completed(*outcome.blocks)
+                updates = self.orderer.graft(outcome.ancestor, outcome.blocks)
+                self._where.released(b.payload.hash for b in outcome.blocks if not self.orderer.holds(b.payload.hash))
+                self._order(updates, out)
+            else:
+                out.append(outcome)
+        self._reorgs.close()
+
+    def _complete(self, event: Completed, out: Out) -> None:
+        block = event.payload
+        self._completed += 1
+        self._gaps.completed(block.hash)
+        self._where.completed(event)
+        updates = self.orderer.receive(event)
+        waits = self.orderer.waits(block.hash)
+        if waits is None:
+            self._where.released([block.hash])
+        elif waits and self._judging and self.orderer.awaited(block.parent):
+            self._gaps.awaited(block.parent, block.number - 1)
+        self._order(updates, out)
+
+    def _order(self, updates: Sequence[ChainUpdate], out: Out) -> None:
+        for update in updates:
+            ring, make = self._where.delivered(update)
+            self._events(self.reassembler.head_moved(ring[-1].ref.number), out)
+            out.append(update.with_cursor(make))
+            for block in update.added:
+                out += map(Incomplete, self._gaps.delivered(block.hash))
+        for ref, parent in self.orderer.take_evicted():
+            places = self._where.places(ref.hash)
+            self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places))
+        self._where.released(self.orderer.take_released())
+        out += self.orderer.take_events()
+        if updates:
+            self._outcomes(self._reorgs.judge(), out)
+            self._begin_judging()
+
+    def _begin_judging(self) -> None:
+        """From now on a block that waits shows that its parent is lacking."""
+        if not self._judging:
+            self._judging = True
+            for parent, number in self.orderer.orphans():
+                self._gaps.awaited(parent, number)
+
+    def _go_on_resuming(
+        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out
+    ) -> None:
+        """Judge as soon as what was delivered before is read again, or can no longer be read."""
+        refuse_shorter(self._resume, ends or {})
+        if any(positions.get(partition, end) < end for partition, end in self._resume.items()):
+            return
+        self._resume, self._reread = {}, ()
+        self._where.resumed()
+        self._order(self.orderer.release(), out)
+        self._begin_judging()
+        self._outcomes(self._reorgs.judge(), out)
+
+    def _look_for_gaps(
+        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out
+    ) -> None:
+        for block_hash, number in self._gaps.unseen():
+            if self.orderer.awaited(block_hash) and self.reassembler.explain(block_hash).state == "unknown":
+                out.append(Incomplete(Explanation(block_hash, number, "unknown", missing_batch=True)))
+        if self._settings.on_incomplete is OnIncomplete.SKIP:
+            for block_hash in self._gaps.progress(positions, ends):
+                self._give_up(block_hash, out)
+
+    def _give_up(self, block_hash: bytes, out: Out) -> None:
+        """Pass over a block that is provably lost, where what its Batch says leads on."""
+        explanation = self.reassembler.explain(block_hash)
+        if explanation.missing_batch:
+            self._gaps.again(block_hash)
+            return
+        for event in self.reassembler.give_up(block_hash, "its messages are not on the topics"):
+            self._gaps.settled(block_hash)
+            out.append(event)
+            if isinstance(event, Quarantined) and event.header is not None:
+                self._where.bridged(event.header, explanation.positions)
+                updates = self.orderer.bridge(event.header)
+                if not self.orderer.holds(block_hash):
+                    self._where.released([block_hash])
+                elif self.orderer.awaited(event.header.parent):
+                    self._gaps.awaited(event.header.parent, event.header.number - 1)
+                self._order(updates, out)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from cardinal.protocols.streams.events import ChainUpdate, ForkBelowStart, Header
-from cardinal.protocols.streams.forktree import Node
+from cardinal.protocols.streams.events import ChainUpdate, Header
 from cardinal.protocols.streams.ordering import OnFinalityViolation, Orderer, Ties
 from cardinal.protocols.streams.types import BlockRef, Finality
 
@@ -52,42 +51,21 @@ class PlanOrderer(Orderer):
 
         """
         for block in blocks:
-            self._arrivals += 1
-            node: Node[Header] = Node(block.number, block.hash, block.parent, block.weight, self._arrivals)
-            node.item = block
+            node = self._node(block, block, 0)
             self._tree.insert(node)
-        self._head = self._tree.get(head.hash)
-        if self._head is None:
+            self._blocks.waiting.add(node)
+        self._chain.head = self._tree.get(head.hash)
+        if self._chain.head is None:
             return False
-        self.start, self.finality = start, finality
-        delivered = list(self._tree.ancestors(self._head))
-        for node in delivered:
-            node.linked = True
-        lowest = delivered[-1]
+        self._begin_with(start)
+        self._final.marks = finality
+        *_, lowest = self._tree.ancestors(self._chain.head)
         if lowest.number == start.number and lowest.parent is not None:
             # The fork point below the start: a heavier chain may replace the start itself.
-            delivered.append(self._reference(BlockRef(start.number - 1, lowest.parent), None, -1))
-        for node in delivered:
-            for child in list(self._tree.children(node.hash)):
-                self._tree.link(child)
-        self._waiting = sum(not node.linked for node in self._tree)
+            self._chain.reference(BlockRef(start.number - 1, lowest.parent), None, -1)
+        self._blocks.stand_aside(self._link_down(self._chain.head))
         return True
 
     def judge(self) -> list[ChainUpdate]:
         """Judge every linked block, also those that were there before (a stream that begins behind a lake's end)."""
-        return self._advance(self._best_tip([node for node in self._tree if node.linked]))
-
-    def waits(self, block_hash: bytes) -> bool | None:
-        """Whether a held block waits for its parent; None where it is not held."""
-        node = self._tree.get(block_hash)
-        return None if node is None else not node.linked
-
-    def _report_fork_below_start(self, node: Node[Header]) -> None:
-        """As there; blocks below the start are not held here, so that such a branch begins at the start's height."""
-        start, head = self.start, self._head
-        if start is None or head is None or node.weight <= head.weight:
-            return
-        *_, lowest = self._tree.ancestors(node)
-        if lowest.number == start.number and lowest.hash not in self._below_start and not lowest.linked:
-            self._below_start.add(lowest.hash)
-            self._events.append(ForkBelowStart(BlockRef(node.number, node.hash), start))
+        return self._chain.judge(list(self._blocks.side))

@@ -1,0 +1,127 @@
+"""Blocks that a chain waits for and that do not become complete: when it is proven that they never will.
+
+Rules:
+
+1. A block is *overdue* when the reassembler says so. It is *needed* when complete blocks wait for it.
+2. A needed block is given up only with a proof: a threshold of blocks was completed since it was seen, and after
+   that the driver gave watermarks which every partition has passed since. So nothing that was on the topics then is
+   still unread.
+3. A block without a Batch cannot be given up: nobody knows its parent. It goes on being needed.
+4. A block of which no message was ever seen, but which complete blocks wait for, is reported after as many blocks.
+5. A complete block that the orderer had to let go is reported when its parent is delivered, to be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from .block import Explanation
+from .types import Partition
+
+_UNSEEN_MAX: Final = 1024
+_LET_GO_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Gap:
+    """A needed block: the count of completed blocks at which it is due, and the watermarks to pass."""
+
+    due: int
+    asked: bool = False
+    proof: dict[Partition, int] | None = None
+
+
+class Gaps:
+    """See the module. ``patience``: blocks to be completed before a block is given up, or reported as never seen."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._completed = 0
+        self._overdue: dict[bytes, int] = {}
+        self._needed: dict[bytes, _Gap] = {}
+        self._unseen: dict[bytes, tuple[int, int]] = {}
+        self._let_go: dict[bytes, dict[bytes, Explanation]] = {}
+        self._let_go_count = 0
+        self._reported: dict[bytes, Explanation] = {}
+
+    def completed(self, block_hash: bytes) -> None:
+        """A block is complete."""
+        self._completed += 1
+        self.settled(block_hash)
+
+    def settled(self, block_hash: bytes) -> None:
+        """A block is complete, given up or dropped: nobody waits for it in vain any more."""
+        self._overdue.pop(block_hash, None)
+        self._needed.pop(block_hash, None)
+        self._unseen.pop(block_hash, None)
+
+    def overdue(self, block_hash: bytes, *, awaited: bool) -> None:
+        """A block is overdue; whether complete blocks wait for it."""
+        self._overdue[block_hash] = self._completed
+        self._unseen.pop(block_hash, None)
+        if awaited:
+            self.awaited(block_hash, 0)
+
+    def awaited(self, block_hash: bytes, number: int) -> None:
+        """A complete block waits for this one, its parent, whose number should be ``number``."""
+        since = self._overdue.get(block_hash)
+        if since is None:
+            self._unseen.setdefault(block_hash, (self._completed, number))
+            if len(self._unseen) > _UNSEEN_MAX:
+                del self._unseen[next(iter(self._unseen))]
+        elif block_hash not in self._needed:
+            self._needed[block_hash] = _Gap(since + self._patience)
+
+    def unseen(self) -> list[tuple[bytes, int]]:
+        """Hash and number of the blocks to be reported by rule 4, once each, unless something is there after all."""
+        found = []
+        for block_hash, (since, number) in list(self._unseen.items()):
+            if self._completed - since < self._patience:
+                break
+            del self._unseen[block_hash]
+            found.append((block_hash, number))
+        return found
+
+    def let_go(self, parent: bytes, block: Explanation) -> None:
+        """The orderer had no room for this block; what is told of it when its parent is delivered."""
+        self._let_go.setdefault(parent, {})[block.block] = block
+        self._let_go_count += 1
+        if self._let_go_count > _LET_GO_MAX:
+            self._let_go_count -= len(self._let_go.pop(next(iter(self._let_go))))
+
+    def delivered(self, block_hash: bytes) -> list[Explanation]:
+        """A block is delivered: its children that were let go, to be read again."""
+        children = self._let_go.pop(block_hash, {})
+        self._let_go_count -= len(children)
+        self._reported |= children
+        while len(self._reported) > _UNSEEN_MAX:
+            del self._reported[next(iter(self._reported))]
+        return list(children.values())
+
+    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
+        """Where the messages of a block begin that was reported by rule 5; once."""
+        block = self._reported.pop(block_hash, None)
+        return None if block is None else block.positions
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether new watermarks would prove something."""
+        return any(gap.asked and gap.proof is None for gap in self._needed.values())
+
+    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
+        """Where the reading stands, and new watermarks where there are any; returns the blocks that are proven lost."""
+        lost = []
+        for block_hash, gap in self._needed.items():
+            if gap.proof is None and gap.asked and ends is not None:
+                gap.proof = dict(ends)
+            gap.asked = self._completed >= gap.due  # from now on the driver knows that new ones are wanted
+            if gap.proof is not None and all(positions.get(p, end) >= end for p, end in gap.proof.items()):
+                lost.append(block_hash)
+        return lost
+
+    def again(self, block_hash: bytes) -> None:
+        """A block that is proven lost cannot be given up yet."""
+        if block_hash in self._needed:
+            self._needed[block_hash] = _Gap(self._completed + self._patience)

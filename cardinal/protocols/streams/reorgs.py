@@ -1,0 +1,329 @@
+"""Reorgs deeper than the threshold, through channels of their own (specification, Reorg, ReorgComplete).
+
+Rules:
+
+1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
+   Whoever drives the stream then reads that topic too, from its beginning, as long as it is named by
+   :meth:`Reorgs.topics`.
+2. On the channel an attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg,
+   has every message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers
+   may be mixed; a producer that died may begin again.
+3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
+   ordinary fork choice decides: with what waits above them on the main topics the switch is one update. A lighter
+   chain stays, and may become heavier by what comes later.
+4. A channel is done with when its chain is delivered and no attempt is under way. It is abandoned, and reported, when
+   nothing came on it for a threshold of blocks completed elsewhere, although the driver has read it to its end, or
+   cannot read it; and when it holds more than it may.
+5. The main topics go on meanwhile; nothing here holds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from .cursor import CHANNELS_MAX
+from .events import Completed, Event, ForkBelowStart, Rejected, ReorgAbandoned, ReorgBegan, ReorgEnded
+from .keys import HASH_END
+from .messages import BATCH_DELETE_MSG
+from .ordering import Orderer, Reach
+from .reassembler import Reassembler
+from .splitter import reorg_topic
+from .types import PRODUCER_HEADER, BlockRef, Partition, Record
+
+_PRODUCERS_MAX: Final = 64
+ANONYMOUS: Final = b"anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """A channel's chain is to join the graph: these blocks above the ancestor, parents first."""
+
+    ancestor: BlockRef
+    blocks: tuple[Completed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelBounds:
+    """What a channel may hold: complete blocks, their bytes, and messages' hashes (one a block and producer)."""
+
+    blocks: int = 100_000
+    bytes: int = 256 << 20
+
+
+Outcome: TypeAlias = Event | Graft
+
+
+class _Channel:
+    """One channel. ``ready`` holds the chain of an attempt that ended and did not join the graph yet."""
+
+    __slots__ = (
+        "ancestor",
+        "at",
+        "attempts",
+        "blocks",
+        "bytes",
+        "first",
+        "grafted",
+        "partition",
+        "ready",
+        "reassembler",
+        "since",
+    )
+
+    def __init__(self, ancestor: BlockRef, topic: str, reassembler: Reassembler) -> None:
+        self.ancestor = ancestor
+        self.partition: Partition = (topic, 0)
+        self.reassembler = reassembler
+        self.blocks: dict[bytes, Completed] = {}
+        self.bytes = 0
+        self.attempts: dict[bytes, dict[bytes, None]] = {}
+        self.ready: dict[bytes, Completed] = {}
+        self.grafted = False
+        self.since: int | None = None
+        self.at: int | None = None
+        self.first: int | None = None
+
+    def linked(self, hashes: Iterable[bytes]) -> dict[bytes, Completed]:
+        """Of these blocks the ones that are complete and linked to the ancestor, parents first."""
+        children: dict[bytes, list[Completed]] = {}
+        for block_hash in hashes:
+            block = self.blocks.get(block_hash)
+            if block is not None:
+                children.setdefault(block.payload.parent, []).append(block)
+        found: dict[bytes, Completed] = {}
+        pending = [self.ancestor.hash]
+        while pending:
+            for block in children.pop(pending.pop(), ()):
+                found[block.payload.hash] = block
+                pending.append(block.payload.hash)
+        return found
+
+    def mentioned(self) -> int:
+        """The messages' hashes that are held."""
+        return sum(map(len, self.attempts.values()))
+
+
+class Reorgs:
+    """The channels of one stream.
+
+    Arguments:
+        default_topic: where channels are announced; None: no topic is one.
+        orderer: the chain; asked about ancestors only.
+        reassembler: makes one for a channel.
+        threshold: blocks; see rule 4.
+        bounds: of each channel.
+
+    """
+
+    def __init__(
+        self,
+        default_topic: str | None,
+        orderer: Orderer,
+        reassembler: Callable[[], Reassembler],
+        threshold: int,
+        bounds: ChannelBounds,
+    ) -> None:
+        self._default_topic = default_topic
+        self._orderer = orderer
+        self._make = reassembler
+        self._threshold = threshold
+        self._bounds = bounds
+        self._channels: dict[str, _Channel] = {}
+        self.used = False
+        """Whether a channel was ever open."""
+
+    def is_channel(self, topic: str) -> bool:
+        """Whether a topic is a reorg channel of this stream."""
+        return self._default_topic is not None and topic.startswith(f"{self._default_topic}-re-")
+
+    def topics(self) -> tuple[str, ...]:
+        """The channels to read now."""
+        return tuple(self._channels)
+
+    def open(self) -> tuple[BlockRef, ...]:
+        """The ancestors of the channels whose chain was not delivered."""
+        return tuple(channel.ancestor for channel in self._channels.values() if not self._won(channel))
+
+    def positions(self) -> dict[Partition, int]:
+        """Where the records of the channels begin whose chain was not delivered."""
+        return {
+            channel.partition: channel.first
+            for channel in self._channels.values()
+            if channel.first is not None and not self._won(channel)
+        }
+
+    def holds(self, block_hash: bytes) -> bool:
+        """Whether a complete block waits in a channel."""
+        return any(block_hash in channel.blocks for channel in self._channels.values())
+
+    @property
+    def wants_history(self) -> int | None:
+        """The number of the lowest ancestor that the orderer does not remember; None where it remembers all."""
+        forgotten = (
+            channel.ancestor.number
+            for channel in self._channels.values()
+            if self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
+        )
+        return min(forgotten, default=None)
+
+    # --- events ----------------------------------------------------------------------------------------------
+
+    def announced(self, ancestor: BlockRef) -> list[Outcome]:
+        """A Reorg was read on the default topic, or stands in a cursor."""
+        if self._default_topic is None:
+            return []
+        topic = reorg_topic(self._default_topic, ancestor.hash)
+        if topic in self._channels:
+            return []
+        self.used = True
+        start = self._orderer.start
+        if start is not None and self._orderer.reach(ancestor) is Reach.BELOW_START:
+            return [ForkBelowStart(ancestor, start)]
+        if len(self._channels) >= CHANNELS_MAX:
+            return [ReorgAbandoned(ancestor, f"{CHANNELS_MAX} reorg channels are open already")]
+        self._channels[topic] = _Channel(ancestor, topic, self._make())
+        return []
+
+    def receive(self, records: Iterable[Record]) -> Iterator[Outcome]:
+        """Take records of one channel, in order; those of a channel that is not open are passed over."""
+        waiting: list[Record] = []
+        channel: _Channel | None = None
+        for record in records:
+            channel = self._channels.get(record.topic)
+            if channel is None:
+                continue
+            if record.partition:
+                yield Rejected(record[:3], record.key, "a reorg channel has one partition")
+                continue
+            channel.first = record.offset if channel.first is None else channel.first
+            if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
+                if not self._mention(channel, record):
+                    yield from self._abandon(channel, "it holds more messages' blocks than it may")
+                    return
+                waiting.append(record)
+            else:
+                yield from self._content(channel, waiting)
+                waiting = []
+                yield from self._mark(channel, record)
+        if channel is not None:
+            yield from self._content(channel, waiting)
+
+    def progress(
+        self,
+        completed: int,
+        positions: Mapping[Partition, int],
+        ends: Mapping[Partition, int] | None,
+        *,
+        patient: bool,
+    ) -> list[Outcome]:
+        """Where the reading stands: abandon what nothing comes on.
+
+        Arguments:
+            completed: blocks completed on the main topics so far.
+            positions: the next offset of every partition that is read.
+            ends: watermarks that were just taken.
+            patient: whether the chain may still come to ancestors that it has not come to.
+
+        """
+        out: list[Outcome] = []
+        for channel in list(self._channels.values()):
+            at = positions.get(channel.partition)
+            waits = patient and self._orderer.reach(channel.ancestor) is Reach.AHEAD
+            if channel.since is None or at != channel.at or waits:
+                channel.since, channel.at = completed, at
+            elif self._stalled(channel, completed) and (
+                at is None or (ends is not None and at >= ends.get(channel.partition, at))
+            ):
+                out += self._abandon(channel, self._reason(channel))
+        return out
+
+    def wants_ends(self, completed: int) -> bool:
+        """Whether watermarks would show that nothing is left to read on a channel."""
+        return any(channel.at is not None and self._stalled(channel, completed) for channel in self._channels.values())
+
+    def judge(self) -> list[Outcome]:
+        """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
+        out: list[Outcome] = []
+        for channel in list(self._channels.values()):
+            reach = self._orderer.reach(channel.ancestor)
+            if reach is Reach.BELOW_START and self._orderer.start is not None:
+                self._drop(channel)
+                out.append(ForkBelowStart(channel.ancestor, self._orderer.start))
+            elif channel.ready and reach is Reach.KNOWN:
+                blocks, channel.ready, channel.grafted = channel.ready, {}, True
+                out.append(Graft(channel.ancestor, tuple(blocks.values())))
+        return out
+
+    def close(self) -> None:
+        """Let go of the channels that are done with."""
+        for channel in list(self._channels.values()):
+            if channel.grafted and not channel.attempts and self._won(channel):
+                self._drop(channel)
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _mention(self, channel: _Channel, record: Record) -> bool:
+        """Note which block an attempt speaks of; False where it speaks of too many."""
+        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        attempt = channel.attempts.setdefault(producer, {})
+        block_hash = record.key[1:HASH_END]
+        if block_hash not in attempt:
+            attempt[block_hash] = None
+            return len(channel.attempts) <= _PRODUCERS_MAX and channel.mentioned() <= 4 * self._bounds.blocks
+        return True
+
+    def _content(self, channel: _Channel, records: list[Record]) -> Iterator[Outcome]:
+        for event in channel.reassembler.receive(records):
+            if not isinstance(event, Completed):
+                yield event
+                continue
+            channel.blocks[event.payload.hash] = event
+            channel.bytes += event.size
+        if len(channel.blocks) > self._bounds.blocks or channel.bytes > self._bounds.bytes:
+            yield from self._abandon(channel, "it holds more than it may")
+
+    def _mark(self, channel: _Channel, record: Record) -> Iterator[Outcome]:
+        """A Reorg, a ReorgComplete, or what is no message of a channel."""
+        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        for event in channel.reassembler.receive([record]):
+            if isinstance(event, ReorgBegan | ReorgEnded) and event.ancestor.hash != channel.ancestor.hash:
+                yield Rejected(event.position, record.key, "it names another ancestor than its channel")
+                continue
+            yield event
+            if isinstance(event, ReorgBegan):
+                channel.attempts[producer] = {}
+            elif isinstance(event, ReorgEnded):
+                channel.ready |= channel.linked(channel.attempts.pop(producer, ()))
+                yield from self.judge()
+
+    def _won(self, channel: _Channel) -> bool:
+        """Whether a block of this channel stands on the ancestor in the delivered chain."""
+        above = channel.ancestor.number + 1
+        return self._orderer.hash_at(above) in channel.blocks
+
+    def _stalled(self, channel: _Channel, completed: int) -> bool:
+        return channel.since is not None and completed - channel.since >= self._threshold
+
+    def _reason(self, channel: _Channel) -> str:
+        if channel.grafted:
+            return "its chain did not become the better one"
+        match self._orderer.reach(channel.ancestor):
+            case Reach.OTHER:
+                return "its ancestor is not part of the delivered chain"
+            case Reach.FORGOTTEN:
+                return "the delivered chain is not remembered so far down; recall older Batches"
+            case _:
+                return f"nothing came on it for {self._threshold} blocks, and no attempt is whole"
+
+    def _abandon(self, channel: _Channel, reason: str) -> Iterator[Outcome]:
+        if channel.partition[0] in self._channels:
+            won = self._won(channel)
+            self._drop(channel)
+            if not won:
+                yield ReorgAbandoned(channel.ancestor, reason)
+
+    def _drop(self, channel: _Channel) -> None:
+        del self._channels[channel.partition[0]]
+        self._orderer.settle(channel.ancestor)

@@ -1,0 +1,84 @@
+"""Whether a cursor can go on here, and from which offsets.
+
+Rules:
+
+1. A cursor of another application, chain or choice of options is refused: ``seq`` counts within a lineage.
+2. A partition that the cursor does not know was added since: it is read from its beginning.
+3. Records between a cursor's ``next`` and the earliest one that is kept were never read: refused. Records between its
+   ``floor`` and its ``next`` were: where they are gone, the content of blocks that have to be removed is missing, and
+   blocks that were not complete have to be supplied or are given up.
+4. A partition that ends before the cursor's ``next``, or that is gone, was made anew: refused. A reorg channel may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cardinal.errors import CursorExpiredError, CursorMismatchError
+
+from .cursor import Cursor
+from .settings import SHORT, FollowerSettings
+from .types import Partition
+
+
+def check(settings: FollowerSettings, cursor: Cursor) -> None:
+    """CursorMismatchError where the cursor is of another lineage than these settings make."""
+    expected = (settings.app, settings.chain)
+    if (cursor.app, cursor.chain) != expected:
+        raise CursorMismatchError(
+            f"this cursor belongs to {cursor.app} on {cursor.chain}, not to {expected[0]} on {expected[1]}",
+            expected=expected,
+            found=(cursor.app, cursor.chain),
+        )
+    if cursor.lineage[:SHORT] != settings.fingerprint():
+        raise CursorMismatchError(
+            "this cursor was made with another start, whitelist, threshold, policy or choice of prefixes; "
+            "give the same options, or start anew without a cursor",
+            expected=settings.fingerprint().hex(),
+            found=cursor.lineage[:SHORT].hex(),
+        )
+
+
+def begin_at(
+    cursor: Cursor, marks: Mapping[Partition, tuple[int, int]], may_go: Callable[[str], bool]
+) -> dict[Partition, int]:
+    """Where to read every partition from.
+
+    Arguments:
+        cursor: where the stream stood.
+        marks: for every partition the lowest offset that is kept and the one after the highest.
+        may_go: whether a topic may be gone.
+
+    Raises:
+        CursorExpiredError: rules 3 and 4; ``missing`` has for every partition the offsets that are gone.
+
+    """
+    missing: dict[Partition, tuple[int, int]] = {}
+    for partition, following in cursor.next.items():
+        low, high = marks.get(partition, (0, 0))
+        if partition not in marks:
+            if not may_go(partition[0]):
+                missing[partition] = (cursor.floor[partition], following)
+        elif high < following:
+            missing[partition] = (high, following)
+        elif low > following:
+            missing[partition] = (following, low)
+    if missing:
+        raise _expired(missing)
+    return {partition: max(low, cursor.floor.get(partition, low)) for partition, (low, _) in marks.items()}
+
+
+def refuse_shorter(following: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+    """CursorExpiredError where a partition ends before the cursor's ``next``: it would never be passed."""
+    missing = {p: (ends[p], offset) for p, offset in following.items() if p in ends and ends[p] < offset}
+    if missing:
+        raise _expired(missing)
+
+
+def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
+    where = ", ".join(f"{topic}[{number}]" for topic, number in sorted(missing)[:3])
+    return CursorExpiredError(
+        f"records that this cursor needs are gone from {where}: the topics were made anew, or retention has cut "
+        "off what was not read yet; start anew without a cursor, or restore the topics",
+        missing=missing,
+    )

@@ -1,0 +1,80 @@
+"""What a follower needs to know of its application and of its reader's wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Final
+
+from .events import Header
+from .finality import OnFinalityViolation
+from .types import BlockRef, Finality
+
+SHORT: Final = 8
+"""Bytes of a hash that cursors keep, and of a fingerprint."""
+
+
+class OnIncomplete(Enum):
+    """What happens when a chain waits for a block whose messages are provably not coming."""
+
+    SKIP = "skip"
+    """The stream goes on with a :class:`~.payload.MissingPayload` in its place."""
+
+    HALT = "halt"
+    """The stream waits until somebody supplies the messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerSettings:
+    """See the module.
+
+    Attributes:
+        app: the application's name; chain: its name for the chain. Both stand in cursors.
+        tracked: see :class:`~.reassembler.Reassembler`.
+        prefixes: the expressions under which the application counts.
+        reorg_threshold: blocks.
+        whitelist: number to the only hash that may stand there.
+        finality_of: the marks that a block carries.
+        on_finality_violation: what to do with a switch below a finalized block.
+        start: the last block not to deliver; None starts by the rule of :mod:`.start`.
+        policy: ``first``, or ``quorum:k``: which copies of a message count.
+        producers: the ids whose copies count for a quorum.
+        volatile: expressions searched in paths whose values may differ between producers.
+        on_incomplete: what to do about a block that cannot be completed.
+        default_topic: where Batches and announcements of reorg channels are; None follows no channels.
+        history: delivered blocks that are remembered by hash, for reorgs through channels.
+
+    """
+
+    app: str
+    chain: str
+    tracked: tuple[str, ...] | None = None
+    prefixes: tuple[str, ...] = ()
+    reorg_threshold: int = 128
+    whitelist: Mapping[int, bytes] = field(default_factory=dict)
+    finality_of: Callable[[Header], Finality | None] | None = None
+    on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
+    start: BlockRef | None = None
+    policy: str = "first"
+    producers: tuple[str, ...] = ()
+    volatile: tuple[str, ...] = ()
+    on_incomplete: OnIncomplete = OnIncomplete.SKIP
+    default_topic: str | None = None
+    history: int = 100_000
+
+    def fingerprint(self) -> bytes:
+        """Eight bytes that stand for every option that decides which content is delivered under which number.
+
+        Outside are ``on_finality_violation`` and ``on_incomplete``: they say what to do about a stream that stands
+        still, contradict nothing that was delivered, and changing them is how an operator lets it go on.
+        ``default_topic`` and ``history`` say what can be followed at all; ``finality_of`` belongs to the application.
+        """
+        pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
+        start = None if self.start is None else (self.start.number, self.start.hash.hex())
+        tracked = None if self.tracked is None else sorted(self.tracked)
+        quorum = self.policy != "first"
+        trusted = (self.policy, sorted(self.producers), sorted(self.volatile)) if quorum else ()
+        facts = (self.app, self.chain, tracked, sorted(self.prefixes), self.reorg_threshold, pinned, start, trusted)
+        return blake2b(repr(facts).encode(), digest_size=SHORT, person=b"cardinal-line").digest()

@@ -1,0 +1,260 @@
+"""Where the messages of everything begin that a stream still needs: what cursors are made of.
+
+Rules:
+
+1. **floor** of a partition = the lowest offset of any message of a block that is open, waiting, on a side branch,
+   delivered within the threshold, or in a channel that is open; a partition without one stands at its position.
+2. A waiting block that lies more than ``AGE_MAX`` offsets behind pins nothing any more: what nobody's chain leads to
+   must not hold a cursor back for ever.
+3. The cursor of an update describes the moment at which it was given out, whenever it is asked for. What that takes
+   is written down once for all updates of one step, and does not grow with what is held.
+4. While a stream resumes, its cursor says the same as the one that it resumes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from .cursor import Cursor
+from .events import ChainUpdate, Completed, FinalityViolated, Header
+from .ordering import Orderer
+from .payload import MissingPayload
+from .pins import Pins
+from .reassembler import Reassembler
+from .reorgs import Reorgs
+from .settings import SHORT, FollowerSettings
+from .types import BlockRef, Partition
+
+AGE_MAX: Final = 1_000_000
+"""Offsets behind its partition's position after which a waiting block pins nothing."""
+
+_OPEN_MAX: Final = 64
+_RESUME: Final = b"resume"
+
+
+class Held:
+    """A block that is held: its weight, and for every partition where its messages begin."""
+
+    __slots__ = ("missing", "places", "ref", "weight")
+
+    def __init__(self, ref: BlockRef, weight: int, places: Mapping[Partition, int], *, missing: bool = False) -> None:
+        self.ref = ref
+        self.weight = weight
+        self.places = places
+        self.missing = missing
+
+
+class _Open:
+    """The open blocks as they were when last looked at, and where the reading stood then.
+
+    A block that was opened later begins at or above that, so that this stays a safe answer.
+    """
+
+    def __init__(self, reassembler: Reassembler, following: Mapping[Partition, int], records: int) -> None:
+        blocks = reassembler.open_blocks()
+        self.count = len(blocks)
+        self.prefixes = frozenset(block[:SHORT] for block in blocks[:_OPEN_MAX])
+        self.records = records
+        floor = reassembler.open_positions()
+        self.floor = {p: min(offset, floor.get(p, offset)) for p, offset in following.items()}
+
+
+class _Standing:
+    """Where the reading stood after one step. Only what is never changed afterwards is kept."""
+
+    __slots__ = ("channels", "floor", "next", "open", "violation")
+
+    def __init__(self) -> None:
+        self.next: dict[Partition, int] = {}
+        self.floor: dict[Partition, int] = {}
+        self.open: frozenset[bytes] = frozenset()
+        self.channels: tuple[BlockRef, ...] = ()
+        self.violation: FinalityViolated | None = None
+
+
+class Whereabouts:
+    """The held blocks of one stream, and its cursors."""
+
+    def __init__(self, settings: FollowerSettings, reassembler: Reassembler, orderer: Orderer, reorgs: Reorgs) -> None:
+        self._settings = settings
+        self._threshold = settings.reorg_threshold
+        self._reassembler, self._orderer, self._reorgs = reassembler, orderer, reorgs
+        self._held: dict[bytes, Held] = {}
+        self._chain: list[Held] = []
+        self._next: dict[Partition, int] = {}
+        self._resume: dict[Partition, int] = {}
+        self._records = 0
+        self._open: _Open | None = None
+        self._standing: _Standing | None = None
+        self._past: Cursor | None = None
+        self._start: BlockRef | None = None
+        self.pins = Pins()
+
+    # --- what happens ----------------------------------------------------------------------------------------
+
+    def restore(self, cursor: Cursor) -> None:
+        """Begin where a cursor stands; where its blocks lie is learnt when they are read again."""
+        self._past, self._start = cursor, cursor.start
+        self._next = dict(cursor.floor)
+        self._chain = [Held(ref, 0, {}, missing=ref.hash in cursor.missing) for ref in reversed(cursor.ring)]
+        self._held = {held.ref.hash: held for held in self._chain}
+        if self._chain:
+            self._chain[-1].weight = cursor.weight
+            self._resume = dict(cursor.next)
+            self.pins.put(_RESUME, cursor.floor)
+
+    def resumed(self) -> None:
+        """What was delivered before is read again."""
+        self._resume = {}
+        self.pins.discard(_RESUME)
+
+    def read(self, records: int) -> None:
+        """So many records were taken."""
+        self._records += records
+
+    def at(self, positions: Mapping[Partition, int]) -> None:
+        """The next offset of every partition."""
+        if any(partition not in self._next for partition in positions):
+            self._open = None
+        self._next.update(positions)
+
+    def completed(self, *events: Completed) -> None:
+        """Blocks are complete: known anew, or read again."""
+        for event in events:
+            block = event.payload
+            held = self._held.get(block.hash)
+            if held is None:
+                held = Held(BlockRef(block.number, block.hash), block.weight, event.positions)
+                self._held[block.hash] = held
+            elif not held.places:
+                held.places, held.weight = event.positions, block.weight
+            self.pins.put(block.hash, held.places)
+
+    def bridged(self, header: Header, places: Mapping[Partition, int]) -> None:
+        """A block without its content takes part."""
+        self._held[header.hash] = Held(BlockRef(header.number, header.hash), header.weight, places, missing=True)
+        self.pins.put(header.hash, places)
+
+    def places(self, block_hash: bytes) -> Mapping[Partition, int]:
+        """Where the messages of a held block begin."""
+        held = self._held.get(block_hash)
+        return {} if held is None else held.places
+
+    def released(self, hashes: Iterable[bytes]) -> None:
+        """These blocks are held no longer."""
+        for block_hash in hashes:
+            self._held.pop(block_hash, None)
+            self.pins.discard(block_hash)
+
+    def delivered(self, update: ChainUpdate) -> tuple[tuple[Held, ...], Callable[[], Cursor]]:
+        """The chain moves; returns the ring, oldest first, and what makes the update's cursor."""
+        chain = self._chain
+        if self._start is None:
+            self._start = BlockRef(update.added[0].number, update.added[0].hash)
+        if update.removed:
+            del chain[-len(update.removed) :]
+            self._deepen(update.added[0].number - 1, update.added[-1].number - self._threshold)
+        for block in update.added:
+            held = self._held[block.hash]
+            held.missing = isinstance(block, MissingPayload)
+            self.pins.put(block.hash, held.places)  # again: it may have aged while it waited
+            chain.append(held)
+        if len(chain) > 4 * self._threshold:
+            del chain[: -self._threshold - 1]
+        ring = tuple(chain[-self._threshold - 1 :])
+        self._standing = self._standing or _Standing()
+        return ring, partial(self._make, ring, update, self._standing)
+
+    def _deepen(self, highest: int, lowest: int) -> None:
+        """After a deep reorg the ring goes on with older blocks, of which only the hash is known."""
+        number = self._chain[0].ref.number - 1 if self._chain else highest
+        older: list[Held] = []
+        while number >= max(lowest, self._orderer.first) and (found := self._orderer.hash_at(number)) is not None:
+            older.append(Held(BlockRef(number, found), 0, {}))
+            number -= 1
+        self._chain[:0] = reversed(older)
+
+    # --- cursors ---------------------------------------------------------------------------------------------
+
+    @property
+    def lineage(self) -> bytes:
+        """What ``seq`` belongs to: the options, and the first block of the stream once it is known."""
+        return self._settings.fingerprint() + (b"" if self._start is None else self._start.hash[:SHORT])
+
+    def cursor(self) -> Cursor:
+        """Where the stream stands now."""
+        ring = tuple(self._chain[-self._threshold - 1 :])
+        update = ChainUpdate(self._orderer.seq, (), (), self._orderer.finality)
+        return self._make(ring, update, self._stand(_Standing()))
+
+    def step_ends(self) -> None:
+        """All updates since the last call get the cursor of this moment."""
+        if self._standing is not None:
+            self._stand(self._standing)
+            self._standing = None
+
+    def _stand(self, standing: _Standing) -> _Standing:
+        """Write down where the reading stands now."""
+        following = dict(self._next)
+        for partition, offset in self._resume.items():
+            following[partition] = max(offset, following.get(partition, 0))
+        if self._open is None or self._records - self._open.records >= self._open.count:
+            self._open = _Open(self._reassembler, self._next, self._records)
+        floor = dict(self._next)
+        for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
+            for partition, offset in places.items():
+                floor[partition] = min(offset, floor.get(partition, offset))
+        standing.next, standing.floor = following, floor
+        standing.open = self._open.prefixes
+        standing.channels = self._reorgs.open()
+        standing.violation = self._orderer.violation
+        return standing
+
+    def _aged(self, name: bytes, partition: Partition, offset: int) -> bool:
+        behind = self._next.get(partition, offset) - offset
+        return behind > AGE_MAX and self._orderer.waits(name) is True
+
+    def _make(self, ring: tuple[Held, ...], update: ChainUpdate, standing: _Standing) -> Cursor:
+        if not standing.next:
+            # Asked for before the driver called `progress`: what is known now is safe, if lower than need be.
+            self._stand(standing)
+        floor = dict(standing.floor)
+        for held in ring:
+            for partition, offset in held.places.items():
+                floor[partition] = min(offset, floor.get(partition, offset))
+        # Partitions of channels that nothing is needed of any more are left out.
+        following = {
+            partition: offset
+            for partition, offset in {**floor, **standing.next}.items()
+            if floor.get(partition, offset) < offset or not self._reorgs.is_channel(partition[0])
+        }
+        return Cursor(
+            lineage=self.lineage,
+            app=self._settings.app,
+            chain=self._settings.chain,
+            seq=update.seq,
+            ring=tuple(held.ref for held in reversed(ring)),
+            weight=ring[-1].weight if ring else 0,
+            next=following,
+            floor={partition: floor.get(partition, offset) for partition, offset in following.items()},
+            open=standing.open,
+            done=self._done(ring),
+            finality=update.finality,
+            violation=standing.violation,
+            start=self._start,
+            missing=frozenset(held.ref.hash for held in ring if held.missing),
+            channels=standing.channels,
+        )
+
+    def _done(self, ring: tuple[Held, ...]) -> frozenset[bytes]:
+        """Blocks below the ring that are finished with: parts of them may be read again."""
+        if not ring:
+            return frozenset()
+        lowest, most = ring[0].ref.number, 2 * self._threshold
+        past = self._past.done if self._past is not None and self._past.ring else frozenset()
+        if self._past is not None and self._past.ring and self._past.ring[0].number + most < ring[-1].ref.number:
+            past = frozenset()  # nothing of what was done then can lie above the floor now
+        done = [block[:SHORT] for number, block in self._reassembler.done_blocks() if number < lowest]
+        return frozenset([*past, *done][-most:])
