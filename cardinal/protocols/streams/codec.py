@@ -77,8 +77,12 @@ def _encode_batch(message: Batch) -> tuple[bytes, bytes]:
     _need_hash("hash", message.hash)
     _need_hash("parent", message.parent)
     _need_range("number", message.number, 0, avro.LONG_MAX)
-    if message.weight < 0:
-        raise EncodeError(f"weight must be 0 or more, not {message.weight}", field="weight", value=message.weight)
+    if message.weight < 0 or message.weight.bit_length() > 8 * avro.WEIGHT_SIZE_MAX:
+        raise EncodeError(
+            f"weight must be 0 or more and have at most {avro.WEIGHT_SIZE_MAX} bytes",
+            field="weight",
+            value=message.weight,
+        )
     entries = []
     for path, update in message.updates.items():
         _need_hash("sub_batch", update.sub_batch)
