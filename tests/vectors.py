@@ -1,0 +1,225 @@
+"""Helpers of the conformance tests: the cases of `schemas/vectors`, and what a consumer makes of one, in their format.
+
+In the vectors bytes are hex, numbers that may be large are text, `removed` lists the oldest block first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Completed,
+    Event,
+    Follower,
+    FollowerSettings,
+    Incomplete,
+    MissingPayload,
+    Orderer,
+    Payload,
+    Reassembler,
+    Record,
+)
+from cardinal.protocols.streams.types import path_bytes
+
+FOLDER = Path(__file__).parents[1] / "schemas/vectors"
+NEVER = 1_000_000
+"""A deadline that no case reaches: the vectors know no deadline."""
+
+Case = dict[str, Any]
+Partition = tuple[str, int]
+raw = bytes.fromhex
+
+
+def load(name: str) -> list[Case]:
+    """The cases of one file."""
+    data = (FOLDER / name).read_bytes()
+    loaded: dict[str, Any] = json.loads(gzip.decompress(data) if name.endswith(".gz") else data)
+    cases: list[Case] = loaded["cases"]
+    return cases
+
+
+def records(case: Case) -> list[Record]:
+    """The messages of a case as a transport would deliver them."""
+    return [
+        Record(
+            message["topic"],
+            message["partition"],
+            message["offset"],
+            raw(message["key"]),
+            raw(message["value"]),
+            headers=tuple((name, value.encode()) for name, value in message.get("headers", ())),
+        )
+        for message in case["messages"]
+    ]
+
+
+def start(case: Case) -> BlockRef | None:
+    """The last block already delivered; a hash of zeros stands for none."""
+    config = case["config"]
+    last = raw(config["last_hash"])
+    return BlockRef(int(config["last_number"]), last) if any(last) else None
+
+
+def whitelist(case: Case) -> dict[int, bytes]:
+    return {int(number): raw(block) for number, block in case["config"]["whitelist"].items()}
+
+
+def settings(case: Case) -> FollowerSettings:
+    """What a follower needs to know of a case."""
+    config = case["config"]
+    return FollowerSettings(
+        "vectors",
+        case["name"],
+        tracked=tuple(config["tracked_prefixes"]),
+        prefixes=tuple(config.get("prefixes", ())),
+        reorg_threshold=config["reorg_threshold"],
+        whitelist=whitelist(case),
+        start=start(case),
+    )
+
+
+# --- values in the vectors' format ---------------------------------------------------------------------------
+
+
+def batch_of(block: Payload) -> dict[str, Any]:
+    return {
+        "hash": block.hash.hex(),
+        "number": str(block.number),
+        "parent": block.parent.hex(),
+        "weight": str(block.weight),
+        "values": sorted(
+            ({"path": path_bytes(path).hex(), "value": value.hex()} for path, value in block.updates.items()),
+            key=lambda entry: entry["path"],
+        ),
+        "deletes": sorted(path_bytes(path).hex() for path in block.deletes),
+    }
+
+
+def update_of(update: ChainUpdate) -> dict[str, Any]:
+    """An update; blocks whose content is gone are listed once more under `missing`."""
+    missing = [block.hash.hex() for block in update.removed if isinstance(block, MissingPayload)]
+    out = {
+        "removed": [block.hash.hex() for block in reversed(update.removed)],
+        "added": [block.hash.hex() for block in update.added],
+    }
+    return out | ({"missing": missing[::-1]} if missing else {})
+
+
+def report_of(event: Event) -> dict[str, Any]:
+    """A report without its prose and its places."""
+    out: dict[str, Any] = {"event": type(event).__name__}
+    for name in ("block", "ancestor", "tip", "key", "kept", "seen"):
+        value = getattr(event, name, None)
+        if isinstance(value, BlockRef):
+            value = value.hash
+        if isinstance(value, bytes):
+            out[name] = value.hex()
+    return out
+
+
+def stripped(step: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a step is compared one to one: everything but resume positions."""
+    return {
+        kind: [
+            {
+                name: sorted(value, key=lambda entry: entry["path"]) if name == "values" else value
+                for name, value in one.items()
+                if name != "resumption"
+            }
+            for one in step[kind]
+        ]
+        for kind in ("batches", "updates")
+        if step.get(kind)
+    }
+
+
+# --- consumers -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Step:
+    """What one message brought about."""
+
+    completed: list[Completed] = field(default_factory=list)
+    updates: list[ChainUpdate] = field(default_factory=list)
+    reports: list[Event] = field(default_factory=list)
+
+    def outcome(self) -> dict[str, Any]:
+        batches = [batch_of(event.payload) for event in self.completed if isinstance(event.payload, Payload)]
+        found = {"batches": batches, "updates": [update_of(update) for update in self.updates]}
+        return {kind: values for kind, values in found.items() if values}
+
+
+class Parts:
+    """Reassembler and Orderer put together by hand, as the vectors' configuration says."""
+
+    def __init__(self, case: Case) -> None:
+        config = case["config"]
+        weight = config["last_weight"]
+        self.reassembler = Reassembler(
+            config["tracked_prefixes"],
+            config["reorg_threshold"],
+            prefixes=config.get("prefixes", ()),
+            deadline=NEVER,
+        )
+        self.orderer = Orderer(
+            start(case), None if weight is None else int(weight), config["reorg_threshold"], whitelist(case)
+        )
+
+    def feed(self, record: Record) -> Step:
+        step = Step()
+        for event in self.reassembler.receive([record]):
+            if isinstance(event, Completed):
+                step.completed.append(event)
+                self._order(self.orderer.receive(event), step)
+            else:
+                step.reports.append(event)
+        return step
+
+    def caught_up(self) -> Step:
+        """The last message was read: choose a start, where there is none."""
+        step = Step()
+        self._order(self.orderer.caught_up(), step)
+        return step
+
+    def _order(self, updates: list[ChainUpdate], step: Step) -> None:
+        step.reports += self.orderer.take_events()
+        for update in updates:
+            step.updates.append(update)
+            if self.orderer.head is not None:
+                step.reports += self.reassembler.head_moved(self.orderer.head.number)
+
+
+class Reader:
+    """A follower driven over a log as a transport drives it: one record, one `progress`."""
+
+    def __init__(self, follower: Follower, log: Iterable[Record]) -> None:
+        self.follower = follower
+        self.positions: dict[Partition, int] = {}
+        self.ends: dict[Partition, int] = {}
+        for record in log:
+            place = (record.topic, record.partition)
+            self.ends[place] = max(self.ends.get(place, 0), record.offset + 1)
+
+    def read(self, log: Iterable[Record]) -> Iterator[Step]:
+        """One step for every record."""
+        for record in log:
+            step = Step()
+            self._take(self.follower.receive([record]), step)
+            self.positions[record.topic, record.partition] = record.offset + 1
+            self._take(self.follower.progress(dict(self.positions), self.ends), step)
+            yield step
+
+    def _take(self, out: Iterable[ChainUpdate | Event], step: Step) -> None:
+        for value in out:
+            if isinstance(value, ChainUpdate):
+                step.updates.append(value)
+            elif not isinstance(value, Incomplete):
+                step.reports.append(value)
