@@ -3,25 +3,32 @@
 Rules:
 
 1. ``schema`` maps regular expressions to topics. Each expression is anchored as a whole at the start of a path;
-   the text that it matched is the prefix that is counted, so one expression can count under many prefixes.
+   the text that it matched is the prefix that is counted, so one expression can count under many prefixes
+   (:mod:`.routing`).
 2. A path that no expression matches travels inside the Batch.
-3. Everything is checked before the first message is built; a refusal names the path.
+3. Everything is checked before the first message is handed out; a refusal names the path.
 4. Messages come sorted by path within their kind, so that equal payloads split into equal lists.
+5. A sub batch that is announced without content (None) stands in the Batch under its id in hex until
+   :func:`name_sub_batch` gives it the path of its content. The path is what consumers follow it by and what chooses its
+   topic; and redundant producers, of which one had the content at once, must write equal Batches. A Batch waits for
+   its sub batches (:mod:`.sealing`), so there is always time for that.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
+from typing import NoReturn
 
-from cardinal.errors import ConfigurationError, EncodeError, SplitError
+from cardinal.errors import EncodeError, SplitError
 
-from .codec import encode
+from .codec import decode, encode
+from .keys import block_key
 from .messages import (
+    BATCH_DELETE_MSG,
+    BATCH_MSG,
     Batch,
-    BatchDeleteMsg,
-    BatchMsg,
     Message,
     Reorg,
     ReorgComplete,
@@ -30,47 +37,20 @@ from .messages import (
     Update,
 )
 from .payload import Payload, SubBatch
-from .types import HASH_SIZE, NO_ID, BlockRef, Routed
-
-
-class _Router:
-    """The compiled schema: path to (topic, counted prefix)."""
-
-    def __init__(self, schema: tuple[tuple[str, str], ...]) -> None:
-        try:
-            self._expressions = [(re.compile(f"(?:{source})"), topic) for source, topic in schema]
-        except re.error as error:
-            raise ConfigurationError(
-                f"the topic schema holds an expression that does not compile: {error.pattern!r} ({error.msg})",
-                setting="topics",
-            ) from None
-        if len(schema) > 1 and any(not source for source, _ in schema):
-            raise ConfigurationError("an empty expression beside others matches every path", setting="topics")
-        # One expression finds what no expression matches in a single step; most paths match exactly one.
-        self._any = re.compile("|".join(f"(?:{source})" for source, _ in schema)) if schema else None
-
-    def route(self, path: str) -> tuple[str, str] | None:
-        """The topic and counted prefix of a path, None where it travels in the Batch."""
-        if self._any is None or self._any.match(path) is None:
-            return None
-        matches = [(topic, match) for expression, topic in self._expressions if (match := expression.match(path))]
-        found = [(topic, match.group()) for topic, match in matches if match.group()]  # no text, no prefix
-        if len(found) > 1:
-            names = ", ".join(sorted(topic for topic, _ in found))
-            raise SplitError(f"{path!r} matches {len(found)} expressions of the topic schema ({names})", path=path)
-        return found[0] if found else None
+from .routing import Route, Router, Unsure
+from .types import HASH_SIZE, NO_ID, BlockRef, Routed, path_bytes
 
 
 @lru_cache(maxsize=64)
-def _router(schema: tuple[tuple[str, str], ...]) -> _Router:
-    return _Router(schema)
+def _router(schema: tuple[tuple[str, str], ...]) -> Router:
+    return Router(schema)
 
 
 def split(payload: Payload, schema: Mapping[str, str], default_topic: str) -> list[Routed]:
     """The messages of a payload, the Batch last and on the default topic.
 
     Arguments:
-        payload: the block; a sub batch that is None is announced without content.
+        payload: the block; a sub batch that is None is announced without content (rule 5).
         schema: regular expression to topic.
         default_topic: where the Batch goes.
 
@@ -79,38 +59,96 @@ def split(payload: Payload, schema: Mapping[str, str], default_topic: str) -> li
         ConfigurationError: an expression of the schema does not compile.
 
     """
-    router = _router(tuple(schema.items()))
-    entries: dict[str, Update] = {}
-    messages: list[tuple[str, Message]] = []
-    counts: dict[str, int] = {}
     _check_identity(payload)
-    for path in sorted(payload.updates):
-        value = payload.updates[path]
-        routed = router.route(path)
-        if routed is None:
-            entries[path] = Update(value=value)
-        else:
-            counts[routed[1]] = counts.get(routed[1], 0) + 1
-            messages.append((routed[0], BatchMsg(payload.hash, path, value)))
-    for path in sorted(payload.deletes):
-        routed = router.route(path)
-        if routed is None:
-            if path in entries:
-                raise SplitError(f"{path!r} is both updated and deleted, and travels inside the Batch", path=path)
-            entries[path] = Update(delete=True)
-        else:
-            counts[routed[1]] = counts.get(routed[1], 0) + 1
-            messages.append((routed[0], BatchDeleteMsg(payload.hash, path)))
-    _enter_counts(entries, counts)
-    _enter_sub_batches(entries, payload.sub_batches)
-    batch = Batch(payload.hash, payload.number, payload.weight, payload.parent, entries)
-    out = _encode_all(messages)
+    work = _Split(_router(tuple(schema.items())), payload.hash)
+    work.take_updates(payload.updates)
+    work.take_deletes(payload.deletes)
+    work.enter_counts()
+    work.enter_sub_batches(payload.sub_batches)
+    out = work.messages
     for batch_id in sorted(payload.sub_batches):
         sub_batch = payload.sub_batches[batch_id]
         if sub_batch is not None:
             out += split_sub_batch(payload.hash, batch_id, sub_batch, schema, default_topic)
-    out += _encode_all([(default_topic, batch)])
+    out.append(
+        _encoded(default_topic, Batch(payload.hash, payload.number, payload.weight, payload.parent, work.entries))
+    )
     return out
+
+
+class _Split:
+    """The counted messages and the Batch's entries of one payload."""
+
+    def __init__(self, router: Router, block_hash: bytes) -> None:
+        self.entries: dict[str, Update] = {}
+        self.messages: list[Routed] = []
+        self._router = router
+        self._hash = block_hash
+        self._counts: dict[str, int] = {}
+        self._routes: dict[str, Route | Unsure | None] = {}
+
+    def take_updates(self, updates: Mapping[str, bytes]) -> None:
+        """Values: counted, or inside the Batch."""
+        begin = block_key(BATCH_MSG, self._hash)
+        counts, routes, messages = self._counts, self._routes, self.messages
+        for path in sorted(updates):
+            value = updates[path]
+            if not isinstance(value, bytes):
+                raise SplitError(f"the value of {path!r} is of type {type(value).__name__}, not bytes", path=path)
+            directory = path[: path.rfind("/") + 1]
+            route = routes[directory] if directory in routes else self._directory(directory)
+            if route is Unsure.ASK_PATH:
+                route = self._router.route(path)
+            if route is None:
+                self.entries[path] = Update(value)
+                continue
+            topic, prefix = route
+            counts[prefix] = counts.get(prefix, 0) + 1
+            try:
+                messages.append(Routed(topic, begin + path.encode("utf-8", "surrogateescape"), value))
+            except UnicodeEncodeError:
+                _no_bytes(path)
+
+    def take_deletes(self, deletes: Iterable[str]) -> None:
+        """Deletes: counted, or inside the Batch."""
+        for path in sorted(deletes):
+            route = self._router.route(path)
+            if route is not None:
+                self._counts[route.prefix] = self._counts.get(route.prefix, 0) + 1
+                try:
+                    key = block_key(BATCH_DELETE_MSG, self._hash, path_bytes(path))
+                except UnicodeEncodeError:
+                    _no_bytes(path)
+                self.messages.append(Routed(route.topic, key, b""))
+            elif path in self.entries:
+                raise SplitError(f"{path!r} is both updated and deleted, and travels inside the Batch", path=path)
+            else:
+                self.entries[path] = Update(delete=True)
+
+    def enter_counts(self) -> None:
+        """How many messages there are under each prefix."""
+        for prefix, count in self._counts.items():
+            if prefix in self.entries:
+                raise SplitError(f"{prefix!r} is both a counted prefix and an entry of its own", path=prefix)
+            self.entries[prefix] = Update(count=count)
+
+    def enter_sub_batches(self, sub_batches: Mapping[bytes, SubBatch | None]) -> None:
+        """Which sub batches there are."""
+        for batch_id, sub_batch in sub_batches.items():
+            _check_batch_id(batch_id)
+            path = batch_id.hex() if sub_batch is None else sub_batch.path
+            if path in self.entries:
+                raise SplitError(f"the sub batch path {path!r} is also an entry of its own", path=path)
+            self.entries[path] = Update(sub_batch=batch_id)
+
+    def _directory(self, directory: str) -> Route | Unsure | None:
+        """The answer for a directory, remembered while this payload is split."""
+        try:
+            answer = self._router.directory(directory)
+        except SplitError:
+            answer = Unsure.ASK_PATH  # refused as well, by its own name
+        self._routes[directory] = answer
+        return answer
 
 
 def split_sub_batch(
@@ -119,19 +157,51 @@ def split_sub_batch(
     """The messages of one sub batch: header, deletes at index 0 if there are any, then one message per update.
 
     Its topic is the one that its path's expression names, else the default topic.
+
+    Raises:
+        SplitError: an id that is none, a path that several expressions match or that no bytes stand for.
+
     """
-    routed = _router(tuple(schema.items())).route(sub_batch.path)
-    topic = routed[0] if routed else default_topic
+    _check_batch_id(batch_id)
+    route = _router(tuple(schema.items())).route(sub_batch.path)
+    topic = route.topic if route else default_topic
     parts: list[tuple[tuple[str, ...], Mapping[str, bytes]]] = []
     if sub_batch.deletes:
         parts.append((tuple(sorted(sub_batch.deletes)), {}))
     parts += [((), {path: sub_batch.updates[path]}) for path in sorted(sub_batch.updates)]
-    messages: list[tuple[str, Message]] = [(topic, SubBatchHeader(block_hash, batch_id, len(parts)))]
-    messages += [
-        (topic, SubBatchMsg(block_hash, batch_id, index, deletes, updates))
-        for index, (deletes, updates) in enumerate(parts)
+    return [
+        _encoded(topic, SubBatchHeader(block_hash, batch_id, len(parts))),
+        *(
+            _encoded(topic, SubBatchMsg(block_hash, batch_id, index, deletes, updates))
+            for index, (deletes, updates) in enumerate(parts)
+        ),
     ]
-    return _encode_all(messages)
+
+
+def name_sub_batch(batch: Routed, batch_id: bytes, path: str) -> Routed:
+    """The Batch with the path of a sub batch that was announced without content, now that it is known.
+
+    Arguments:
+        batch: a Batch as :func:`split` made it.
+        batch_id: the sub batch.
+        path: its content's path.
+
+    Raises:
+        SplitError: the Batch announces no such sub batch, or has another entry at the path.
+
+    """
+    message = decode(batch.key, batch.value)
+    entries = dict(message.updates) if isinstance(message, Batch) else {}
+    announced = next((at for at, entry in entries.items() if entry.sub_batch == batch_id != NO_ID), None)
+    if not isinstance(message, Batch) or announced is None:
+        raise SplitError(f"the block announces no sub batch {batch_id.hex()}", path=batch_id)
+    if announced == path:
+        return batch
+    if path in entries:
+        raise SplitError(f"the sub batch path {path!r} is also an entry of its own", path=path)
+    del entries[announced]
+    entries[path] = Update(sub_batch=batch_id)
+    return _encoded(batch.topic, replace(message, updates=entries))
 
 
 def reorg_topic(default_topic: str, ancestor_hash: bytes) -> str:
@@ -159,11 +229,10 @@ def split_reorg(
     """
     channel = reorg_topic(default_topic, ancestor.hash)
     there = dict.fromkeys(schema, channel)
-    announced, *opened = _encode_all(
-        [(default_topic, Reorg(ancestor.hash, ancestor.number)), (channel, Reorg(ancestor.hash, ancestor.number))]
-    )
+    began, ended = Reorg(ancestor.hash, ancestor.number), ReorgComplete(ancestor.hash, ancestor.number)
+    announced = _encoded(default_topic, began)
     content = [message for payload in payloads for message in split(payload, there, channel)]
-    return announced, [*opened, *content, *_encode_all([(channel, ReorgComplete(ancestor.hash, ancestor.number))])]
+    return announced, [_encoded(channel, began), *content, _encoded(channel, ended)]
 
 
 def _check_identity(payload: Payload) -> None:
@@ -174,30 +243,19 @@ def _check_identity(payload: Payload) -> None:
         raise SplitError(f"block {payload.number} names itself as its own parent", path=payload.hash)
 
 
-def _enter_counts(entries: dict[str, Update], counts: Mapping[str, int]) -> None:
-    for prefix, count in counts.items():
-        if prefix in entries:
-            raise SplitError(f"{prefix!r} is both a counted prefix and an entry of its own", path=prefix)
-        entries[prefix] = Update(count=count)
+def _check_batch_id(batch_id: bytes) -> None:
+    if batch_id == NO_ID or len(batch_id) != HASH_SIZE:
+        raise SplitError("a sub batch's id must be 32 bytes, not all of them zero", path=batch_id)
 
 
-def _enter_sub_batches(entries: dict[str, Update], sub_batches: Mapping[bytes, SubBatch | None]) -> None:
-    for batch_id, sub_batch in sub_batches.items():
-        if batch_id == NO_ID or len(batch_id) != HASH_SIZE:
-            raise SplitError("a sub batch's id must be 32 bytes, not all of them zero", path=batch_id)
-        path = batch_id.hex() if sub_batch is None else sub_batch.path
-        if path in entries:
-            raise SplitError(f"the sub batch path {path!r} is also an entry of its own", path=path)
-        entries[path] = Update(sub_batch=batch_id)
+def _no_bytes(path: str) -> NoReturn:
+    raise SplitError(f"{path!r} holds a character that no bytes stand for", path=path) from None
 
 
-def _encode_all(messages: Iterable[tuple[str, Message]]) -> list[Routed]:
-    out = []
-    for topic, message in messages:
-        try:
-            out.append(Routed(topic, *encode(message)))
-        except EncodeError as error:
-            path = getattr(message, "path", None)
-            where = "" if path is None else f" in {path!r}"
-            raise SplitError(f"{error}{where}", path=path) from error
-    return out
+def _encoded(topic: str, message: Message) -> Routed:
+    try:
+        return Routed(topic, *encode(message))
+    except EncodeError as error:
+        path = error.value if isinstance(error.value, str) else None
+        where = "" if path is None else f" ({path!r})"
+        raise SplitError(f"{error}{where}", path=path) from error

@@ -1,0 +1,307 @@
+"""A payload's messages: everything once, counted right, equal bytes for equal payloads; or refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from cardinal.errors import ConfigurationError, SplitError
+from cardinal.protocols.streams import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    Message,
+    Payload,
+    Routed,
+    SubBatch,
+    SubBatchHeader,
+    SubBatchMsg,
+    decode,
+    split,
+    split_sub_batch,
+)
+from cardinal.protocols.streams.routing import Router, Unsure
+from cardinal.protocols.streams.splitter import name_sub_batch
+from cardinal.protocols.streams.types import NO_ID
+from cardinal.testing.generator import SCHEMA, ChainGenerator
+from streams import h
+
+PLAIN = {"b/[0-9a-z]+/t/": "tx", "b/[0-9a-z]+/l/": "logs", "b/[0-9a-z]+/h": "heads", "s/": "state", "n": "notes"}
+ODD = {r"b/\w+/.*/": "tx", "s/?x": "state", "(?i:N)": "notes", "a/(?=b)": "heads"}
+SCHEMAS = st.sampled_from([PLAIN, ODD, dict(SCHEMA), {"s/": "state"}, {}])
+PATHS = st.one_of(
+    st.text("abhlnstx/1", max_size=10),
+    st.builds("b/{}/{}/{}".format, st.sampled_from("12"), st.sampled_from("tlhx"), st.integers(0, 9)),
+    st.builds(
+        "{}{}".format,
+        st.sampled_from(["s/", "s", "n", "b/1/h", "b/1/item/", "b/2/nn", "a/"]),
+        st.text("ab/x", max_size=3),
+    ),
+    st.binary(max_size=4).map(lambda raw: raw.decode("utf-8", "surrogateescape")),
+)
+VALUES = st.binary(max_size=5)
+SUBS = st.builds(
+    SubBatch,
+    st.sampled_from(["s/", "ledger", "s/x"]),
+    st.dictionaries(PATHS, VALUES, max_size=3),
+    st.frozensets(PATHS, max_size=2),
+)
+IDS = st.binary(min_size=32, max_size=32).filter(lambda one: one != NO_ID)
+PAYLOADS = st.builds(
+    Payload,
+    st.integers(0, 2**63 - 1),
+    st.just(h("1a")),
+    st.just(h("0a")),
+    st.integers(0, 2**256 - 1),
+    st.dictionaries(PATHS, VALUES, max_size=12),
+    st.frozensets(PATHS, max_size=4),
+    st.dictionaries(IDS, st.one_of(st.none(), SUBS), max_size=2),
+)
+
+
+def made(payload: Payload, schema: Mapping[str, str]) -> list[Routed]:
+    """The messages; the example is dropped where the payload contradicts itself."""
+    try:
+        return split(payload, schema, "blocks")
+    except SplitError:
+        assume(condition=False)
+        raise
+
+
+def read(messages: list[Routed]) -> list[tuple[str, Message]]:
+    return [(topic, decode(key, value)) for topic, key, value in messages]
+
+
+@given(PAYLOADS, SCHEMAS)
+def test_every_update_and_delete_travels_exactly_once_and_nothing_else(
+    payload: Payload, schema: dict[str, str]
+) -> None:
+    *rest, (last_topic, batch) = read(made(payload, schema))
+    assert isinstance(batch, Batch)
+    assert last_topic == "blocks"
+    assert (batch.hash, batch.number, batch.weight, batch.parent) == (
+        payload.hash, payload.number, payload.weight, payload.parent,
+    )  # fmt: skip
+    counted = {message.path: message.value for _, message in rest if isinstance(message, BatchMsg)}
+    deleted = [message.path for _, message in rest if isinstance(message, BatchDeleteMsg)]
+    inside = {path: entry for path, entry in batch.updates.items() if not entry.count and entry.sub_batch == NO_ID}
+    values = {path: entry.value for path, entry in inside.items() if not entry.delete}
+    assert counted | values == dict(payload.updates)
+    assert len(counted) + len(values) == len(payload.updates)
+    assert sorted([*deleted, *(path for path, entry in inside.items() if entry.delete)]) == sorted(payload.deletes)
+    keys = [message[1:] for message in split(payload, schema, "blocks")]
+    assert len({key for key, _ in keys}) == len(keys)
+
+
+@given(PAYLOADS, SCHEMAS)
+def test_each_count_is_the_number_of_messages_of_its_prefix_on_its_topic(
+    payload: Payload, schema: dict[str, str]
+) -> None:
+    *rest, (_, batch) = read(made(payload, schema))
+    router = Router(tuple(schema.items()))
+    counts: Counter[str] = Counter()
+    for topic, message in rest:
+        if isinstance(message, BatchMsg | BatchDeleteMsg):
+            route = router.route(message.path)
+            assert route is not None
+            assert route.topic == topic
+            assert message.path.startswith(route.prefix)
+            counts[route.prefix] += 1
+    assert isinstance(batch, Batch)
+    assert {path: entry.count for path, entry in batch.updates.items() if entry.count} == counts
+
+
+@given(PAYLOADS, SCHEMAS)
+def test_each_sub_batch_is_announced_and_has_its_header_and_every_index(
+    payload: Payload, schema: dict[str, str]
+) -> None:
+    *rest, (_, batch) = read(made(payload, schema))
+    assert isinstance(batch, Batch)
+    announced = {entry.sub_batch for entry in batch.updates.values()} - {NO_ID}
+    assert announced == payload.sub_batches.keys()
+    for batch_id, sub_batch in payload.sub_batches.items():
+        headers = [one for _, one in rest if isinstance(one, SubBatchHeader) and one.batch_id == batch_id]
+        parts = [one for _, one in rest if isinstance(one, SubBatchMsg) and one.batch_id == batch_id]
+        if sub_batch is None:
+            assert not headers
+            assert not parts
+            continue
+        assert [header.count for header in headers] == [len(parts)]
+        assert [part.index for part in parts] == list(range(len(parts)))
+        assert {path: value for part in parts for path, value in part.updates.items()} == dict(sub_batch.updates)
+        assert {path for part in parts for path in part.deletes} == sub_batch.deletes
+
+
+@given(PAYLOADS, SCHEMAS, st.integers(0, 999))
+def test_equal_payloads_are_equal_bytes_in_equal_order(payload: Payload, schema: dict[str, str], seed: int) -> None:
+    messages = made(payload, schema)
+    rng = random.Random(seed)
+    updates, sub_batches = list(payload.updates.items()), list(payload.sub_batches.items())
+    rng.shuffle(updates)
+    rng.shuffle(sub_batches)
+    again = dataclasses.replace(payload, updates=dict(updates), sub_batches=dict(sub_batches))
+    assert split(again, schema, "blocks") == messages
+
+
+# --- the short way -----------------------------------------------------------------------------------------
+
+PARTS = st.sampled_from(
+    ["a", "b", "x", "/", "/", "[a-c]", "[0-9a-z]+", r"\w*", r"\d?", "b{2}", "x{1,2}", "-", r"\.", "[a-z", "]", "[--9]",
+     ".", ".*", "[^a]", r"\S", "(a|b/)", "a|b", "/?", "/+", "(?=x)", "$", "^", r"\b", r"\/", "(?i)", "a++", "[a-z--9]"]
+)  # fmt: skip
+EXPRESSIONS = st.lists(PARTS, min_size=1, max_size=5).map("".join)
+LONGER = st.text("abx./-1", max_size=9)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Python warns of classes that look like a set difference
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=2, unique=True), LONGER)
+@example(["a/b"], "a/b")
+@example(["a/b"], "a/b/c")
+@example(["[a-z--9]*/x"], "a/x/y")
+@example([r"\w+/"], "ab")
+def test_what_holds_of_a_directory_holds_of_every_path_in_it(expressions: list[str], path: str) -> None:
+    try:
+        router = Router(tuple((source, str(index)) for index, source in enumerate(expressions)))
+    except ConfigurationError:
+        return
+    directory = path[: path.rfind("/") + 1]
+    try:
+        answer = router.directory(directory)
+    except SplitError:
+        with pytest.raises(SplitError):
+            router.route(path)
+        return
+    assert answer is Unsure.ASK_PATH or answer == router.route(path)
+
+
+def test_the_short_way_is_taken_for_the_applications_own_expressions() -> None:
+    router = Router(tuple(PLAIN.items()))
+    assert router.directory("b/3a/t/") == ("tx", "b/3a/t/")
+    assert router.directory("b/3a/t/deeper/") == ("tx", "b/3a/t/")
+    assert router.directory("s/") == ("state", "s/")
+    assert router.directory("else/") is None
+    assert router.directory("b/3a/") is Unsure.ASK_PATH
+    assert Router(tuple(ODD.items())).directory("s/") is Unsure.ASK_PATH
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+
+def payload(**changes: object) -> Payload:
+    return dataclasses.replace(Payload(1, h("1a"), h("0a"), 1), **changes)  # type: ignore[arg-type]  # any field
+
+
+REFUSED: list[tuple[Payload, object]] = [
+    (payload(updates={"b/1/t/": b"", "b/1/t/2": b"", "b/1/t": b"1"}, deletes=frozenset({"b/1/t"})), "b/1/t"),
+    (payload(updates={"x": b"1"}, deletes=frozenset({"x"})), "x"),
+    (payload(updates={"no1": b"", "n": b"", "u": b""}, sub_batches={h("s"): SubBatch("n")}), "n"),
+    (payload(updates={"u": b""}, sub_batches={h("s"): SubBatch("u")}), "u"),
+    (payload(deletes=frozenset({"u"}), sub_batches={h("s"): SubBatch("u")}), "u"),
+    (payload(sub_batches={h("s"): SubBatch("u"), h("t"): SubBatch("u")}), "u"),
+    (payload(updates={h("s").hex(): b""}, sub_batches={h("s"): None}), h("s").hex()),
+    (payload(sub_batches={NO_ID: None}), NO_ID),
+    (payload(sub_batches={b"short": SubBatch("s")}), b"short"),
+    (payload(updates={"b/1/t/\ud800": b""}), "b/1/t/\ud800"),
+    (payload(updates={"x\ud800": b""}), "x\ud800"),
+    (payload(deletes=frozenset({"b/1/t/\ud800"})), "b/1/t/\ud800"),
+    (payload(updates={"b/1/t/9": "text"}), "b/1/t/9"),
+    (payload(sub_batches={h("s"): SubBatch("s/", {"\ud800": b""})}), "\ud800"),
+    (payload(sub_batches={h("s"): SubBatch("s/", {}, frozenset({"\ud800"}))}), "\ud800"),
+    (payload(hash=b"short"), b"short"),
+    (payload(parent=b"short"), b"short"),
+    (payload(parent=h("1a")), h("1a")),
+    (payload(number=-1), None),
+    (payload(number=2**63), None),
+    (payload(weight=-1), None),
+    (payload(weight=2**512), None),
+]
+
+
+@pytest.mark.parametrize(("wrong", "path"), REFUSED, ids=lambda one: repr(one)[:60])
+def test_what_contradicts_itself_is_refused_with_its_name(wrong: Payload, path: object) -> None:
+    with pytest.raises(SplitError) as caught:
+        split(wrong, PLAIN, "blocks")
+    assert caught.value.path == path
+
+
+OVERLAP = {"a/": "one", "a/b": "two"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        payload(updates={"a/b1": b""}),
+        payload(updates={"a/b/c": b""}),
+        payload(deletes=frozenset({"a/b1"})),
+        payload(sub_batches={h("s"): SubBatch("a/b1")}),
+    ],
+    ids=["update", "update below", "delete", "sub batch"],
+)
+def test_a_path_that_two_expressions_match_is_refused_with_its_name(wrong: Payload) -> None:
+    with pytest.raises(SplitError, match=r"matches 2 expressions of the topic schema \(one, two\)") as caught:
+        split(wrong, OVERLAP, "blocks")
+    assert isinstance(caught.value.path, str)
+    assert caught.value.path.startswith("a/b")
+
+
+def test_a_counted_prefix_that_is_also_an_entry_is_refused_with_its_name() -> None:
+    """The path `s` matches nothing, and `sx` counts under `s`."""
+    with pytest.raises(SplitError) as caught:
+        split(payload(updates={"s": b"", "sx": b""}), {"s(?=x)": "state"}, "blocks")
+    assert caught.value.path == "s"
+
+
+@pytest.mark.parametrize("schema", [{"(": "tx"}, {"": "tx", "a": "logs"}])
+def test_a_schema_that_cannot_work_is_refused(schema: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError):
+        split(payload(), schema, "blocks")
+
+
+# --- sub batches that come later ---------------------------------------------------------------------------
+
+
+@given(PAYLOADS, SCHEMAS)
+def test_a_sub_batch_announced_without_content_and_named_later_is_as_if_it_had_come_at_once(
+    whole: Payload, schema: dict[str, str]
+) -> None:
+    assume(None not in whole.sub_batches.values())
+    messages = made(whole, schema)
+    announced = dataclasses.replace(whole, sub_batches=dict.fromkeys(whole.sub_batches))
+    *now, batch = split(announced, schema, "blocks")
+    later: list[Routed] = []
+    for batch_id, content in whole.sub_batches.items():
+        assert content is not None
+        later += split_sub_batch(whole.hash, batch_id, content, schema, "blocks")
+        batch = name_sub_batch(batch, batch_id, content.path)
+        assert name_sub_batch(batch, batch_id, content.path) == batch
+    assert sorted([*now, *later, batch]) == sorted(messages)
+
+
+def test_a_name_that_the_batch_has_no_room_for_is_refused() -> None:
+    batch = split(payload(updates={"u": b""}, sub_batches={h("s"): None}), PLAIN, "blocks")[-1]
+    for batch_id, path in ((h("s"), "u"), (h("t"), "s/"), (NO_ID, "s/"), (h("s"), "\ud800")):
+        with pytest.raises(SplitError):
+            name_sub_batch(batch, batch_id, path)
+    with pytest.raises(SplitError, match="announces no sub batch"):
+        name_sub_batch(split(payload(updates={"n1": b""}), PLAIN, "blocks")[0], h("s"), "s/")
+
+
+def test_a_sub_batch_of_no_id_is_refused() -> None:
+    with pytest.raises(SplitError):
+        split_sub_batch(h("1a"), NO_ID, SubBatch("s/"), PLAIN, "blocks")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_generator_makes_splits_with_and_without_the_short_way_into_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = ChainGenerator(seed, size=8).payloads(20)
+    short = [split(one, schema, "blocks") for one in payloads for schema in (SCHEMA, PLAIN)]
+    monkeypatch.setattr(Router, "directory", lambda _router, _directory: Unsure.ASK_PATH)
+    assert [split(one, schema, "blocks") for one in payloads for schema in (SCHEMA, PLAIN)] == short
