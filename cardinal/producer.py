@@ -11,7 +11,8 @@ Rules:
 
 Threads: ``add`` and ``send_sub_batch`` may be called from several threads. Acknowledgements come on threads of the
 transport. Whoever frees a seal appends it to one line; one thread at a time works the line off, so that Batches are
-handed over in the line's order, parents before children.
+handed over in the line's order, parents before children. At the moment of sending, the queue is asked again: a
+failure may have come between.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, Lo
 from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.messages import Ping
 from cardinal.protocols.streams.sealing import SealQueue
-from cardinal.protocols.streams.splitter import split, split_sub_batch
+from cardinal.protocols.streams.splitter import name_sub_batch, split, split_sub_batch
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports.url import open_sink
 
@@ -200,18 +201,22 @@ class Producer:
 
         Raises:
             LocalProtocolError: the block is not under way.
-            SplitError, OversizeError, TransportError: as :meth:`add`.
+            SplitError: the block does not announce it, or its path is taken; or as :meth:`add`.
+            OversizeError, TransportError: as :meth:`add`.
 
         """
-        with self._lock:
-            if block_hash not in self._blocks:
-                raise LocalProtocolError(f"block 0x{block_hash.hex()} is not under way: add its payload first")
         messages = split_sub_batch(block_hash, batch_id, sub_batch, self._app.topics, self._app.default_topic)
+        with self._lock:
+            block = self._blocks.get(block_hash)
+            if block is None:
+                raise LocalProtocolError(f"block 0x{block_hash.hex()} is not under way: add its payload first")
+            named = name_sub_batch(block.batch, batch_id, sub_batch.path)
+            self._sink.check((named,))
+            block.batch = named
         future = self._sink.send(messages, None)
         with self._lock:
-            if block := self._blocks.get(block_hash):
-                block.messages += len(messages)
-        future.add_done_callback(partial(self._sub_batch_done, block_hash, batch_id))
+            block.messages += len(messages)
+        future.add_done_callback(partial(self._sub_batch_done, block_hash, block, batch_id))
         return future
 
     def reorg(self, ancestor: BlockRef, payloads: Iterable[Payload]) -> Future[None]:
@@ -282,9 +287,11 @@ class Producer:
             self._line.extend(self._queue.acknowledged(block_hash))
         self._work()
 
-    def _sub_batch_done(self, block_hash: bytes, batch_id: bytes, sent: Future[None]) -> None:
+    def _sub_batch_done(self, block_hash: bytes, block: _Block, batch_id: bytes, sent: Future[None]) -> None:
         if sent.exception() is None:
             with self._lock:
+                if self._blocks.get(block_hash) is not block:
+                    return  # the block was added again since, and its Batch waits to hear of this sub batch anew
                 self._line.extend(self._queue.sub_batch_acknowledged(block_hash, batch_id))
             self._work()
 
@@ -294,8 +301,10 @@ class Producer:
             with self._lock:
                 if self._working or not self._line:
                     return
-                self._working = True
                 block_hash = self._line.popleft()
+                if not self._queue.hand_over(block_hash):
+                    continue  # it, or a block below it, failed since it was freed; it comes again
+                self._working = True
                 block = self._blocks.get(block_hash)
             try:
                 if block is not None:
@@ -328,11 +337,12 @@ class Producer:
             if block is None or block.failed:
                 return
             block.failed = True
-            self._queue.failed(block_hash)
+            self._line.extend(self._queue.failed(block_hash))
             if isinstance(error, CardinalError):
                 self._failures[block_hash] = error
             self._lock.notify_all()
         block.future.set_exception(error)
+        self._work()
 
     def _ping(self, seconds: float) -> None:
         """Say that we are alive, while nothing has failed."""

@@ -7,23 +7,28 @@ The promise is that a sealed Batch which can be read means that its block is com
 2. It waits until its parent's Batch was *handed over*. Waiting for the parent's acknowledgement would cost a
    round trip per block; the broker keeps the order of what one producer hands over.
 3. The first Batch that a producer ever sends is acknowledged before the next is handed over: until then the
-   stream's beginning is not certain.
-4. When a block fails, its descendants wait until it was added and acknowledged again.
+   stream's beginning is not certain. Where it fails, another may be the first.
+4. When a block fails, all its descendants wait until its Batch was handed over again, also those that were free to go
+   and those whose own parent is in order. What was handed over before stays so.
 5. A parent that this queue does not know was published before, and holds nobody up.
 
 A block moves through these states; every call names the transition::
 
-    add ──▶ CONTENT ──acknowledged──▶ READY ──(rules 2, 3)──▶ HANDED ──sealed──▶ forgotten
-              ▲  └────────failed────────┴──────────┬──────────────┘
-              └──────────────add──────────────── FAILED
+    add ──▶ CONTENT ──acknowledged──▶ READY ──(rules 2, 3, 4)──▶ FREE ──hand_over──▶ HANDED ──sealed──▶ SEALED
+              ▲  └────────failed────────┴──────────┬──────◀──(rule 4)──┘  │             │                  │
+              └──────────────add──────────────── FAILED ◀───failed────────┴─────────────┘    forgotten after its parent
 
-The queue never sends: it returns the hashes whose Batch may be handed over now, parents first.
+The queue never sends. It returns the hashes whose Batch is free to go, parents first; whoever sends them appends them
+to one line and asks :meth:`SealQueue.hand_over` at the moment of sending, because a failure may have come between: it
+sends where the answer is yes and passes on where it is no (the block is returned again when its time comes).
+
+Every step costs a constant time for each block that changes its state; a failure costs one for each descendant that
+was free to go or handed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from cardinal.errors import LocalProtocolError
@@ -32,37 +37,55 @@ from cardinal.errors import LocalProtocolError
 class _State(Enum):
     CONTENT = auto()
     READY = auto()
+    FREE = auto()
     HANDED = auto()
+    SEALED = auto()
     FAILED = auto()
 
 
-@dataclass(slots=True)
+_GONE = frozenset({_State.FREE, _State.HANDED, _State.SEALED})
+_AGAIN = frozenset({_State.FAILED, _State.SEALED})
+
+
 class _Entry:
-    parent: bytes
-    state: _State
-    announced: set[bytes] = field(default_factory=set)
-    content_acknowledged: bool = False
+    __slots__ = ("announced", "content_acknowledged", "flows", "in_line", "parent", "state")
+
+    def __init__(self, parent: bytes) -> None:
+        self.parent = parent
+        self.flows = False
+        """Whether its Batch, and those of all its ancestors here, are free to go or gone: children may follow."""
+        self.in_line = 0
+        """How often it was returned and not asked for yet."""
+        self.begin(())
+
+    def begin(self, announced: Iterable[bytes]) -> None:
+        self.state = _State.CONTENT
+        self.announced = set(announced)
+        self.content_acknowledged = False
 
 
 class SealQueue:
     """The blocks under way and which of them may be sealed.
 
-    Every method that can free a seal returns the hashes to seal now, in the order in which to hand them over.
+    Every method that can free a Batch returns the hashes of those, in the order in which to hand them over.
     """
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
-        self._children: dict[bytes, list[bytes]] = {}
+        self._children: dict[bytes, dict[bytes, None]] = {}
+        self._under_way = 0
         self._first: bytes | None = None
         self._first_done = False
+        self._behind_first: dict[bytes, None] = {}
 
     def __len__(self) -> int:
         """Blocks that are not sealed and acknowledged yet."""
-        return len(self._entries)
+        return self._under_way
 
     def __contains__(self, block_hash: bytes) -> bool:
         """Whether this block is under way."""
-        return block_hash in self._entries
+        entry = self._entries.get(block_hash)
+        return entry is not None and entry.state is not _State.SEALED
 
     def add(self, block_hash: bytes, parent: bytes, announced: Iterable[bytes] = ()) -> None:
         """A block's messages are being sent; also the way to send a failed block again.
@@ -73,15 +96,25 @@ class SealQueue:
             announced: ids of sub batches whose content comes later.
 
         Raises:
-            LocalProtocolError: the block is under way and has not failed.
+            LocalProtocolError: the block is under way and has not failed; it has another parent than before; it is
+                its own ancestor.
 
         """
         entry = self._entries.get(block_hash)
-        if entry is not None and entry.state is not _State.FAILED:
-            raise LocalProtocolError(f"block {block_hash.hex()} is already being sent")
         if entry is None:
-            self._children.setdefault(parent, []).append(block_hash)
-        self._entries[block_hash] = _Entry(parent, _State.CONTENT, set(announced))
+            if self._is_ancestor(block_hash, parent):
+                raise LocalProtocolError(f"block {block_hash.hex()} is its own ancestor")
+            self._entries[block_hash] = entry = _Entry(parent)
+            self._children.setdefault(parent, {})[block_hash] = None
+            self._under_way += 1
+        elif entry.state not in _AGAIN:
+            raise LocalProtocolError(f"block {block_hash.hex()} is already being sent")
+        elif entry.parent != parent:
+            raise LocalProtocolError(f"block {block_hash.hex()} was added with another parent, {entry.parent.hex()}")
+        else:
+            self._under_way += entry.state is _State.SEALED
+            self._stop(block_hash)
+        entry.begin(announced)
 
     def acknowledged(self, block_hash: bytes) -> list[bytes]:
         """All messages of the block but its Batch and its announced sub batches are acknowledged."""
@@ -92,35 +125,71 @@ class SealQueue:
         return self._settle(block_hash, entry)
 
     def sub_batch_acknowledged(self, block_hash: bytes, batch_id: bytes) -> list[bytes]:
-        """All messages of an announced sub batch are acknowledged."""
+        """All messages of an announced sub batch are acknowledged. One that fails is sent again; its block waits."""
         entry = self._entries.get(block_hash)
-        if entry is None:
+        if entry is None or entry.state is not _State.CONTENT:
             return []
         entry.announced.discard(batch_id)
-        return self._settle(block_hash, entry) if entry.state is _State.CONTENT else []
+        return self._settle(block_hash, entry)
+
+    def hand_over(self, block_hash: bytes) -> bool:
+        """Whether to hand this block's Batch over now. Ask when about to, once for each time that it was returned.
+
+        No: it, or an ancestor of it, failed since it was returned.
+        """
+        entry = self._entries.get(block_hash)
+        if entry is None or not entry.in_line:
+            return False
+        entry.in_line -= 1
+        if entry.state is not _State.FREE or entry.in_line:
+            return False  # where it stands in the line again, it may stand behind an ancestor that goes again
+        entry.state = _State.HANDED
+        return True
 
     def sealed(self, block_hash: bytes) -> list[bytes]:
-        """The block's Batch is acknowledged: the block is on the topics and forgotten here."""
-        entry = self._entries.pop(block_hash, None)
-        if entry is None:
+        """The block's Batch is acknowledged: the block is on the topics."""
+        entry = self._entries.get(block_hash)
+        if entry is None or entry.state is not _State.HANDED:
             return []
-        siblings = self._children.get(entry.parent, [])
-        siblings.remove(block_hash)
-        if not siblings:
-            self._children.pop(entry.parent, None)
+        entry.state = _State.SEALED
+        self._under_way -= 1
+        self._forget(block_hash)
         if block_hash != self._first:
             return []
         self._first, self._first_done = None, True
-        return self._release(list(self._entries))
+        waiting, self._behind_first = list(self._behind_first), {}
+        return self._release(waiting)
 
-    def failed(self, block_hash: bytes) -> None:
-        """A message of the block was not acknowledged; its descendants wait until it is added again."""
+    def failed(self, block_hash: bytes) -> list[bytes]:
+        """A message of the block was not acknowledged; its descendants wait until it goes again (rule 4)."""
         entry = self._entries.get(block_hash)
-        if entry is None:
-            return
+        if entry is None or entry.state in _AGAIN:
+            return []
+        self._stop(block_hash)
         entry.state = _State.FAILED
+        freed: list[bytes] = []
         if block_hash == self._first:
             self._first = None
+            while self._behind_first and self._first is None:
+                waiting = next(iter(self._behind_first))
+                del self._behind_first[waiting]
+                freed += self._release([waiting])
+        return freed
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _is_ancestor(self, block_hash: bytes, of: bytes) -> bool:
+        """Whether a new block would close a circle; only one that has children here can."""
+        if block_hash == of:
+            return True
+        if block_hash not in self._children:
+            return False
+        entry = self._entries.get(of)
+        while entry is not None:
+            if entry.parent == block_hash:
+                return True
+            entry = self._entries.get(entry.parent)
+        return False
 
     def _settle(self, block_hash: bytes, entry: _Entry) -> list[bytes]:
         if not entry.content_acknowledged or entry.announced:
@@ -129,20 +198,57 @@ class SealQueue:
         return self._release([block_hash])
 
     def _release(self, candidates: list[bytes]) -> list[bytes]:
-        """Hand over every candidate that may go, and what waited for it, parents before children."""
+        """Free every candidate that may go, and what waited for it, parents before children."""
         out: list[bytes] = []
-        while candidates:
-            block_hash = candidates.pop(0)
-            entry = self._entries[block_hash]
-            if entry.state is not _State.READY or not self._parent_handed(entry) or self._first is not None:
+        pending = candidates[::-1]
+        while pending:
+            block_hash = pending.pop()
+            entry = self._entries.get(block_hash)
+            if entry is None or entry.flows or not self._parent_flows(entry):
                 continue
-            entry.state = _State.HANDED
-            out.append(block_hash)
-            if not self._first_done:
-                self._first = block_hash
-            candidates = self._children.get(block_hash, []) + candidates
+            if entry.state is _State.READY:
+                if self._first is not None:
+                    self._behind_first[block_hash] = None
+                    continue
+                entry.state = _State.FREE
+                entry.in_line += 1
+                out.append(block_hash)
+                if not self._first_done:
+                    self._first = block_hash
+            elif entry.state not in _GONE:
+                continue
+            entry.flows = True
+            pending += reversed(self._children.get(block_hash, {}))
         return out
 
-    def _parent_handed(self, entry: _Entry) -> bool:
+    def _parent_flows(self, entry: _Entry) -> bool:
         parent = self._entries.get(entry.parent)
-        return parent is None or parent.state is _State.HANDED
+        return parent is None or parent.flows
+
+    def _stop(self, block_hash: bytes) -> None:
+        """Nothing may follow this block: what was freed behind it, and did not go, is held again."""
+        pending = [block_hash]
+        while pending:
+            current = pending.pop()
+            entry = self._entries[current]
+            if not entry.flows:
+                continue
+            entry.flows = False
+            if entry.state is _State.FREE:
+                entry.state = _State.READY
+            pending += self._children.get(current, {})
+
+    def _forget(self, block_hash: bytes) -> None:
+        """Forget a sealed block, and sealed ones above it, unless something below may still fail."""
+        pending = [block_hash]
+        while pending:
+            current = pending.pop()
+            entry = self._entries[current]
+            if entry.state is not _State.SEALED or entry.parent in self._entries:
+                continue
+            del self._entries[current]
+            siblings = self._children[entry.parent]
+            del siblings[current]
+            if not siblings:
+                del self._children[entry.parent]
+            pending += self._children.get(current, {})
