@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -136,7 +137,7 @@ def test_a_sub_batch_of_an_earlier_attempt_does_not_count_for_the_next(
     broker.hold()
     late = producer.send_sub_batch(h("2a"), h("s"), CONTENT)
     broker.fail(lambda message: message.key[:1] == b"\0")
-    turns = iter((False, True))
+    turns = itertools.cycle((False, True))  # asked of both, twice
     producer.send_sub_batch(h("2a"), h("s"), CONTENT)
     broker.release_some(lambda message: message.key[:1] == b"\1" and next(turns))
     with pytest.raises(DeliveryError):
