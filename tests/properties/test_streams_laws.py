@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.protocols.streams import ChainUpdate, Cursor, Follower, FollowerSettings, Payload
-from streams import SCHEMA, Log, block, messages, replay
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Cursor,
+    Follower,
+    FollowerSettings,
+    ForkBelowStart,
+    MissingPayload,
+    Payload,
+    Record,
+    Routed,
+    split_reorg,
+)
+from channels import THRESHOLD, Stream, line
+from streams import SCHEMA, TOPIC, WIDTH, Log, block, h, messages, replay
 
 SETTINGS = FollowerSettings("test", "test:1", prefixes=tuple(SCHEMA), reorg_threshold=16)
 
@@ -130,6 +144,143 @@ def test_resuming_from_any_cursor_goes_on_without_gap_or_double(
     for update in rest:
         for removed in update.removed:
             assert delivered.get(removed.hash, removed) == removed
+
+
+def resumed(log: Log, cursor: Cursor | None, seed: int, step: int, stop: int) -> tuple[list[ChainUpdate], Cursor, bool]:
+    """A consumer that reads from a cursor and is killed after so many steps: updates, last cursor, whether all is read.
+
+    The cursor is that of its last update, or, where it had none, of the moment: also while it still resumes.
+    """
+    follower = Follower(SETTINGS, cursor)
+    at = follower.begin_at({place: (0, len(records)) for place, records in log.partitions.items()})
+    records = log.read(seed, at)
+    updates: list[ChainUpdate] = []
+    stop = min(stop, len(records) // step + 1)
+    for index in range(0, stop * step, step):
+        part = records[index : index + step]
+        out = follower.receive(part)
+        at |= {(record.topic, record.partition): record.offset + 1 for record in part}
+        out += follower.progress(at, log.ends())
+        updates += [value for value in out if isinstance(value, ChainUpdate)]
+    stored = updates[-1].cursor if updates and seed % 2 else follower.cursor()
+    return updates, Cursor.parse(str(stored)), stop * step >= len(records)
+
+
+class WiderLog(Log):
+    """Topics that got more partitions from some message on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = dict(WIDTH)
+
+    def widen(self) -> None:
+        for topic in self.width:
+            self.partitions[topic, self.width[topic]] = []
+            self.width[topic] += 1
+
+    def append(self, routed: Iterable[Routed]) -> list[Record]:
+        out = []
+        for message in routed:
+            place = (message.topic, sum(message.key) % self.width[message.topic])
+            records = self.partitions[place]
+            records.append(Record(*place, len(records), message.key, message.value, 1_000 + len(records)))
+            out.append(records[-1])
+        return out
+
+
+@settings(max_examples=60)
+@given(trees(), st.integers(0, 999), st.integers(1, 2), st.data())
+def test_killed_again_and_again_a_consumer_comes_to_the_same_chain(
+    tree: list[Payload], seed: int, copies: int, data: st.DataObject
+) -> None:
+    """Also killed while it resumes, before it has read again what it delivered."""
+    log = written(tree, seed, copies)
+    step = data.draw(st.integers(1, 40))
+    updates: list[ChainUpdate] = []
+    cursor: Cursor | None = None
+    for _ in range(data.draw(st.integers(1, 6))):
+        more, cursor, _ = resumed(log, cursor, data.draw(st.integers(1, 999)), step, data.draw(st.integers(1, 12)))
+        updates += more
+    more, _, whole = resumed(log, cursor, seed + 1, step, 10_000)
+    assert whole
+    chain = replay([*updates, *more])
+    by_hash = {payload.hash: payload for payload in tree}
+    assert by_hash[chain[-1]].weight == heaviest(tree)
+    delivered = {added.hash: added for update in updates for added in update.added}
+    for update in more:
+        for removed in update.removed:
+            assert delivered.get(removed.hash, removed) == removed
+
+
+@settings(max_examples=40)
+@given(trees(), st.integers(0, 999), st.integers(1, 2), st.data())
+def test_partitions_may_be_added_between_a_cursor_and_its_resuming(
+    tree: list[Payload], seed: int, copies: int, data: st.DataObject
+) -> None:
+    log = WiderLog()
+    cut = data.draw(st.integers(1, len(tree)))
+    for payload in tree[:cut]:
+        log.append(messages(payload))
+    before, cursor, _ = resumed(log, None, seed, 7, data.draw(st.integers(1, 60)))
+    log.widen()
+    rest = [payload for _ in range(copies) for payload in tree[data.draw(st.integers(0, cut)) :]]
+    rest += tree[cut:]
+    for payload in rest:
+        log.append(messages(payload))
+    after, _, _ = resumed(log, cursor, seed + 1, data.draw(st.integers(1, 40)), 10_000)
+    chain = replay([*before, *after])
+    by_hash = {payload.hash: payload for payload in tree}
+    assert by_hash[chain[-1]].weight == heaviest(tree)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_deep_reorg_survives_any_number_of_kills(data: st.DataObject) -> None:
+    """A chain, a channel with a better one from up to two producers, and children of both tips on the main topics."""
+    length = data.draw(st.integers(THRESHOLD + 2, 14))
+    ancestor = data.draw(st.integers(1, length - 2))
+    more, later = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 4))
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, length, "0r")])
+    new = line("b", ancestor + 1, length + more + 1, f"{ancestor}a", 1)
+    announced, content = split_reorg(BlockRef(ancestor, h(f"{ancestor}a")), new, SCHEMA, TOPIC)
+    dies = data.draw(st.integers(0, len(content)))
+    producers = [list(content), list(content[:dies])]
+    main = [messages(payload) for payload in line("a", length + 1, length + more, f"{length}a")]
+    main += [
+        messages(payload)
+        for payload in line("b", length + more + 2, length + more + 1 + later, f"{length + more + 1}b", 1)
+    ]
+    stream.read(seed=data.draw(st.integers(1, 999)), step=5)
+    stream.write([announced])
+    while any(producers) or main:
+        turn = data.draw(st.integers(0, len(producers)))
+        if turn < len(producers):
+            count = data.draw(st.integers(1, 20))
+            stream.write(producers[turn][:count], f"p{turn}")
+            del producers[turn][:count]
+        elif main:
+            stream.write(main.pop(0))
+        if data.draw(st.booleans()):
+            stream.read(seed=data.draw(st.integers(1, 999)), step=4, steps=data.draw(st.integers(1, 6)))
+        if data.draw(st.integers(0, 3)) == 0:
+            stream.restart(stream.updates[-1].cursor if data.draw(st.booleans()) and stream.updates else None)
+    stream.read(seed=data.draw(st.integers(1, 999)), step=30)
+    blocks: list[bytes] = []
+    assert [update.first_seq for update in stream.updates] == [1, *(update.seq + 1 for update in stream.updates[:-1])]
+    for update in stream.updates:
+        for removed in update.removed:
+            assert blocks.pop() == removed.hash
+        assert not any(isinstance(added, MissingPayload) for added in update.added)
+        blocks += [added.hash for added in update.added]
+    assert blocks == [
+        h("0r"),
+        *(h(f"{n}a") for n in range(1, ancestor + 1)),
+        *(payload.hash for payload in new),
+        *(h(f"{n}b") for n in range(length + more + 2, length + more + 2 + later)),
+    ]
+    assert sum(bool(update.removed) for update in stream.updates) == 1
+    assert not stream.named(ForkBelowStart)
 
 
 @given(trees(), st.integers(0, 999))

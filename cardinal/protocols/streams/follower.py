@@ -36,6 +36,7 @@ from .reassembler import Contents, Reassembler
 from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
 from .resuming import begin_at, check, refuse_shorter
 from .settings import SHORT, FollowerSettings, OnIncomplete
+from .splitter import reorg_topic
 from .types import Partition, Record, Routed
 from .whereabouts import Whereabouts
 
@@ -60,6 +61,7 @@ class Follower:
         self._cursor = cursor
         self._resume: dict[Partition, int] = {}
         self._reread: tuple[str, ...] = ()
+        self._later: list[Event] = []
         self._caught_up = False
         self._completed = 0
         self._judging = False
@@ -195,8 +197,7 @@ class Follower:
     def recall(self, records: Iterable[Record]) -> Out:
         """Learn more of the delivered chain from older Batches of the default topic (see :attr:`wants_history`)."""
         out: Out = []
-        if self.orderer.recall(parents_of(records)):
-            self._outcomes(self._reorgs.judge(), out)
+        self._outcomes(self._reorgs.recalled(parents_of(records)), out)
         return out
 
     def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None) -> Out:
@@ -213,6 +214,10 @@ class Follower:
         """
         out: Out = []
         self._where.at(positions)
+        if not self._resume and self._later:
+            # A step later, so that the driver drops the channel and begins anew.
+            later, self._later = self._later, []
+            self._events(later, out)
         if self._resume:
             self._go_on_resuming(positions, ends, out)
         if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
@@ -259,7 +264,14 @@ class Follower:
             elif isinstance(event, Quarantined | Overflow):
                 self._gaps.settled(event.block)
             elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
-                self._outcomes(self._reorgs.announced(event.ancestor), out)
+                self._announced(event, out)
+
+    def _announced(self, event: ReorgBegan, out: Out) -> None:
+        """Open a channel, or later where a part of it is being read again as content of delivered blocks."""
+        if reorg_topic(event.position[0], event.ancestor.hash) not in self._reread:
+            self._outcomes(self._reorgs.announced(event.ancestor), out)
+        elif event.position[2] >= self._resume.get(event.position[:2], 0):
+            self._later.append(event)  # else it was announced before, and the switch was made
 
     def _outcomes(self, outcomes: Iterable[Outcome], out: Out) -> None:
         for outcome in outcomes:

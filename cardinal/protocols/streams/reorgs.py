@@ -131,6 +131,7 @@ class Reorgs:
         self._threshold = threshold
         self._bounds = bounds
         self._channels: dict[str, _Channel] = {}
+        self._vain: int | None = None
         self.used = False
         """Whether a channel was ever open."""
 
@@ -160,13 +161,24 @@ class Reorgs:
 
     @property
     def wants_history(self) -> int | None:
-        """The number of the lowest ancestor that the orderer does not remember; None where it remembers all."""
+        """The number of the lowest ancestor that the orderer does not remember; None where it remembers all.
+
+        Asked again only after it was asked in vain (:meth:`recalled`) when another channel needs more.
+        """
         forgotten = (
             channel.ancestor.number
             for channel in self._channels.values()
             if self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
         )
-        return min(forgotten, default=None)
+        lowest = min(forgotten, default=None)
+        return None if lowest == self._vain else lowest
+
+    def recalled(self, parents: Mapping[bytes, bytes]) -> list[Outcome]:
+        """Older blocks' parents were looked up: what can join the graph now."""
+        wanted = self.wants_history
+        found = self._orderer.recall(parents)
+        self._vain = None if found else wanted
+        return self.judge() if found else []
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -200,7 +212,7 @@ class Reorgs:
             channel.first = record.offset if channel.first is None else channel.first
             if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
                 if not self._mention(channel, record):
-                    yield from self._abandon(channel, "it holds more messages' blocks than it may")
+                    yield from self._abandon(channel, "it speaks of more blocks than it may")
                     return
                 waiting.append(record)
             else:
@@ -248,6 +260,10 @@ class Reorgs:
         out: list[Outcome] = []
         for channel in list(self._channels.values()):
             reach = self._orderer.reach(channel.ancestor)
+            if channel.ready and reach is Reach.FORGOTTEN:
+                # A reorg of before: what was delivered down to the ancestor came through this channel.
+                self._orderer.recall({block.payload.hash: block.payload.parent for block in channel.ready.values()})
+                reach = self._orderer.reach(channel.ancestor)
             if reach is Reach.BELOW_START and self._orderer.start is not None:
                 self._drop(channel)
                 out.append(ForkBelowStart(channel.ancestor, self._orderer.start))

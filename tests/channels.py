@@ -1,0 +1,130 @@
+"""Topics with reorg channels, and a driver that reads everything that a follower asks for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Cursor,
+    Follower,
+    FollowerSettings,
+    MissingPayload,
+    Payload,
+    Routed,
+    split_reorg,
+)
+from cardinal.protocols.streams.events import Event
+from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record
+from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, name
+
+THRESHOLD = 4
+
+
+def settings(**options: object) -> FollowerSettings:
+    return FollowerSettings(  # type: ignore[arg-type]
+        "test", "test:1", prefixes=tuple(SCHEMA), reorg_threshold=THRESHOLD, default_topic=TOPIC, **options
+    )
+
+
+def line(tag: str, first: int, last: int, below: str, weight: int = 0) -> list[Payload]:
+    """Blocks `5a` to `9a` on a block, weights their numbers and so much more."""
+    out = []
+    for number in range(first, last + 1):
+        out.append(block(f"{number}{tag}", below, number + weight, txs=1))
+        below = f"{number}{tag}"
+    return out
+
+
+class Stream:
+    """Topics, channels included, and a driver that reads everything that it should."""
+
+    def __init__(self, follower: Follower | None = None, **options: object) -> None:
+        self.partitions: dict[Partition, list[Record]] = {
+            (topic, index): [] for topic, width in WIDTH.items() for index in range(width)
+        }
+        self.options = options
+        self.follower = follower or Follower(settings(**options))
+        self.at: dict[Partition, int] = dict.fromkeys(self.partitions, 0)
+        self.updates: list[ChainUpdate] = []
+        self.events: list[Event] = []
+        self.recalled: list[int] = []
+
+    def write(self, routed: Sequence[Routed], producer: str = "") -> None:
+        headers = ((PRODUCER_HEADER, producer.encode()),) if producer else ()
+        for message in routed:
+            place = (message.topic, sum(message.key) % WIDTH.get(message.topic, 1))
+            records = self.partitions.setdefault(place, [])
+            records.append(Record(*place, len(records), message.key, message.value, 0, headers))
+
+    def publish(self, blocks: Sequence[Payload]) -> None:
+        for payload in blocks:
+            self.write(messages(payload))
+
+    def channel(self, ancestor: str, number: int, blocks: Sequence[Payload]) -> tuple[Routed, list[Routed]]:
+        return split_reorg(BlockRef(number, h(ancestor)), blocks, SCHEMA, TOPIC)
+
+    def ends(self) -> dict[Partition, int]:
+        return {place: len(records) for place, records in self.partitions.items()}
+
+    def read(self, step: int = 1000, seed: int = 0, steps: int = 100_000) -> str:
+        """Read what there is, in so many steps at most; what came of it, as `+1a+2a -2a+2b`.
+
+        Every step takes up to ``step`` records of every partition; with a seed, of some.
+        """
+        rng = random.Random(seed)
+        before = len(self.updates)
+        for _ in range(steps):
+            wanted = self._wanted()
+            records: list[Record] = []
+            for place in wanted:
+                count = rng.randint(0, step) if seed else step
+                records += self.partitions[place][self.at[place] :][:count]
+            for record in records:
+                self.at[record.topic, record.partition] = record.offset + 1
+            self._sort(self.follower.receive(records))
+            positions = {place: self.at[place] for place in self._wanted()}
+            self._sort(self.follower.progress(positions, self.ends()))
+            if (number := self.follower.wants_history) is not None:
+                self.recalled.append(number)
+                older = [record for place, found in self.partitions.items() if place[0] == TOPIC for record in found]
+                self._sort(self.follower.recall(older))
+            left = any(at < len(self.partitions[place]) for place, at in self.at.items())
+            if not left and not records and self._wanted() == wanted:
+                break
+        return " ".join(shape(update) for update in self.updates[before:])
+
+    def _wanted(self) -> list[Partition]:
+        channels = set(self.follower.channels())
+        for topic in channels:
+            if (topic, 0) in self.partitions:
+                self.at.setdefault((topic, 0), 0)
+        for place in [place for place in self.at if place[0] not in WIDTH and place[0] not in channels]:
+            del self.at[place]
+        return sorted(self.at)
+
+    def _sort(self, out: Sequence[ChainUpdate | Event]) -> None:
+        self.updates += [item for item in out if isinstance(item, ChainUpdate)]
+        self.events += [item for item in out if not isinstance(item, ChainUpdate)]
+
+    def restart(self, cursor: Cursor | None = None, **options: object) -> None:
+        cursor = Cursor.parse(str(cursor or self.follower.cursor()))
+        self.follower = Follower(settings(**(options or self.options)), cursor)
+        marks = {place: (0, len(records)) for place, records in self.partitions.items()}
+        channels = self.follower.channels()
+        begin = self.follower.begin_at(marks)
+        self.at = {place: at for place, at in begin.items() if place[0] in WIDTH or place[0] in channels}
+
+    def named(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def shape(update: ChainUpdate) -> str:
+    sign = {Payload: "", MissingPayload: "?"}
+    return "".join(
+        f"{side}{sign[type(payload)]}{name(payload.hash)}"
+        for side, payloads in (("-", update.removed), ("+", update.added))
+        for payload in payloads
+    )

@@ -1,0 +1,445 @@
+"""Reorgs deeper than the threshold, through channels, as a follower's driver sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Cursor,
+    Finality,
+    FinalityViolated,
+    Follower,
+    FollowerSettings,
+    ForkBelowStart,
+    OnFinalityViolation,
+    Payload,
+    Rejected,
+    ReorgAbandoned,
+    ReorgBegan,
+    ReorgEnded,
+    Routed,
+    reorg_topic,
+    split,
+)
+from cardinal.protocols.streams.codec import encode
+from cardinal.protocols.streams.cursor import CHANNELS_MAX
+from cardinal.protocols.streams.messages import ReorgComplete
+from cardinal.protocols.streams.reorgs import ChannelBounds
+from cardinal.protocols.streams.types import Record
+from channels import THRESHOLD, Stream, line, shape
+from streams import SCHEMA, TOPIC, block, h
+
+
+def deep(stream: Stream) -> None:
+    """A chain of 12 blocks, of which 5 or fewer are held."""
+    stream.publish([block("0r", "none", 0), *line("a", 1, 12, "0r")])
+    stream.read()
+
+
+def test_a_reorg_through_a_channel_is_one_update() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    assert stream.read() == ""
+    assert stream.follower.channels() == (reorg_topic(TOPIC, h("3a")),)
+    stream.write(content[:-1])
+    assert stream.read() == ""
+    assert stream.follower.explain(h("13b")).state == "complete, in a reorg channel"
+    stream.write(content[-1:])
+    assert stream.read() == ("-12a-11a-10a-9a-8a-?7a-?6a-?5a-?4a+4b+5b+6b+7b+8b+9b+10b+11b+12b+13b")
+    assert stream.follower.channels() == ()
+    assert [type(event) for event in stream.events] == [ReorgBegan, ReorgBegan, ReorgEnded]
+    stream.publish(line("b", 14, 15, "13b", 1))
+    assert stream.read() == "+14b +15b"
+    assert len(stream.follower.orderer.ring()) == THRESHOLD + 1
+
+
+def test_children_of_the_new_tip_that_came_on_the_main_topics_go_with_the_switch() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 11, "6a"))
+    stream.write([announced, *content[:5]])
+    stream.publish(line("b", 12, 14, "11b"))
+    assert stream.read() == ""
+    stream.write(content[5:])
+    assert stream.read() == "-12a-11a-10a-9a-8a-?7a+7b+8b+9b+10b+11b+12b+13b+14b"
+
+
+def test_a_channels_chain_that_is_lighter_wins_when_its_children_come() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 11, "6a"))
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    stream.publish(line("a", 13, 13, "12a"))
+    stream.publish(line("b", 12, 13, "11b"))
+    assert stream.read() == "+13a"
+    stream.publish(line("b", 14, 14, "13b"))
+    assert stream.read() == "-13a-12a-11a-10a-9a-8a-?7a+7b+8b+9b+10b+11b+12b+13b+14b"
+    assert stream.follower.channels() == ()
+
+
+def test_a_lighter_chain_is_abandoned_and_let_go() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 10, "6a"))
+    stream.write([announced, *content])
+    stream.read()
+    assert stream.follower.orderer.standing(h("7b")) == "complete, on a side branch"
+    stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
+    stream.read()
+    stream.read()
+    assert stream.named(ReorgAbandoned) == [
+        ReorgAbandoned(BlockRef(6, h("6a")), "its chain did not become the better one")
+    ]
+    assert stream.follower.channels() == ()
+    assert not stream.follower.orderer.holds(h("7b"))
+
+
+def test_two_producers_at_once_make_one_update() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced], "one")
+    stream.write([announced], "two")
+    half = len(content) // 2
+    stream.write(content[:half], "one")
+    stream.write(content[:5], "two")
+    stream.write(content[half:], "one")
+    assert stream.read().count("+13b") == 1
+    assert stream.follower.channels() != (), "the other attempt is under way"
+    stream.write(content[5:], "two")
+    assert stream.read() == ""
+    assert stream.follower.channels() == ()
+    assert len(stream.named(ReorgEnded)) == 2
+
+
+def test_a_producer_that_died_is_completed_by_another() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content[: len(content) // 2]], "one")
+    assert stream.read() == ""
+    stream.write([announced, *content], "two")
+    assert stream.read().endswith("+12b+13b")
+    assert stream.follower.channels() != (), "nobody knows that the first producer is dead"
+    stream.publish(line("b", 14, 20, "13b", 1))
+    stream.read()
+    stream.read()
+    assert stream.follower.channels() == ()
+    assert stream.named(ReorgAbandoned) == []
+
+
+def test_a_producer_that_begins_again_completes_its_own_attempt() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content[: len(content) // 2]], "one")
+    stream.read()
+    stream.write([announced, *content], "one")
+    assert stream.read().endswith("+12b+13b")
+    assert stream.follower.channels() == ()
+
+
+def test_blocks_of_an_attempt_that_did_not_end_do_not_win() -> None:
+    """One producer is in the middle of a heavy chain when another one completes a lighter one."""
+    stream = Stream()
+    deep(stream)
+    announced, heavy = stream.channel("3a", 3, line("c", 4, 13, "3a", 50))
+    _, light = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    stream.write(heavy[:-1], "one")
+    stream.write(light, "two")
+    assert stream.read().endswith("+12b+13b")
+    stream.write(heavy[-1:], "one")
+    assert stream.read().endswith("+12c+13c")
+
+
+def test_an_attempt_that_is_not_linked_is_none() -> None:
+    stream = Stream()
+    deep(stream)
+    blocks = line("b", 4, 13, "3a", 1)
+    announced, content = stream.channel("3a", 3, blocks[1:])
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    stream.write(stream.channel("3a", 3, blocks[:1])[1], "two")
+    assert stream.read() == ""
+    stream.write(stream.channel("3a", 3, blocks)[1], "two")
+    assert stream.read().endswith("+12b+13b")
+
+
+def test_the_main_topics_go_on_until_the_switch() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced])
+    for number in range(13, 16):
+        stream.write(content[: len(content) // 4])
+        del content[: len(content) // 4]
+        stream.publish(line("a", number, number, f"{number - 1}a"))
+        assert stream.read() == f"+{number}a"
+    stream.write(content)
+    assert stream.read().startswith("-15a-14a-13a-12a-11a-?10a-?9a-?8a-?7a+7b")
+
+
+@pytest.mark.parametrize("cut", range(0, 42, 6))
+def test_a_restart_within_a_channel_goes_on(cut: int) -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content[:cut]])
+    stream.read(step=3)
+    stream.restart()
+    stream.publish(line("a", 13, 13, "12a"))
+    stream.read(step=5)
+    stream.restart()
+    stream.write(content[cut:])
+    removed = "-13a-12a-11a-10a-9a-?8a-?7a-?6a-?5a-?4a"
+    assert stream.read(step=4) == removed + "+4b+5b+6b+7b+8b+9b+10b+11b+12b+13b"
+    stream.restart()
+    stream.publish(line("b", 14, 16, "13b", 1))
+    assert stream.read().replace(" ", "") == "+14b+15b+16b"
+    assert stream.follower.channels() == ()
+    assert [update.first_seq for update in stream.updates[1:]] == [update.seq + 1 for update in stream.updates[:-1]]
+
+
+def test_after_a_restart_older_batches_extend_what_is_remembered() -> None:
+    stream = Stream()
+    deep(stream)
+    stream.restart()
+    stream.read()
+    assert stream.follower.wants_history is None
+    announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
+    stream.write([announced, *content])
+    assert stream.read().startswith("-12a-11a-10a-9a-8a-?7a-?6a-?5a-?4a-?3a+3b")
+    assert stream.recalled == [2]
+
+
+def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
+    stream = Stream()
+    deep(stream)
+    stream.restart()
+    stream.read()
+    lie = Payload(6, h("6a"), h("5z"), 6)
+    found = [record for place, records in stream.partitions.items() if place[0] == TOPIC for record in records]
+    lied = [
+        Record(TOPIC, 0, 99, *split(lie, {}, TOPIC)[-1][1:]),
+        Record(TOPIC, 0, 99, b"", b""),
+        found[0]._replace(value=b"x"),
+    ]
+    stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
+    stream.follower.receive(stream.partitions[TOPIC, 1][-1:] + stream.partitions[TOPIC, 0][-1:])
+    assert stream.follower.wants_history == 2
+    assert stream.follower.recall([*found, *lied]) == []
+    assert stream.follower.wants_history == 2, "less is missing than before"
+    assert stream.follower.recall([*found, *lied]) == []
+    assert stream.follower.wants_history is None, "asked in vain"
+
+
+def test_an_ancestor_below_the_start_is_reported() -> None:
+    stream = Stream()
+    stream.publish(line("a", 6, 12, "5a"))
+    stream.read()
+    stream.write([stream.channel("4a", 4, line("b", 5, 13, "4a"))[0]])
+    stream.read()
+    assert stream.named(ForkBelowStart) == [ForkBelowStart(BlockRef(4, h("4a")), BlockRef(6, h("6a")))]
+    assert stream.follower.channels() == ()
+
+
+def test_an_ancestor_below_the_start_that_was_not_known_yet_is_reported_later() -> None:
+    stream = Stream()
+    stream.write([stream.channel("4a", 4, line("b", 5, 13, "4a"))[0]])
+    stream.read()
+    assert len(stream.follower.channels()) == 1
+    stream.publish(line("a", 6, 12, "5a"))
+    stream.read()
+    assert stream.named(ForkBelowStart) == [ForkBelowStart(BlockRef(4, h("4a")), BlockRef(6, h("6a")))]
+
+
+def test_the_starts_parent_may_be_the_ancestor() -> None:
+    stream = Stream()
+    stream.publish(line("a", 6, 15, "5a"))
+    stream.read()
+    announced, content = stream.channel("5a", 5, line("b", 6, 16, "5a", 1))
+    stream.write([announced, *content])
+    assert stream.read().startswith("-15a-14a-13a-12a-11a-?10a-?9a-?8a-?7a-?6a+6b")
+
+
+def test_an_ancestor_of_another_chain_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6z", 6, line("b", 7, 20, "6z"))
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
+    stream.read()
+    assert stream.named(ReorgAbandoned) == [
+        ReorgAbandoned(BlockRef(6, h("6z")), "its ancestor is not part of the delivered chain")
+    ]
+
+
+def test_an_ancestor_that_the_chain_has_not_come_to_is_waited_for() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("14a", 14, line("b", 15, 20, "14a", 9))
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    stream.publish(line("a", 13, 14, "12a"))
+    assert stream.read() == "+13a+14a +15b+16b+17b+18b+19b+20b"
+
+
+def test_a_channel_that_is_silent_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced, *content[:3]])
+    stream.read()
+    stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
+    stream.read()
+    assert [type(event) for event in stream.events][-1] is ReorgAbandoned
+    stream.write(content[3:])
+    assert stream.read() == "", "nobody reads it any more"
+    stream.write([announced])
+    assert stream.read().endswith("+20b"), "another announcement opens it again"
+
+
+def test_a_channel_whose_topic_is_gone_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    stream.write([stream.channel("6a", 6, [])[0]])
+    stream.read()
+    assert len(stream.follower.channels()) == 1
+    stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
+    stream.read()
+    assert len(stream.named(ReorgAbandoned)) == 1
+
+
+def test_a_channel_that_was_not_read_to_its_end_is_not_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced, *content])
+    follower = stream.follower
+    follower.receive(stream.partitions[TOPIC, 0][-1:] + stream.partitions[TOPIC, 1][-1:])
+    (topic,) = follower.channels()
+    at = stream.at | {(topic, 0): 0}
+    assert follower.progress(at) == []
+    for payload in line("a", 13, 13 + THRESHOLD, "12a"):
+        stream.publish([payload])
+    for place in list(stream.at):
+        follower.receive(stream.partitions[place][stream.at[place] :])
+    ends = stream.ends()
+    at = {place: ends[place] for place in stream.at} | {(topic, 0): 0}
+    follower.progress(at)
+    assert follower.wants_ends
+    assert not any(isinstance(event, ReorgAbandoned) for event in follower.progress(at, ends))
+    updates = [item for item in follower.receive(stream.partitions[topic, 0]) if isinstance(item, ChainUpdate)]
+    assert shape(updates[0]).endswith("+20b")
+
+
+def test_finality_withholds_a_deep_switch_too() -> None:
+    marks = {h("12a"): Finality(None, 5)}
+    for policy, seen in ((OnFinalityViolation.HALT, ""), (OnFinalityViolation.FOLLOW, "+13b")):
+        stream = Stream(finality_of=lambda item: marks.get(item.hash), on_finality_violation=policy)
+        deep(stream)
+        announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+        stream.write([announced, *content])
+        assert stream.read().endswith(seen)
+        assert stream.named(FinalityViolated) == [FinalityViolated(BlockRef(13, h("13b")), 5)]
+        assert (stream.follower.orderer.head == BlockRef(12, h("12a"))) is (seen == "")
+
+
+def test_a_stream_that_finality_halted_goes_on_when_it_is_restarted_to_follow() -> None:
+    marks = {h("12a"): Finality(None, 5)}
+    stream = Stream(finality_of=lambda item: marks.get(item.hash))
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    cursor = Cursor.parse(str(stream.follower.cursor()))
+    assert cursor.violation == FinalityViolated(BlockRef(13, h("13b")), 5)
+    stream.restart(finality_of=lambda item: marks.get(item.hash))
+    assert stream.read() == ""
+    assert stream.follower.orderer.violation == cursor.violation
+    stream.restart(finality_of=lambda item: marks.get(item.hash), on_finality_violation=OnFinalityViolation.FOLLOW)
+    assert stream.read().endswith("+13b")
+
+
+def test_the_whitelist_and_the_numbers_hold_in_a_channel() -> None:
+    stream = Stream(whitelist={8: h("8a")})
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    assert stream.follower.orderer.standing(h("7b")) == "complete, on a side branch"
+    assert stream.follower.orderer.standing(h("9b")) == "it descends from a refused block"
+
+
+def test_what_is_no_message_of_its_channel_is_rejected() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    topic = content[0].topic
+    stream.write([announced, Routed(topic, *encode(ReorgComplete(h("5a"), 5))), Routed(topic, b"\x05short", b"")])
+    stream.read()
+    elsewhere = Record(topic, 1, 0, *content[1][1:])
+    assert [type(event) for event in stream.follower.receive([elsewhere])] == [Rejected]
+    assert [event.reason for event in stream.named(Rejected)][:1] == ["it names another ancestor than its channel"]  # type: ignore[attr-defined]
+    assert len(stream.named(Rejected)) == 2
+
+
+def test_only_the_default_topic_announces_and_not_too_many() -> None:
+    stream = Stream()
+    deep(stream)
+    announced = [stream.channel("6a", 6, [])[0], *(stream.channel(f"{n}z", n, [])[0] for n in range(1, 17))]
+    stream.write([announced[0]._replace(topic="tx")])
+    stream.read()
+    assert stream.follower.channels() == ()
+    stream.write(announced)
+    stream.read()
+    assert len(stream.follower.channels()) == CHANNELS_MAX
+    assert stream.named(ReorgAbandoned) == [
+        ReorgAbandoned(stream.named(ReorgAbandoned)[0].ancestor, "16 reorg channels are open already")  # type: ignore[attr-defined]
+    ]
+    assert len(str(stream.follower.cursor())) < 12_000
+
+
+def test_without_a_default_topic_there_are_no_channels() -> None:
+    follower = Follower(FollowerSettings("test", "test:1", prefixes=tuple(SCHEMA)))
+    announced, _ = Stream().channel("6a", 6, line("b", 7, 9, "6a"))
+    (event,) = follower.receive([Record(TOPIC, 0, 0, *announced[1:])])
+    assert isinstance(event, ReorgBegan)
+    assert follower.channels() == ()
+    assert follower.wants_history is None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        (ChannelBounds(blocks=5), "it holds more than it may"),
+
+        (ChannelBounds(blocks=1), "it speaks of more blocks than it may"),
+    ],
+)
+def test_a_channel_that_holds_too_much_is_abandoned(bounds: ChannelBounds, reason: str) -> None:
+    stream = Stream()
+    stream.follower._reorgs._bounds = bounds
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced, *content])
+    assert stream.read() == ""
+    assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), reason)]
+
+
+def test_a_flood_of_producers_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced])
+    for number in range(70):
+        stream.write(content[1:2], f"p{number}")
+    assert stream.read() == ""
+    assert len(stream.named(ReorgAbandoned)) == 1
