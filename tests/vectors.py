@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,12 @@ def start(case: Case) -> BlockRef | None:
     return BlockRef(int(config["last_number"]), last) if any(last) else None
 
 
+def tracked(case: Case) -> tuple[str, ...] | None:
+    """The expressions over a Batch's entries; none given means everything."""
+    found = case["config"]["tracked_prefixes"]
+    return None if found is None else tuple(found)
+
+
 def whitelist(case: Case) -> dict[int, bytes]:
     return {int(number): raw(block) for number, block in case["config"]["whitelist"].items()}
 
@@ -77,11 +83,15 @@ def settings(case: Case) -> FollowerSettings:
     return FollowerSettings(
         "vectors",
         case["name"],
-        tracked=tuple(config["tracked_prefixes"]),
+        tracked=tracked(case),
         prefixes=tuple(config.get("prefixes", ())),
         reorg_threshold=config["reorg_threshold"],
         whitelist=whitelist(case),
         start=start(case),
+        volatile=tuple(config.get("volatile", ())),
+        policy=config.get("policy", "first"),
+        producers=tuple(config.get("producers", ())),
+        default_topic=config.get("default_topic"),
     )
 
 
@@ -115,6 +125,8 @@ def update_of(update: ChainUpdate) -> dict[str, Any]:
 def report_of(event: Event) -> dict[str, Any]:
     """A report without its prose and its places."""
     out: dict[str, Any] = {"event": type(event).__name__}
+    if isinstance(event, Incomplete):
+        out["block"] = event.explanation.block.hex()
     for name in ("block", "ancestor", "tip", "key", "kept", "seen"):
         value = getattr(event, name, None)
         if isinstance(value, BlockRef):
@@ -164,10 +176,7 @@ class Parts:
         config = case["config"]
         weight = config["last_weight"]
         self.reassembler = Reassembler(
-            config["tracked_prefixes"],
-            config["reorg_threshold"],
-            prefixes=config.get("prefixes", ()),
-            deadline=NEVER,
+            tracked(case), config["reorg_threshold"], prefixes=config.get("prefixes", ()), deadline=NEVER
         )
         self.orderer = Orderer(
             start(case), None if weight is None else int(weight), config["reorg_threshold"], whitelist(case)
@@ -198,10 +207,11 @@ class Parts:
 
 
 class Reader:
-    """A follower driven over a log as a transport drives it: one record, one `progress`."""
+    """A follower driven over a log as a transport drives it: one record, one `progress`; older Batches on demand."""
 
-    def __init__(self, follower: Follower, log: Iterable[Record]) -> None:
+    def __init__(self, follower: Follower, log: Sequence[Record]) -> None:
         self.follower = follower
+        self.log = log
         self.positions: dict[Partition, int] = {}
         self.ends: dict[Partition, int] = {}
         for record in log:
@@ -215,11 +225,13 @@ class Reader:
             self._take(self.follower.receive([record]), step)
             self.positions[record.topic, record.partition] = record.offset + 1
             self._take(self.follower.progress(dict(self.positions), self.ends), step)
+            if self.follower.wants_history is not None:
+                self._take(self.follower.recall(self.log), step)
             yield step
 
     def _take(self, out: Iterable[ChainUpdate | Event], step: Step) -> None:
         for value in out:
             if isinstance(value, ChainUpdate):
                 step.updates.append(value)
-            elif not isinstance(value, Incomplete):
+            else:
                 step.reports.append(value)
