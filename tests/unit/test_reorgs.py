@@ -51,7 +51,8 @@ def test_a_reorg_through_a_channel_is_one_update() -> None:
     stream.write(content[-1:])
     assert stream.read() == ("-12a-11a-10a-9a-8a-?7a-?6a-?5a-?4a+4b+5b+6b+7b+8b+9b+10b+11b+12b+13b")
     assert stream.follower.channels() == ()
-    assert [type(event) for event in stream.events] == [ReorgBegan, ReorgBegan, ReorgEnded]
+    marks = [type(event) for event in stream.events if isinstance(event, ReorgBegan | ReorgEnded)]
+    assert marks == [ReorgBegan, ReorgBegan, ReorgEnded]
     stream.publish(line("b", 14, 15, "13b", 1))
     assert stream.read() == "+14b +15b"
     assert len(stream.follower.orderer.ring()) == THRESHOLD + 1
@@ -299,7 +300,7 @@ def test_a_channel_that_is_silent_is_abandoned() -> None:
     stream.read()
     stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
     stream.read()
-    assert [type(event) for event in stream.events][-1] is ReorgAbandoned
+    assert len(stream.named(ReorgAbandoned)) == 1
     stream.write(content[3:])
     assert stream.read() == "", "nobody reads it any more"
     stream.write([announced])

@@ -278,8 +278,7 @@ class Follower:
             if isinstance(outcome, Graft):
                 self._where.completed(*outcome.blocks)
                 updates = self.orderer.graft(outcome.ancestor, outcome.blocks)
-                self._where.released(b.payload.hash for b in outcome.blocks if not self.orderer.holds(b.payload.hash))
-                self._order(updates, out)
+                self._order(updates, out, *(block.payload.hash for block in outcome.blocks))
             else:
                 out.append(outcome)
         self._reorgs.close()
@@ -290,14 +289,12 @@ class Follower:
         self._gaps.completed(block.hash)
         self._where.completed(event)
         updates = self.orderer.receive(event)
-        waits = self.orderer.waits(block.hash)
-        if waits is None:
-            self._where.released([block.hash])
-        elif waits and self._judging and self.orderer.awaited(block.parent):
+        if self._judging and self.orderer.waits(block.hash) and self.orderer.awaited(block.parent):
             self._gaps.awaited(block.parent, block.number - 1)
-        self._order(updates, out)
+        self._order(updates, out, block.hash)
 
-    def _order(self, updates: Sequence[ChainUpdate], out: Out) -> None:
+    def _order(self, updates: Sequence[ChainUpdate], out: Out, *taken: bytes) -> None:
+        """Give out updates, after these blocks were given to the orderer; it may hold them or not."""
         for update in updates:
             ring, make = self._where.delivered(update)
             self._events(self.reassembler.head_moved(ring[-1].ref.number), out)
@@ -308,6 +305,7 @@ class Follower:
             places = self._where.places(ref.hash)
             self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places))
         self._where.released(self.orderer.take_released())
+        self._where.released(block_hash for block_hash in taken if not self.orderer.holds(block_hash))
         out += self.orderer.take_events()
         if updates:
             self._outcomes(self._reorgs.judge(), out)
@@ -355,8 +353,6 @@ class Follower:
             if isinstance(event, Quarantined) and event.header is not None:
                 self._where.bridged(event.header, explanation.positions)
                 updates = self.orderer.bridge(event.header)
-                if not self.orderer.holds(block_hash):
-                    self._where.released([block_hash])
-                elif self.orderer.awaited(event.header.parent):
+                if self.orderer.waits(block_hash) and self.orderer.awaited(event.header.parent):
                     self._gaps.awaited(event.header.parent, event.header.number - 1)
-                self._order(updates, out)
+                self._order(updates, out, block_hash)
