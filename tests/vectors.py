@@ -32,6 +32,8 @@ FOLDER = Path(__file__).parents[1] / "schemas/vectors"
 NEVER = 1_000_000
 """A deadline that no case reaches: the vectors know no deadline."""
 
+GZIP = b"\x1f\x8b"
+
 Case = dict[str, Any]
 Partition = tuple[str, int]
 raw = bytes.fromhex
@@ -39,8 +41,12 @@ raw = bytes.fromhex
 
 def load(name: str) -> list[Case]:
     """The cases of one file."""
-    data = (FOLDER / name).read_bytes()
-    loaded: dict[str, Any] = json.loads(gzip.decompress(data) if name.endswith(".gz") else data)
+    return cases_of((FOLDER / name).read_bytes())
+
+
+def cases_of(data: bytes) -> list[Case]:
+    """The cases of a file's bytes."""
+    loaded: dict[str, Any] = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
     cases: list[Case] = loaded["cases"]
     return cases
 
@@ -113,13 +119,14 @@ def batch_of(block: Payload) -> dict[str, Any]:
 
 
 def update_of(update: ChainUpdate) -> dict[str, Any]:
-    """An update; blocks whose content is gone are listed once more under `missing`."""
-    missing = [block.hash.hex() for block in update.removed if isinstance(block, MissingPayload)]
+    """An update; blocks whose content could not be had are listed once more under `missing`."""
+    blocks = (*reversed(update.removed), *update.added)
+    missing = [block.hash.hex() for block in blocks if isinstance(block, MissingPayload)]
     out = {
         "removed": [block.hash.hex() for block in reversed(update.removed)],
         "added": [block.hash.hex() for block in update.added],
     }
-    return out | ({"missing": missing[::-1]} if missing else {})
+    return out | ({"missing": missing} if missing else {})
 
 
 def report_of(event: Event) -> dict[str, Any]:
