@@ -9,14 +9,30 @@ positions differ by rule (D13); that ours are right is proven by resuming from e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import ChainUpdate, Cursor, Follower, Record
+from cardinal.protocols.streams.follower import OnIncomplete
 from cardinal.protocols.streams.keys import HASH_END
-from vectors import Case, Partition, Parts, Reader, Step, load, raw, records, report_of, settings, start, stripped
+from vectors import (
+    Case,
+    Partition,
+    Parts,
+    Reader,
+    Step,
+    load,
+    raw,
+    records,
+    report_of,
+    settings,
+    start,
+    stripped,
+    update_of,
+)
 
 CASES = load("consume.json.gz")
 FED = [case for case in CASES if case["messages"]]
@@ -73,6 +89,16 @@ def test_every_report_is_the_one_that_the_vector_names(case: Case) -> None:
     for step in case["steps"]:
         assert "error" not in step or (step["i"], "Rejected") in told
         assert "reorgs" not in step or (step["i"], "ReorgBegan") in told
+
+
+@pytest.mark.parametrize("case", FED, ids=identity)
+def test_a_follower_gives_the_same_updates_as_its_parts(case: Case) -> None:
+    log = records(case)
+    patient = replace(settings(case), on_incomplete=OnIncomplete.HALT)  # the vectors know no giving up
+    steps = Reader(Follower(patient), log).read(log)
+    assert [[update_of(update) for update in step.updates] for step in steps] == [
+        [update_of(update) for update in step.updates] for step in replay(case)
+    ]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case["messages"]], ids=identity)
