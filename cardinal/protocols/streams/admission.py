@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A block whose parent is no hash, or whose number is negative, is refused.
+1. A block whose parent is no hash or the block itself, or whose number is negative, is refused.
 2. A whitelist pins hashes at heights; another block at such a height is refused, and all that descends from it.
 3. A block below the floor, or below the first block of the stream, is dropped and reported. While a stream resumes it
    is dropped in silence: it was judged before.
@@ -63,6 +63,8 @@ class Admission:
         pinned = self._whitelist.get(block.number)
         if len(block.parent) != HASH_SIZE:
             self._blocks.refuse(block, "its parent is no hash")
+        elif block.parent == block.hash:
+            self._blocks.refuse(block, "it names itself as its parent")
         elif block.number < 0:
             self._blocks.refuse(block, "its number is negative")
         elif pinned is not None and pinned != block.hash:

@@ -69,12 +69,15 @@ class Follower:
         self.reassembler = self._reassembler()
         self.orderer = Orderer(
             settings.start,
-            None,
+            settings.start_weight,
             settings.reorg_threshold,
             settings.whitelist,
             finality_of=settings.finality_of,
             on_finality_violation=settings.on_finality_violation,
             history=settings.history,
+            max_waiting=settings.max_waiting,
+            max_side=settings.max_side,
+            max_bytes=settings.max_bytes,
             max_extension=_EXTENSION_MAX,
         )
         self._reorgs = Reorgs(
@@ -82,7 +85,7 @@ class Follower:
             self.orderer,
             self._reassembler,
             settings.reorg_threshold,
-            ChannelBounds(settings.history),
+            ChannelBounds(settings.history, settings.max_bytes),
         )
         self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
         if cursor is not None:

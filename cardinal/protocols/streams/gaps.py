@@ -72,7 +72,8 @@ class Gaps:
             if len(self._unseen) > _UNSEEN_MAX:
                 del self._unseen[next(iter(self._unseen))]
         elif block_hash not in self._needed:
-            self._needed[block_hash] = _Gap(since + self._patience)
+            due = since + self._patience
+            self._needed[block_hash] = _Gap(due, asked=self._completed >= due)
 
     def unseen(self) -> list[tuple[bytes, int]]:
         """Hash and number of the blocks to be reported by rule 4, once each, unless something is there after all."""

@@ -31,7 +31,7 @@ from cardinal.errors import ConfigurationError
 
 from .admission import Admission
 from .delivered import DeliveredChain
-from .events import ChainUpdate, Completed, FinalityViolated, Header
+from .events import ChainUpdate, Completed, FinalityViolated, Header, Quarantined
 from .finality import Finalizer, OnFinalityViolation
 from .forkchoice import Ties, climb
 from .forktree import Node
@@ -39,7 +39,7 @@ from .history import History
 from .holding import Holding
 from .ordered import OrderedBlocks, Reach
 from .start import StartRule
-from .types import BlockRef, Finality
+from .types import HASH_SIZE, BlockRef, Finality
 
 __all__ = ["OnFinalityViolation", "Orderer", "Past", "Reach", "Ties"]
 
@@ -189,26 +189,49 @@ class Orderer(OrderedBlocks):
         first = self._admission.first
         if node.item is not None or (first is not None and node.number < first):
             return []
+        if not self._belongs(node, item):
+            self._blocks.reports.append(Quarantined(item.hash, item.number, "its Batch contradicts what was delivered"))
+            return []
         node.item, node.weight, node.size = item, item.weight, size
         node.missing = node.missing and node.delivered
         self._blocks.grown(node)
         if node.parent is not None:
             return []
         self._tree.set_parent(node, item.parent)
-        if item.parent not in self._tree and self.start is not None and node.hash == self.start.hash:
-            # The start's parent is a known fork point.
-            self._chain.reference(BlockRef(node.number - 1, item.parent))
         return self._link_down(node)
 
+    def _belongs(self, node: Node[Header], item: Header) -> bool:
+        """Whether this can be the content of a block that is known by number, and perhaps by parent.
+
+        Whoever lies about a delivered block's parent could make a circle of the chain.
+        """
+        parent = self._tree.get(item.parent)
+        return (
+            item.number == node.number
+            and len(item.parent) == HASH_SIZE
+            and (node.parent is None or node.parent == item.parent)
+            and (parent is None or self._blocks.agree(node.number, parent.number))
+        )
+
     def _link_down(self, node: Node[Header]) -> list[Node[Header]]:
-        """Link what lies below a block of the chain, and what waited there: history that is read after its child."""
+        """Link what lies below a block of the chain, and what waited there: history that is read after its child.
+
+        The parent of the lowest is a known fork point, unless blocks below it were delivered and forgotten.
+        """
         fresh: list[Node[Header]] = []
+        lowest = node
         for ancestor in self._tree.ancestors(node):
+            lowest = ancestor
             ancestor.linked = ancestor.delivered = True
             self._blocks.waiting.discard(ancestor)
-            for child in self._blocks.fitting(ancestor):
-                fresh += self._blocks.link(child)
+            fresh += self._link_waiting(ancestor)
+        bottom = self._given or (self.start is not None and lowest.hash == self.start.hash)
+        if bottom and lowest.parent is not None:
+            fresh += self._link_waiting(self._chain.reference(BlockRef(lowest.number - 1, lowest.parent)))
         return fresh
+
+    def _link_waiting(self, parent: Node[Header]) -> list[Node[Header]]:
+        return [node for child in self._blocks.fitting(parent) for node in self._blocks.link(child)]
 
     def _judge(self, fresh: Sequence[Node[Header]]) -> list[ChainUpdate]:
         if self._held:

@@ -39,12 +39,15 @@ class FollowerSettings:
         finality_of: the marks that a block carries.
         on_finality_violation: what to do with a switch below a finalized block.
         start: the last block not to deliver; None starts by the rule of :mod:`.start`.
+        start_weight: its weight; None counts as 0.
         policy: ``first``, or ``quorum:k``: which copies of a message count.
         producers: the ids whose copies count for a quorum.
         volatile: expressions searched in paths whose values may differ between producers.
         on_incomplete: what to do about a block that cannot be completed.
         default_topic: where Batches and announcements of reorg channels are; None follows no channels.
         history: delivered blocks that are remembered by hash, for reorgs through channels.
+        max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
+        max_bytes: of the content of either, and of what a reorg channel holds.
 
     """
 
@@ -57,22 +60,27 @@ class FollowerSettings:
     finality_of: Callable[[Header], Finality | None] | None = None
     on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
     start: BlockRef | None = None
+    start_weight: int | None = None
     policy: str = "first"
     producers: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
     on_incomplete: OnIncomplete = OnIncomplete.SKIP
     default_topic: str | None = None
     history: int = 100_000
+    max_waiting: int = 10_000
+    max_side: int = 10_000
+    max_bytes: int = 256 << 20
 
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
 
         Outside are ``on_finality_violation`` and ``on_incomplete``: they say what to do about a stream that stands
         still, contradict nothing that was delivered, and changing them is how an operator lets it go on.
-        ``default_topic`` and ``history`` say what can be followed at all; ``finality_of`` belongs to the application.
+        ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to the
+        application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
-        start = None if self.start is None else (self.start.number, self.start.hash.hex())
+        start = None if self.start is None else (self.start.number, self.start.hash.hex(), self.start_weight or 0)
         tracked = None if self.tracked is None else sorted(self.tracked)
         quorum = self.policy != "first"
         trusted = (self.policy, sorted(self.producers), sorted(self.volatile)) if quorum else ()
