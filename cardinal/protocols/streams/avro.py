@@ -10,8 +10,8 @@ Rules:
 1. The schemas are :data:`BATCH_SCHEMA` and :data:`UPDATE_SCHEMA`. Paths are bytes: they need not be UTF-8.
 2. Entries are written in the order given. Callers sort them by path, so that redundant producers write equal bytes.
 3. Reading takes what the specification's encoding allows: positive and negative block counts, several blocks,
-   integers that are longer than need be (to ten bytes), bytes after the end. Of equal paths the last wins. What is cut
-   short, or runs over its type, is refused.
+   integers that are longer than need be (a long to ten bytes, an int to five), bytes after the end. Of equal paths the
+   last wins. What is cut short, or runs over its type, is refused.
 4. Nothing here allocates, or loops, by a count that it read: every entry takes bytes, and reading stops where they end.
    What is held is a small multiple of the value's own size.
 """
@@ -37,7 +37,8 @@ _MORE: Final = 0x80
 _TWO_BYTES: Final = 1 << 14
 """The first number that a varint of two bytes cannot hold; seven bits of each count."""
 
-_VARINT_MAX_BYTES: Final = 10
+_LONG_MAX_BYTES: Final = 10
+_INT_MAX_BYTES: Final = 5
 _UNSIGNED_END: Final = 2**64
 
 BATCH_SCHEMA: Final = {
@@ -111,7 +112,7 @@ def _cut_short() -> NoReturn:
 def _long(data: bytes, at: int) -> tuple[int, int]:
     """The integer at ``at`` and where it ends."""
     byte = data[at]
-    value, shift, last = byte & 0x7F, 7, at + _VARINT_MAX_BYTES
+    value, shift, last = byte & 0x7F, 7, at + _LONG_MAX_BYTES
     while byte >= _MORE:
         at += 1
         if at == last:
@@ -122,6 +123,14 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     if value >= _UNSIGNED_END:
         raise DecodeError("an integer does not fit 64 bits")
     return (value >> 1) ^ -(value & 1), at + 1
+
+
+def _int(data: bytes, at: int) -> tuple[int, int]:
+    """The integer of 32 bits at ``at`` and where it ends."""
+    value, end = _long(data, at)
+    if not _INT_MIN <= value <= INT_MAX or end - at > _INT_MAX_BYTES:
+        raise DecodeError("an integer does not fit 32 bits")
+    return value, end
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -157,12 +166,9 @@ def read_int(data: bytes) -> int:
 def read_int_and_size(data: bytes) -> tuple[int, int]:
     """The Avro int that ``data`` begins with and how many bytes it takes."""
     try:
-        value, size = _long(data, 0)
+        return _int(data, 0)
     except IndexError:
         raise DecodeError("an integer is cut short") from None
-    if not _INT_MIN <= value <= INT_MAX:
-        raise DecodeError("an integer does not fit 32 bits")
-    return value, size
 
 
 def read_batch(data: bytes) -> BatchFields:
@@ -192,9 +198,7 @@ def _entries(data: bytes, at: int) -> dict[bytes, Entry]:
             left -= 1
             path, at = _bytes(data, at)
             value, at = _bytes(data, at)
-            count, at = _long(data, at)
-            if not _INT_MIN <= count <= INT_MAX:
-                raise DecodeError("a count does not fit 32 bits")
+            count, at = _int(data, at)
             flag = data[at]
             if flag > 1:
                 raise DecodeError("a boolean is neither 0 nor 1")
