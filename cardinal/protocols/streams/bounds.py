@@ -46,10 +46,6 @@ class Pool:
         """The number of blocks."""
         return len(self._members)
 
-    def __contains__(self, node: Node[Header]) -> bool:
-        """Whether this block is one of them."""
-        return node.hash in self._members
-
     def __iter__(self) -> Iterator[Node[Header]]:
         """Every block, in the order in which they were added."""
         return iter(self._members.values())

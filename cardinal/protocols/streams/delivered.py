@@ -7,6 +7,7 @@ removed lies above it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import cast
 
 from .events import ChainUpdate, Header
@@ -64,6 +65,10 @@ class DeliveredChain:
 
     def reference(self, ref: BlockRef, parent: bytes | None = None, weight: int = 0) -> Node[Header]:
         """Hold a block of the chain of which only the reference is known."""
+        liar = self._blocks.tree.get(ref.hash)
+        if liar is not None:  # it claims a number that is not below its child's
+            self._blocks.drop(liar)
+            self._blocks.stale(BlockRef(liar.number, liar.hash), f"its number should be {ref.number}")
         node: Node[Header] = Node(ref.number, ref.hash, parent, weight, 0)
         node.linked = node.delivered = True
         self._blocks.tree.insert(node)
@@ -71,18 +76,15 @@ class DeliveredChain:
 
     def lift(self, ancestor: BlockRef) -> None:
         """Hold the chain by reference down to this delivered block, which :attr:`history` names."""
-        tree, history = self._blocks.tree, self.history
+        tree = self._blocks.tree
+        unheld = list(takewhile(lambda ref: ref.hash not in tree, self.history.upwards(ancestor.number)))
         parent: bytes | None = None
-        number = ancestor.number
-        while (block_hash := history.at(number)) is not None:
-            known = tree.get(block_hash)
-            if known is not None:
-                if known.parent is None and parent is not None:
-                    tree.set_parent(known, parent)
-                break
-            self.reference(BlockRef(number, block_hash), parent)
-            parent = block_hash
-            number += 1
+        for ref in unheld:
+            self.reference(ref, parent)
+            parent = ref.hash
+        lowest = tree.get(self.history.at(ancestor.number + len(unheld)))
+        if lowest is not None and lowest.parent is None and parent is not None:
+            tree.set_parent(lowest, parent)  # it was never read again after a resume
         self.lifted[ancestor.hash] = ancestor.number
 
     def judge(self, fresh: Sequence[Node[Header]]) -> list[ChainUpdate]:
@@ -95,15 +97,13 @@ class DeliveredChain:
         if self.head is None:
             return []
         tip = best_tip(self._blocks.tree, self.head, fresh, self._ties)
-        updates = [] if tip is None else self.move(tip)
+        updates = [] if tip is None else self.move(self.head, tip)
         self._blocks.stand_aside(fresh)
         return updates
 
-    def move(self, tip: Node[Header]) -> list[ChainUpdate]:
-        """Make a linked block the head, unless finality forbids it."""
-        if self.head is None:
-            return []
-        old, new = paths(self._blocks.tree, self.head, tip)
+    def move(self, head: Node[Header], tip: Node[Header]) -> list[ChainUpdate]:
+        """Make a linked block the head in place of another, unless finality forbids it."""
+        old, new = paths(self._blocks.tree, head, tip)
         if old:
             allowed, report = self._final.allows(BlockRef(tip.number, tip.hash), old[-1].number)
             self._blocks.reports += [] if report is None else [report]

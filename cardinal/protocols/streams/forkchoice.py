@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import takewhile
 
 from .bounds import Rank
 from .events import Header
@@ -64,28 +65,14 @@ def climb(tree: ForkTree[Header], node: Node[Header], ties: Ties) -> Node[Header
 
 
 def descends(tree: ForkTree[Header], node: Node[Header], ancestor: Node[Header]) -> bool:
-    """Whether one block stands above another, or is it."""
-    for current in tree.ancestors(node):
-        if current is ancestor:
-            return True
-        if current.delivered:
-            return False
-    return False
+    """Whether a linked block stands above a delivered one with no other delivered block between, or is it."""
+    return next((current for current in tree.ancestors(node) if current.delivered), None) is ancestor
 
 
 def paths(
     tree: ForkTree[Header], head: Node[Header], tip: Node[Header]
 ) -> tuple[list[Node[Header]], list[Node[Header]]]:
-    """The blocks from the head and from the tip down to, and without, their common ancestor."""
-    new: list[Node[Header]] = []
-    ancestor: Node[Header] | None = None
-    for ancestor in tree.ancestors(tip):
-        if ancestor.delivered:
-            break
-        new.append(ancestor)
-    old: list[Node[Header]] = []
-    for current in tree.ancestors(head):
-        if current is ancestor:
-            break
-        old.append(current)
-    return old, new
+    """The blocks from the head and from a linked tip down to, and without, their common ancestor."""
+    new = list(takewhile(lambda node: not node.delivered, tree.ancestors(tip)))
+    ancestor = tree.get(new[-1].parent)
+    return list(takewhile(lambda node: node is not ancestor, tree.ancestors(head))), new

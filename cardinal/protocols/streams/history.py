@@ -6,7 +6,7 @@ and can be extended downwards from older Batches by parent links (:meth:`History
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cardinal.errors import DecodeError
 
@@ -37,6 +37,11 @@ class History:
         """The hash of the delivered block with this number."""
         index = number - self._first
         return self._hashes[index] if 0 <= index < len(self._hashes) else None
+
+    def upwards(self, number: int) -> Iterator[BlockRef]:
+        """The delivered blocks from this number on."""
+        for index in range(number - self._first, len(self._hashes)):
+            yield BlockRef(self._first + index, self._hashes[index])
 
     def append(self, ref: BlockRef) -> None:
         """A block is delivered on top."""
@@ -74,11 +79,6 @@ class History:
         self._hashes[:0] = reversed(found)
         self._first -= len(found)
         return len(found)
-
-    def restore(self, refs: Iterable[BlockRef]) -> None:
-        """Begin with these blocks, oldest first."""
-        for ref in refs:
-            self.append(ref)
 
 
 def parents_of(records: Iterable[Record]) -> dict[bytes, bytes]:

@@ -133,10 +133,10 @@ class Orderer(OrderedBlocks):
 
     def receive(self, event: Completed | Header) -> list[ChainUpdate]:
         """Take one complete block; returns the updates that it makes possible."""
-        fresh = self._take(event)
-        if self._chain.head is None and not self._held:
-            return self._choose_start() if self._begin.long_enough(self._tree) else []
-        return self._judge(fresh)
+        updates = self._judge(self._take(event))
+        if self._chain.head is None and self._begin.long_enough(self._tree):
+            return self._choose_start()
+        return updates
 
     def caught_up(self) -> list[ChainUpdate]:
         """The reader has seen everything that was there when it opened: choose the start, if none is chosen."""
@@ -254,7 +254,7 @@ class Orderer(OrderedBlocks):
         self._chain.head = root
         self._chain.history.append(BlockRef(root.number, root.hash))
         fresh = self._link_down(root)
-        updates = self._chain.move(climb(self._tree, lowest, self._ties))
+        updates = self._chain.move(root, climb(self._tree, lowest, self._ties))
         self._blocks.stand_aside(fresh)
         return updates
 

@@ -1,0 +1,342 @@
+"""What an orderer holds is bounded, what a block costs does not grow, and no lie makes it raise or hang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import pytest
+
+from cardinal.protocols.streams import BlockRef, Completed, Orderer, Payload, Quarantined, Stale
+from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent
+from cardinal.protocols.streams.history import History
+from cardinal.protocols.streams.ordered import Reach
+from cardinal.protocols.streams.ordering import Past
+from cardinal.protocols.streams.pins import Pins
+from streams import block, h, name
+
+
+def header(name_: str, parent: str, number: int, weight: int | None = None) -> Payload:
+    return Payload(number, h(name_), h(parent), number if weight is None else weight)
+
+
+def run(tag: str, first: int, last: int, below: str) -> list[Payload]:
+    out = []
+    for number in range(first, last + 1):
+        out.append(header(f"{number}{tag}", below, number))
+        below = f"{number}{tag}"
+    return out
+
+
+def start(**options: int) -> Orderer:
+    return Orderer(BlockRef(0, h("0g")), 0, **options)  # type: ignore[arg-type]
+
+
+def feed(orderer: Orderer, blocks: Iterable[Payload]) -> list[str]:
+    updates = [update for payload in blocks for update in orderer.receive(payload)]
+    return [
+        "".join(f"-{name(b.hash)}" for b in u.removed) + "".join(f"+{name(b.hash)}" for b in u.added) for u in updates
+    ]
+
+
+def stale(events: list[OrderingEvent]) -> list[str]:
+    return [name(event.block.hash) for event in events if isinstance(event, Stale)]
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+
+def test_of_too_many_waiting_blocks_the_ones_farthest_above_the_head_go() -> None:
+    orderer = start(max_waiting=3)
+    feed(orderer, run("a", 2, 6, "1a"))
+    assert stale(orderer.take_events()) == ["5a", "6a"]
+    assert orderer.take_evicted() == [(BlockRef(5, h("5a")), h("4a")), (BlockRef(6, h("6a")), h("5a"))]
+    feed(orderer, [header("3z", "2z", 3)])
+    assert stale(orderer.take_events()) == ["4a"], "among equals the youngest goes first, but it is not the farthest"
+    assert orderer.standing(h("4a")) == "too many blocks wait for a parent"
+    assert set(orderer.take_released()) == {h("4a"), h("5a"), h("6a")}
+    assert feed(orderer, [header("1a", "0g", 1)]) == ["+1a+2a+3a"]
+
+
+def test_waiting_blocks_are_bounded_in_bytes() -> None:
+    orderer = start(max_bytes=250)
+    for payload in run("a", 2, 5, "1a"):
+        orderer.receive(Completed(payload, {}, {}, size=100))
+    assert stale(orderer.take_events()) == ["4a", "5a"]
+    assert orderer._blocks.waiting.bytes == 200
+    orderer.receive(header("1a", "0g", 1))
+    assert orderer._blocks.waiting.bytes == 0
+
+
+def test_of_too_many_side_blocks_the_lightest_leaf_goes() -> None:
+    orderer = start(max_side=3)
+    feed(orderer, run("a", 1, 9, "0g"))
+    feed(
+        orderer,
+        [header("4b", "3a", 4, 2), header("5b", "4b", 5, 4), header("4c", "3a", 4, 3), header("4d", "3a", 4, 3)],
+    )
+    assert stale(orderer.take_events()) == ["4d"], "of equal leaves the one received last; 4b is lighter, but no leaf"
+    feed(orderer, [header("4e", "3a", 4, 8)])
+    assert stale(orderer.take_events()) == ["4c"]
+    feed(orderer, [header("4f", "3a", 4, 8)])
+    assert stale(orderer.take_events()) == ["5b"]
+    feed(orderer, [header("4g", "3a", 4, 8)])
+    assert stale(orderer.take_events()) == ["4b"], "a leaf now"
+
+
+def test_side_blocks_are_bounded_in_bytes_also_when_their_content_comes_later() -> None:
+    orderer = start(max_bytes=250)
+    feed(orderer, run("a", 1, 5, "0g"))
+    for number in range(4):
+        orderer.receive(Completed(header(f"4{'bcde'[number]}", "3a", 4), {}, {}, size=100))
+    assert stale(orderer.take_events()) == ["4d", "4e"]
+    orderer.receive(header("6f", "5f", 6, 1))
+    orderer.bridge(header("5f", "4a", 5, 1))
+    orderer.receive(Completed(header("5f", "4a", 5, 1), {}, {}, size=100))
+    assert orderer._blocks.side.bytes == 200
+    assert stale(orderer.take_events()) == ["6f", "5f"]
+
+
+def test_a_side_branch_whose_fork_point_is_forgotten_goes_with_it() -> None:
+    orderer = start(reorg_threshold=3)
+    feed(orderer, [*run("a", 1, 5, "0g"), *run("b", 3, 5, "2a")])
+    assert orderer.standing(h("5b")) == "complete, on a side branch"
+    feed(orderer, run("a", 6, 6, "5a"))
+    assert not any(orderer.holds(h(f"{number}b")) for number in (3, 4, 5))
+    assert orderer.standing(h("5b")) == "left the chain below the reorg threshold, never delivered"
+    assert orderer.take_events() == []
+
+
+def test_what_became_of_blocks_is_remembered_within_bounds() -> None:
+    orderer = Orderer(BlockRef(0, h("0g")), 0, whitelist={1: h("1a")})
+    feed(orderer, (header(f"1x{number}", "0g", 1) for number in range(5000)))
+    assert orderer.standing(h("1x0")) is None
+    assert orderer.standing(h("1x4999")) == "the whitelist pins another block at its number"
+    assert len(orderer._blocks._refused) == len(orderer._blocks._gone) == 4096
+
+
+def test_a_long_extension_can_be_cut_into_several_updates_but_no_switch() -> None:
+    orderer = start(max_extension=3)
+    feed(orderer, run("a", 2, 8, "1a"))
+    assert feed(orderer, run("a", 1, 1, "0g")) == ["+1a+2a+3a", "+4a+5a+6a", "+7a+8a"]
+    feed(orderer, run("b", 4, 9, "3b"))
+    assert feed(orderer, run("b", 3, 3, "2a")) == ["-8a-7a-6a-5a-4a-3a+3b+4b+5b+6b+7b+8b+9b"]
+
+
+# --- cost --------------------------------------------------------------------------------------------------
+
+
+def wild(count: int) -> Iterable[Payload]:
+    return (header(f"w{index}", f"v{index}", 10 + index * 7919 % 10**12, 10**6) for index in range(count))
+
+
+FLOODS = {
+    "orphans of one number": lambda count: (header(f"w{index}", f"v{index}", 300, 10**6) for index in range(count)),
+    "numbers far ahead": wild,
+    "children of one old block": lambda count: (header(f"w{index}", "150a", 151, 1) for index in range(count)),
+    "a chain without its beginning": lambda count: run("w", 400, 400 + count, "399w"),
+    "waiting children of one block": lambda count: (header(f"w{index}", "v", 300, 10**6) for index in range(count)),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_costs_the_same_per_block_however_much_is_held(flood: str) -> None:
+    """Ten times as many blocks may take forty times as long (a bound for a busy machine; a square law takes 100)."""
+    seconds = []
+    for count in (1_500, 15_000):
+        orderer = start()
+        feed(orderer, run("a", 1, 200, "0g"))
+        blocks = list(FLOODS[flood](count))
+        begin = time.perf_counter()
+        feed(orderer, blocks)
+        feed(orderer, run("a", 201, 300, "200a"))
+        seconds.append(time.perf_counter() - begin)
+        assert len(orderer._tree) <= 10_000 + 130
+        assert orderer.head == BlockRef(300, h("300a"))
+    assert seconds[1] < 40 * seconds[0] + 0.1
+
+
+def test_numbers_that_come_and_go_leave_nothing_behind() -> None:
+    orderer = start(max_waiting=10)
+    feed(orderer, wild(5_000))
+    assert len(orderer._tree._numbers) < 200
+    assert len(orderer._blocks.waiting._heap) < 200
+    feed(orderer, run("a", 1, 300, "0g"))
+    feed(orderer, [header("9z", "8z", 999)])
+    orderer = start()
+    feed(orderer, run("a", 2, 300, "1a"))
+    feed(orderer, [header("1a", "0g", 1), header("9z", "8z", 999)])
+    assert len(orderer._blocks.waiting._heap) == 1
+    orderer = start(max_side=4)
+    feed(orderer, run("a", 1, 100, "0g"))
+    for index in range(3_000):
+        feed(orderer, [header(f"w{index}", "50a", 51, index % 7)])
+    assert len(orderer._blocks.side._heap) < 200
+
+
+def test_a_chain_of_any_length_takes_the_same_memory() -> None:
+    orderer = Orderer(BlockRef(0, h("0g")), 0, history=1_000)
+    feed(orderer, run("a", 1, 5_000, "0g"))
+    assert len(orderer._tree) == 129
+    assert len(orderer.take_released()) == 5_000 + 1 - 129
+    assert 1_000 <= len(orderer._chain.history) <= 1_250
+
+
+# --- lies --------------------------------------------------------------------------------------------------
+
+
+def test_blocks_that_name_each_other_as_parents_only_wait() -> None:
+    for orderer in (start(), Orderer()):
+        feed(orderer, [header("9a", "9b", 9), header("9b", "9a", 10), header("8c", "9a", 8, 99)])
+        orderer.caught_up()
+        feed(orderer, run("a", 1, 20, "0g"))
+        feed(orderer, [header("5x", "5x", 5)])
+        (event,) = [event for event in orderer.take_events() if isinstance(event, Quarantined)][-1:]
+        assert event.reason == "it names itself as its parent"
+
+
+def test_blocks_that_cannot_be_are_refused() -> None:
+    orderer = start()
+    feed(orderer, [Payload(1, h("1x"), b"short", 1), header("1y", "0g", -1), header("2y", "1y", 0)])
+    assert [event.reason for event in orderer.take_events() if isinstance(event, Quarantined)] == [
+        "its parent is no hash",
+        "its number is negative",
+        "it descends from a refused block",
+    ]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        header("0g", "0g", 0),
+        header("0g", "1a", 7),
+        header("0g", "1a", 0),
+        Payload(0, h("0g"), b"short", 0),
+    ],
+)
+def test_a_lie_about_a_delivered_block_is_not_believed(lie: Payload) -> None:
+    orderer = start()
+    feed(orderer, run("a", 1, 2, "0g"))
+    assert feed(orderer, [lie]) == []
+    assert [type(event) for event in orderer.take_events()] == [Quarantined]
+    assert feed(orderer, run("b", 1, 3, "0g")) == ["-2a-1a+1b+2b+3b"]
+
+
+def test_a_lie_about_a_block_that_is_read_again_is_not_believed() -> None:
+    orderer = Orderer()
+    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
+    feed(orderer, [header("2a", "1z", 2)])
+    assert [type(event) for event in orderer.take_events()] == [Quarantined]
+
+
+def test_the_parent_of_the_start_may_claim_any_number() -> None:
+    orderer = Orderer()
+    feed(orderer, [header("4z", "3z", 9, 1), header("5a", "4z", 5, 9)])
+    (update,) = orderer.caught_up()
+    assert [name(added.hash) for added in update.added] == ["5a"]
+    assert stale(orderer.take_events()) == ["4z"]
+
+
+def test_forks_below_the_start_are_looked_for_within_a_budget() -> None:
+    orderer = Orderer()
+    feed(orderer, [header("5a", "4a", 5)])
+    orderer.caught_up()
+    chain = run("b", 6, 5000, "5b")
+    feed(orderer, chain)
+    assert [type(event) for event in orderer.take_events()] == []
+    orderer._admission._walk = 0
+    feed(orderer, [header("5b", "4b", 5, 10_000)])
+    assert [type(event) for event in orderer.take_events()] == [ForkBelowStart]
+    for number in range(1100):
+        feed(orderer, [header(f"5x{number}", f"4x{number}", 5, 10_000)])
+    assert len(orderer._admission._reported) == 1024
+    orderer._admission._walk = 0
+    top = header("5001b", "5000b", 5001, 10_001)
+    feed(orderer, [top])
+    assert len(orderer._admission._reported) == 1024
+
+
+# --- asking ------------------------------------------------------------------------------------------------
+
+
+def test_an_orderer_without_a_start_knows_nothing() -> None:
+    orderer = Orderer()
+    assert orderer.ring() == []
+    assert orderer.first == 0
+    assert orderer.waits(h("1a")) is None
+    assert orderer.caught_up() == []
+    assert orderer.release() == []
+    assert orderer.reach(BlockRef(0, h("0g"))) is Reach.AHEAD
+    assert orderer.bridge(block("1a", "0g")) == []
+    feed(orderer, [header("5a", "4a", 5)])
+    orderer.caught_up()
+    assert orderer.standing(h("4a")) == "below the first block of this stream"
+    assert orderer.ring() == [BlockRef(5, h("5a"))]
+    assert orderer.first == 5
+    feed(orderer, [header("9a", "8a", 9)])
+    assert orderer.standing(h("9a")) == f"complete, waiting for its parent {h('8a').hex()}"
+    orderer.settle(BlockRef(1, h("1z")))
+
+
+def test_of_a_chain_whose_middle_is_heaviest_everything_goes() -> None:
+    orderer = start()
+    feed(orderer, [header("2a", "1a", 2, 90), header("3a", "2a", 3, 5)])
+    assert feed(orderer, [header("1a", "0g", 1)]) == ["+1a+2a+3a"]
+
+
+def test_after_a_resume_the_better_of_a_child_and_a_fork_goes() -> None:
+    orderer = Orderer()
+    orderer.resume([BlockRef(3, h("3a")), BlockRef(2, h("2a"))], 3, 2, Past(BlockRef(1, h("1a"))))
+    feed(orderer, [header("4a", "3a", 4), *run("b", 3, 6, "2a")])
+    assert orderer.reach(BlockRef(2, h("2a"))) is Reach.AHEAD, "nothing is judged yet"
+    (update,) = orderer.release()
+    assert [name(added.hash) for added in update.added] == ["3b", "4b", "5b", "6b"]
+    assert orderer.reach(BlockRef(1, h("1a"))) is Reach.FORGOTTEN
+    assert orderer.recall({h("2a"): h("1a")}) == 1
+    assert orderer.reach(BlockRef(1, h("1a"))) is Reach.KNOWN
+    graft = [Completed(payload, {}, {}) for payload in run("c", 2, 9, "1a")]
+    (update,) = orderer.graft(BlockRef(1, h("1a")), graft)
+    assert [name(removed.hash) for removed in update.removed] == ["6b", "5b", "4b", "3b", "2a"]
+
+
+def test_numbers_that_jump_are_followed_where_they_rise() -> None:
+    orderer = Orderer(check_numbers=False, reorg_threshold=9)
+    feed(orderer, [header("1a", "0g", 1), header("5a", "1a", 5), header("4a", "5a", 4)])
+    (update,) = orderer.caught_up()
+    assert [name(added.hash) for added in update.added] == ["1a", "5a"]
+    jumps = [header("0g", "9z", 0), header("7a", "5a", 7), header("5b", "1a", 6, 99)]
+    assert feed(orderer, jumps) == ["+7a", "-7a-5a+5b"]
+
+
+# --- parts -------------------------------------------------------------------------------------------------
+
+
+def test_a_history_begins_anew_where_a_number_is_skipped() -> None:
+    history = History(4)
+    assert history.lowest is None
+    assert history.recall({h("1a"): h("0g")}, 0) == 0
+    for number in (1, 2, 5, 6):
+        history.append(BlockRef(number, h(f"{number}a")))
+    assert history.lowest == BlockRef(5, h("5a"))
+    history.cut(0)
+    history.cut(1)
+    assert (len(history), history.at(6), history.at(5)) == (1, None, h("5a"))
+    assert history.recall({h(f"{n}a"): h(f"{n - 1}a") for n in range(1, 6)}, 3) == 2
+    assert history.at(3) == h("3a")
+    assert list(history.upwards(4)) == [BlockRef(4, h("4a")), BlockRef(5, h("5a"))]
+
+
+def test_pins_give_the_lowest_offset_that_is_still_needed() -> None:
+    pins = Pins()
+    for number in range(1000):
+        pins.put(b"x%d" % number, {("t", 0): number, ("t", 1): 5})
+        if number:
+            pins.discard(b"x%d" % (number - 1))
+    assert len(pins._heaps["t", 0]) < 200
+    assert pins.lowest(lambda *_: False) == {("t", 0): 999, ("t", 1): 5}
+    pins.put(b"old", {("t", 0): 1})
+    assert pins.lowest(lambda name_, _, __: name_ == b"old") == {("t", 0): 999, ("t", 1): 5}
+    pins.put(b"x999", {("t", 0): 1000})
+    assert pins.lowest(lambda *_: False) == {("t", 0): 1000}
+    pins.discard(b"x999")
+    assert pins.lowest(lambda *_: False) == {}
