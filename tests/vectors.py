@@ -79,6 +79,12 @@ def tracked(case: Case) -> tuple[str, ...] | None:
     return None if found is None else tuple(found)
 
 
+def weight(case: Case) -> int | None:
+    """The weight of that block, where it is known."""
+    found = case["config"]["last_weight"]
+    return None if found is None else int(found)
+
+
 def whitelist(case: Case) -> dict[int, bytes]:
     return {int(number): raw(block) for number, block in case["config"]["whitelist"].items()}
 
@@ -94,6 +100,7 @@ def settings(case: Case) -> FollowerSettings:
         reorg_threshold=config["reorg_threshold"],
         whitelist=whitelist(case),
         start=start(case),
+        start_weight=weight(case),
         volatile=tuple(config.get("volatile", ())),
         policy=config.get("policy", "first"),
         producers=tuple(config.get("producers", ())),
@@ -181,13 +188,10 @@ class Parts:
 
     def __init__(self, case: Case) -> None:
         config = case["config"]
-        weight = config["last_weight"]
         self.reassembler = Reassembler(
             tracked(case), config["reorg_threshold"], prefixes=config.get("prefixes", ()), deadline=NEVER
         )
-        self.orderer = Orderer(
-            start(case), None if weight is None else int(weight), config["reorg_threshold"], whitelist(case)
-        )
+        self.orderer = Orderer(start(case), weight(case), config["reorg_threshold"], whitelist(case))
 
     def feed(self, record: Record) -> Step:
         step = Step()
