@@ -6,10 +6,12 @@ main topics and one for each reorg channel; updates and reports are a follower's
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
 from cardinal.protocols.streams import ChainUpdate, Completed, Cursor, Follower, Reassembler, Record
-from vectors import Case, Reader, Step, load, records, report_of, settings, stripped, tracked
+from vectors import Case, Reader, Step, load, records, report_of, settings, stripped
 
 CASES = load("own.json")
 CHANNEL = "-re-"
@@ -29,18 +31,13 @@ def replay(case: Case) -> list[Step]:
     """One step for every message."""
     log = records(case)
     follower = Follower(settings(case))
-    rooms: dict[str, Reassembler] = {}
+    rooms: defaultdict[str, Reassembler] = defaultdict(follower._reassembler)
     steps = []
     for record, step in zip(log, Reader(follower, there(case)).read(log), strict=True):
-        room = rooms.setdefault(record.topic if CHANNEL in record.topic else "", assembly(case))
+        room = rooms[record.topic if CHANNEL in record.topic else ""]
         step.completed = [event for event in room.receive([record]) if isinstance(event, Completed)]
         steps.append(step)
     return steps
-
-
-def assembly(case: Case) -> Reassembler:
-    config = case["config"]
-    return Reassembler(tracked(case), config["reorg_threshold"], prefixes=config.get("prefixes", ()))
 
 
 @pytest.mark.parametrize("case", CASES, ids=identity)
