@@ -18,7 +18,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.events import Event
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record
-from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, name
+from streams import SCHEMA, TOPIC, WIDTH, block, h, messages
 
 THRESHOLD = 4
 
@@ -124,7 +124,13 @@ class Stream:
 def shape(update: ChainUpdate) -> str:
     sign = {Payload: "", MissingPayload: "?"}
     return "".join(
-        f"{side}{sign[type(payload)]}{name(payload.hash)}"
+        f"{side}{sign[type(payload)]}{called(payload.hash)}"
         for side, payloads in (("-", update.removed), ("+", update.added))
         for payload in payloads
     )
+
+
+def called(block_hash: bytes) -> str:
+    """A block's name, or the beginning of a hash that is none."""
+    text = block_hash.lstrip(b"\0")
+    return text.decode() if text.isalnum() and text.isascii() else text.hex()[:8]

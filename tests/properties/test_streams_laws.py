@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +44,12 @@ def trees(draw: st.DrawFn) -> list[Payload]:
         weight[child] = weight[parent] + draw(st.integers(1, 3))
         names.append(child)
         blocks.append(block(child, parent, weight[child], txs=draw(st.integers(0, 3)), sub=draw(st.booleans())))
-    return [block("0r", "none", 0), *blocks]
+    return [hashed(payload) for payload in [block("0r", "none", 0), *blocks]]
+
+
+def hashed(payload: Payload) -> Payload:
+    """The same block with hashes whose beginnings differ, as real ones' do."""
+    return replace(payload, hash=sha256(payload.hash).digest(), parent=sha256(payload.parent).digest())
 
 
 def written(tree: list[Payload], seed: int, copies: int) -> Log:

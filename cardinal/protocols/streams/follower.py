@@ -169,7 +169,9 @@ class Follower:
             return out
         for topic, run in groupby(records, key=self._channel_of):
             if topic:
-                self._outcomes(self._reorgs.receive(run), out)
+                found = list(run)
+                self._where.at({found[-1][:2]: found[-1].offset + 1})  # the driver may drop the channel in this step
+                self._outcomes(self._reorgs.receive(found), out)
             else:
                 self._events(self.reassembler.receive(run), out)
         return out
@@ -238,8 +240,6 @@ class Follower:
         """What a block waits for, how it stands to the chain, or what became of it."""
         explanation = self.reassembler.explain(block_hash)
         standing = self.orderer.standing(block_hash)
-        if explanation.number is not None and self.orderer.hash_at(explanation.number) == block_hash:
-            standing = standing or "delivered"
         if self._reorgs.holds(block_hash):
             standing = standing or "complete, in a reorg channel"
         return explanation if standing is None else replace(explanation, state=standing)
@@ -284,7 +284,6 @@ class Follower:
                 self._order(updates, out, *(block.payload.hash for block in outcome.blocks))
             else:
                 out.append(outcome)
-        self._reorgs.close()
 
     def _complete(self, event: Completed, out: Out) -> None:
         block = event.payload

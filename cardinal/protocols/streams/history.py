@@ -28,6 +28,10 @@ class History:
         """The number of blocks."""
         return len(self._hashes)
 
+    def __contains__(self, block_hash: bytes) -> bool:
+        """Whether this block is one of them. Looks at every one: for whoever asks about a single block."""
+        return block_hash in self._hashes
+
     @property
     def lowest(self) -> BlockRef | None:
         """The lowest block that is remembered."""

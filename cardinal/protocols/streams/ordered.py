@@ -89,7 +89,7 @@ class OrderedBlocks:
         """How a complete block stands to the chain, or what became of it; None where nothing is known of it."""
         node = self._tree.get(block_hash)
         if node is None:
-            return self._blocks.fate(block_hash)
+            return "delivered" if block_hash in self._chain.history else self._blocks.fate(block_hash)
         if node.missing and not node.delivered:
             return "given up, to be passed over"
         if not node.linked:

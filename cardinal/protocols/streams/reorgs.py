@@ -11,9 +11,9 @@ Rules:
 3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
    ordinary fork choice decides: with what waits above them on the main topics the switch is one update. A lighter
    chain stays, and may become heavier by what comes later.
-4. A channel is done with when its chain is delivered and no attempt is under way. It is abandoned, and reported, when
-   nothing came on it for a threshold of blocks completed elsewhere, although the driver has read it to its end, or
-   cannot read it; and when it holds more than it may.
+4. A channel is done with when its chain is delivered, no attempt is under way, and the driver has read it to its end.
+   It is abandoned, and reported, when nothing came on it for a threshold of blocks completed elsewhere, although the
+   driver has read it to its end, or cannot read it; and when it holds more than it may.
 5. The main topics go on meanwhile; nothing here holds them up.
 """
 
@@ -242,18 +242,22 @@ class Reorgs:
         out: list[Outcome] = []
         for channel in list(self._channels.values()):
             at = positions.get(channel.partition)
+            read = at is None or (ends is not None and at >= ends.get(channel.partition, at))
             waits = patient and self._orderer.reach(channel.ancestor) is Reach.AHEAD
-            if channel.since is None or at != channel.at or waits:
+            if read and self._done(channel):
+                self._drop(channel)
+            elif channel.since is None or at != channel.at or waits:
                 channel.since, channel.at = completed, at
-            elif self._stalled(channel, completed) and (
-                at is None or (ends is not None and at >= ends.get(channel.partition, at))
-            ):
+            elif read and self._stalled(channel, completed):
                 out += self._abandon(channel, self._reason(channel))
         return out
 
     def wants_ends(self, completed: int) -> bool:
         """Whether watermarks would show that nothing is left to read on a channel."""
-        return any(channel.at is not None and self._stalled(channel, completed) for channel in self._channels.values())
+        return any(
+            channel.at is not None and (self._done(channel) or self._stalled(channel, completed))
+            for channel in self._channels.values()
+        )
 
     def judge(self) -> list[Outcome]:
         """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
@@ -271,12 +275,6 @@ class Reorgs:
                 blocks, channel.ready, channel.grafted = channel.ready, {}, True
                 out.append(Graft(channel.ancestor, tuple(blocks.values())))
         return out
-
-    def close(self) -> None:
-        """Let go of the channels that are done with."""
-        for channel in list(self._channels.values()):
-            if channel.grafted and not channel.attempts and self._won(channel):
-                self._drop(channel)
 
     # --- inside ----------------------------------------------------------------------------------------------
 
@@ -313,6 +311,10 @@ class Reorgs:
             elif isinstance(event, ReorgEnded):
                 channel.ready |= channel.linked(channel.attempts.pop(producer, ()))
                 yield from self.judge()
+
+    def _done(self, channel: _Channel) -> bool:
+        """Whether the chain is delivered and no attempt is under way; another one may follow."""
+        return channel.grafted and not channel.attempts and self._won(channel)
 
     def _won(self, channel: _Channel) -> bool:
         """Whether a block of this channel stands on the ancestor in the delivered chain."""

@@ -1,0 +1,362 @@
+"""What a follower does with a cursor: whether it goes on, from where, and what it says meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+
+from cardinal.errors import CursorExpiredError, CursorMismatchError
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Cursor,
+    Follower,
+    MissingPayload,
+    OnFinalityViolation,
+    Payload,
+    Quarantined,
+    reorg_topic,
+)
+from cardinal.protocols.streams.settings import OnIncomplete
+from cardinal.protocols.streams.types import Partition
+from cardinal.protocols.streams.whereabouts import AGE_MAX
+from channels import THRESHOLD, Stream, line, settings, shape
+from streams import TOPIC, block, h, messages
+
+
+def published(last: int = 12) -> Stream:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, last, "0r")])
+    stream.read()
+    return stream
+
+
+def marks(stream: Stream) -> dict[Partition, tuple[int, int]]:
+    return {place: (0, len(records)) for place, records in stream.partitions.items()}
+
+
+def resumed(stream: Stream) -> Follower:
+    return Follower(settings(), Cursor.parse(str(stream.follower.cursor())))
+
+
+# --- where to read -----------------------------------------------------------------------------------------
+
+
+def test_without_a_cursor_everything_is_read() -> None:
+    assert Follower(settings()).begin_at({("t", 0): (3, 9)}) == {("t", 0): 3}
+
+
+def test_known_partitions_begin_at_their_floors_and_new_ones_at_their_beginning() -> None:
+    stream = published()
+    cursor = stream.follower.cursor()
+    begin = resumed(stream).begin_at(marks(stream) | {("tx", 9): (4, 8)})
+    assert begin == dict(cursor.floor) | {("tx", 9): 4}
+    assert any(cursor.floor[place] < cursor.next[place] for place in cursor.next)
+
+
+def test_records_that_retention_took_after_they_were_read_are_done_without() -> None:
+    stream = published()
+    cursor = stream.follower.cursor()
+    follower = resumed(stream)
+    lows = {place: (cursor.next[place], len(records)) for place, records in stream.partitions.items()}
+    begin = follower.begin_at(lows)
+    assert begin == dict(cursor.next)
+    assert follower.progress(begin, stream.ends()) == []
+    assert not follower.resuming
+    better = line("b", 9, 13, "8a", 1)
+    stream.publish(better)
+    out = [item for place, at in begin.items() for item in follower.receive(stream.partitions[place][at:])]
+    update, *_ = [item for item in out if isinstance(item, ChainUpdate)]
+    assert shape(update).startswith("-?12a-?11a-?10a-?9a+9b")
+    assert update.removed[0] == MissingPayload(12, h("12a"))
+
+
+@pytest.mark.parametrize("what", ["unread", "shorter", "gone"])
+def test_records_that_were_not_read_yet_and_are_gone_are_an_error(what: str) -> None:
+    stream = published()
+    follower = resumed(stream)
+    place = ("blocks", 0)
+    following = stream.follower.cursor().next[place]
+    there = marks(stream)
+    if what == "unread":
+        there[place] = (following + 5, following + 9)
+    elif what == "shorter":
+        there[place] = (0, following - 1)
+    else:
+        del there[place]
+    gaps = {
+        "unread": (following, following + 5),
+        "shorter": (following - 1, following),
+        "gone": (stream.follower.cursor().floor[place], following),
+    }
+    with pytest.raises(CursorExpiredError, match=r"gone from blocks\[0\]") as caught:
+        follower.begin_at(there)
+    assert caught.value.missing == {place: gaps[what]}
+
+
+def test_a_topic_that_was_made_anew_is_noticed_while_resuming() -> None:
+    stream = published()
+    follower = resumed(stream)
+    shorter = dict.fromkeys(stream.ends(), 0)
+    with pytest.raises(CursorExpiredError) as caught:
+        follower.progress(shorter, shorter)
+    assert set(caught.value.missing) == {place for place, end in stream.ends().items() if end}
+
+
+def test_a_partition_that_the_driver_does_not_have_holds_nothing_up() -> None:
+    stream = published()
+    follower = resumed(stream)
+    assert follower.resuming
+    follower.progress({place: end for place, end in stream.ends().items() if place[0] != "tx"})
+    assert not follower.resuming
+
+
+def test_the_topic_of_a_channel_may_be_gone() -> None:
+    stream = published()
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content])
+    assert stream.read().endswith("+13b")
+    topic = reorg_topic(TOPIC, h("3a"))
+    assert (topic, 0) in stream.follower.cursor().next, "blocks within the threshold are only there"
+    del stream.partitions[topic, 0]
+    stream.restart()
+    assert stream.follower.channels() == (topic,)
+    stream.publish(line("b", 14, 14, "13b", 1))
+    assert stream.read() == "+14b"
+    stream.publish(line("c", 12, 16, "11b", 2))
+    assert stream.read() == "-14b-?13b-?12b+12c+13c+14c+15c+16c"
+
+
+def test_content_that_came_through_a_channel_is_read_again_from_it() -> None:
+    stream = published()
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content])
+    stream.read()
+    stream.restart()
+    stream.publish(line("c", 12, 16, "11b", 2))
+    assert stream.read() == "-13b-12b+12c+13c+14c+15c+16c"
+
+
+def test_the_same_channel_can_carry_another_reorg_while_its_content_is_read_again() -> None:
+    stream = published()
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced, *content])
+    stream.read()
+    stream.restart()
+    announced, content = stream.channel("3a", 3, line("c", 4, 14, "3a", 2))
+    stream.write([announced, *content])
+    assert stream.read(step=2).endswith("+13c+14c")
+
+
+def test_an_open_channel_stands_in_the_cursor_with_its_partition() -> None:
+    stream = published()
+    announced, content = stream.channel("6a", 6, line("b", 7, 13, "6a", 1))
+    stream.write([announced, *content[:7]])
+    stream.read()
+    cursor = Cursor.parse(str(stream.follower.cursor()))
+    place = (reorg_topic(TOPIC, h("6a")), 0)
+    assert cursor.channels == (BlockRef(6, h("6a")),)
+    assert (cursor.floor[place], cursor.next[place]) == (0, 7)
+    stream.write(content[7:])
+    stream.read()
+    stream.publish(line("b", 14, 20, "13b", 1))
+    stream.read()
+    cursor = stream.follower.cursor()
+    assert cursor.channels == ()
+    assert place not in cursor.next, "nothing is needed of it any more"
+
+
+# --- what it says meanwhile --------------------------------------------------------------------------------
+
+
+def test_a_cursor_taken_while_resuming_says_what_the_one_before_said() -> None:
+    stream = published()
+    before = stream.follower.cursor()
+    follower = resumed(stream)
+    begin = follower.begin_at(marks(stream))
+    for place in begin:
+        follower.receive(stream.partitions[place][begin[place] :][:2])
+    follower.progress({place: begin[place] + 2 for place in begin if begin[place] + 2 <= len(stream.partitions[place])})
+    assert follower.resuming
+    during = Cursor.parse(str(follower.cursor()))
+    assert during.next == before.next
+    assert during.floor == before.floor
+    assert (during.seq, during.ring, during.weight, during.done) == (
+        before.seq,
+        before.ring,
+        before.weight,
+        before.done,
+    )
+
+
+def hashed(payload: Payload) -> Payload:
+    """The same block with hashes whose beginnings differ, as real ones' do."""
+    return replace(payload, hash=sha256(payload.hash).digest(), parent=sha256(payload.parent).digest())
+
+
+def test_parts_of_old_blocks_that_are_read_again_are_no_open_blocks() -> None:
+    """A late copy of a message of an old block lies above the floor."""
+    blocks = [hashed(payload) for payload in [block("0r", "none", 0), *line("a", 1, 31, "0r")]]
+    stream = Stream()
+    stream.publish(blocks[:31])
+    stream.read()
+    stream.write(messages(blocks[24])[:1])
+    stream.publish(blocks[31:])
+    stream.read()
+    assert blocks[24].hash[:8] in stream.follower.cursor().done
+    stream.restart()
+    stream.read()
+    assert stream.follower.reassembler.open_blocks() == []
+    assert stream.named(Quarantined) == []
+
+
+def test_what_was_done_before_is_forgotten_when_the_chain_has_moved_on() -> None:
+    stream = published(30)
+    stream.restart()
+    stream.read()
+    assert stream.follower._where._past is not None
+    assert stream.follower._where._past.done <= stream.follower.cursor().done
+    stream.publish(line("a", 31, 31 + 2 * THRESHOLD, "30a"))
+    stream.read()
+    assert len(stream.follower.cursor().done) <= 2 * THRESHOLD
+
+
+def test_a_waiting_block_far_behind_holds_no_cursor_back() -> None:
+    stream = published()
+    stream.publish([block("99z", "98z", 1)])
+    stream.read()
+    low = dict(stream.follower.cursor().floor)
+    far = {place: at + 2 * AGE_MAX for place, at in stream.at.items()}
+    stream.follower.progress(far)
+    cursor = stream.follower.cursor()
+    assert any(cursor.floor[place] > low[place] for place in low)
+    ring = {ref.hash for ref in cursor.ring}
+    assert all(
+        min(offsets) >= cursor.floor[place]
+        for place in low
+        if (
+            offsets := [record.offset for record in stream.partitions[place] if record.key[1:33] in ring and record.key]
+        )
+    )
+
+
+def test_floors_stay_safe_while_many_blocks_are_open() -> None:
+    stream = published()
+    lone = [block(f"{20 + index}x", "none", 20 + index) for index in range(50)]
+    for payload in lone:
+        stream.write(messages(payload)[1:])
+    stream.read(step=1)
+    stream.publish(line("a", 13, 14, "12a"))
+    stream.read(step=1)
+    cursor = stream.updates[-1].cursor
+    floors = stream.follower.reassembler.open_positions()
+    assert all(cursor.floor[place] <= offset for place, offset in floors.items())
+    stream.restart()
+    assert len(stream.follower.reassembler.open_blocks()) == 0
+    stream.read()
+    assert len(stream.follower.reassembler.open_blocks()) == 50
+
+
+def test_a_cursor_asked_for_before_the_driver_said_where_it_stands_is_safe() -> None:
+    stream = published(3)
+    follower = stream.follower
+    stream.publish(line("a", 4, 4, "3a"))
+    (update,) = [
+        item
+        for place, at in stream.at.items()
+        for item in follower.receive(stream.partitions[place][at:])
+        if isinstance(item, ChainUpdate)
+    ]
+    cursor = update.cursor
+    assert cursor.head == BlockRef(4, h("4a"))
+    assert all(cursor.next[place] <= end for place, end in stream.ends().items())
+
+
+# --- lineage -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start": BlockRef(3, h("3a"))},
+        {"whitelist": {99: h("99a")}},
+        {"tracked": ("b/",)},
+        {"policy": "quorum:2"},
+    ],
+)
+def test_other_options_are_another_lineage(options: dict[str, object]) -> None:
+    cursor = published().follower.cursor()
+    with pytest.raises(CursorMismatchError, match="another start, whitelist"):
+        Follower(settings(**options), cursor)
+
+
+def test_the_weight_of_a_given_start_is_part_of_the_lineage() -> None:
+    start = BlockRef(3, h("3a"))
+    one, other = settings(start=start, start_weight=3), settings(start=start, start_weight=9)
+    assert one.fingerprint() != other.fingerprint()
+    assert settings(start=start).fingerprint() == settings(start=start, start_weight=0).fingerprint()
+
+
+def test_who_counts_for_a_quorum_is_part_of_the_lineage_only_there() -> None:
+    prints = {
+        settings(policy=policy, producers=producers, volatile=volatile).fingerprint()
+        for policy in ("first", "quorum:2")
+        for producers in ((), ("a", "b"))
+        for volatile in ((), ("safe",))
+    }
+    assert len(prints) == 5
+
+
+def test_what_to_do_about_a_stream_that_stands_still_may_change() -> None:
+    cursor = published().follower.cursor()
+    options = {"on_finality_violation": OnFinalityViolation.FOLLOW, "on_incomplete": OnIncomplete.HALT, "history": 9}
+    assert Follower(settings(**options), cursor).orderer.head == cursor.head
+
+
+def test_a_whitelist_that_conflicts_with_the_cursor_is_named() -> None:
+    cursor = published().follower.cursor()
+    with pytest.raises(CursorMismatchError, match="pins another block at 11") as caught:
+        Follower(settings(whitelist={11: h("11b")}), cursor)
+    assert (caught.value.expected, caught.value.found) == (h("11b"), h("11a"))
+
+
+def test_a_cursor_before_the_first_block_resumes_too() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0)])
+    cursor = Cursor.parse(str(stream.follower.cursor()))
+    assert (cursor.head, cursor.start, cursor.seq) == (None, None, 0)
+    stream.restart(cursor)
+    assert stream.read() == "+0r"
+    assert stream.follower.lineage[8:] == h("0r")[:8]
+
+
+def test_a_resumed_stream_never_removes_what_lies_below_its_start() -> None:
+    """The blocks below the start are read after it, and a better chain leaves below: reported, also after a restart."""
+    stream = Stream()
+    stream.publish(line("a", 5, 6, "4a"))
+    stream.read()
+    stream.restart()
+    stream.publish(line("a", 3, 4, "2a"))
+    stream.publish(line("b", 4, 9, "3a", 1))
+    assert stream.read() == ""
+    stream.publish(line("c", 5, 9, "4a", 1))
+    assert stream.read().startswith("-6a-5a+5c+6c"), "the start's parent is a fork point"
+
+
+def test_explain_knows_what_became_of_a_block() -> None:
+    stream = published(30)
+    stream.publish([block("28b", "27a", 28), block("40z", "39z", 40), block("3q", "2a", 3)])
+    stream.write(messages(block("31a", "30a", 31))[1:])
+    stream.read()
+    states = {name: stream.follower.explain(h(name)).state for name in ("30a", "20a", "28b", "40z", "3q", "31a", "77z")}
+    assert states == {
+        "30a": "delivered",
+        "20a": "delivered",
+        "28b": "complete, on a side branch",
+        "40z": f"complete, waiting for its parent {h('39z').hex()}",
+        "3q": "farther below the head than the reorg threshold",
+        "31a": "open",
+        "77z": "unknown",
+    }
