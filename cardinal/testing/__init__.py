@@ -1,7 +1,8 @@
 """Public fakes, generators and fault scripts for tests, ours and yours.
 
 Read in this order: `forks` (a script of heads), `generator` (payloads of any chain), `faults` (what happens to their
-messages), `memory` (a broker), `node` and `replay` (an Ethereum-like node).
+messages), `memory` (a broker), `node` and `replay` (an Ethereum-like node); `model`, `chain_model`, `scenario`, `laws`,
+`schedule` (the streams core beside a naive reference).
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ if TYPE_CHECKING:
     from .faults import Faults
     from .generator import ChainGenerator
     from .memory import MemoryBroker
+    from .model import Model
+    from .schedule import Schedule, run_schedule
 
-__all__ = ["ChainGenerator", "Faults", "MemoryBroker"]
+__all__ = ["ChainGenerator", "Faults", "MemoryBroker", "Model", "Schedule", "run_schedule"]
 
-_HOMES = {"ChainGenerator": "generator", "Faults": "faults", "MemoryBroker": "memory"}
+_HOMES = {
+    "ChainGenerator": "generator",
+    "Faults": "faults",
+    "MemoryBroker": "memory",
+    "Model": "model",
+    "Schedule": "schedule",
+    "run_schedule": "schedule",
+}
 
 
 def __getattr__(name: str) -> object:

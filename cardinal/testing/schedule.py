@@ -1,0 +1,212 @@
+"""Seeded schedules: the real streams core beside its model, over everything that may happen to both.
+
+    for outcome in run_schedules(100): ...          # outcome.difference is None, or one line that can be repeated
+    run_schedule(4711, DEEP)
+
+A schedule is a scenario (:mod:`.scenario`) and a sequence of steps: more of the topics can be read, records are read in
+any interleaving, the consumer is restarted from a cursor's text, a node supplies what the topics lost. After every step
+the laws of DESIGN §5 are checked (:mod:`.laws`). Each step is a method of :class:`Schedule`, so that something else
+than a seed can choose them too.
+
+The first line of a failure is enough: ``cardinal selftest --seeds 1 --first N``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.follower import Follower
+from cardinal.protocols.streams.types import Partition, Record, Routed
+
+from .chain_model import ChainModel
+from .laws import LawBrokenError, Laws, Told
+from .model import Model
+from .scenario import QUICK, Profile, Scenario, make_scenario
+
+_BURST: Final = 12
+_BATCH_KEY: Final = b"\0"
+_MOST_RESTARTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one schedule: ``difference`` is one line, None where core, laws and model agree."""
+
+    seed: int
+    steps: int
+    records: int
+    difference: str | None
+
+
+def run_schedule(seed: int, profile: Profile = QUICK) -> Outcome:
+    """Run the schedule of a seed to its end, or to the first step after which something differs."""
+    schedule = Schedule(make_scenario(seed, profile))
+    difference: str | None = None
+    try:
+        schedule.run()
+    except LawBrokenError as broke:
+        difference = str(broke)
+    except Exception as error:  # noqa: BLE001 - whatever the core raises is a difference: it has to raise nothing
+        difference = str(schedule.broken(f"the core raised {error!r}"))
+    return Outcome(seed, schedule.step, schedule.read_count, difference)
+
+
+def run_schedules(seeds: int, first: int = 0, profile: Profile = QUICK) -> Iterator[Outcome]:
+    """Run the schedules of so many seeds, one after the other."""
+    return (run_schedule(seed, profile) for seed in range(first, first + seeds))
+
+
+class Schedule:
+    """One scenario under way. Every step raises :class:`~.laws.LawBrokenError` where something differs."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.step = 0
+        self.read_count = 0
+        self._random = random.Random(f"schedule/{scenario.profile.name}/{scenario.seed}")  # noqa: S311 - no secret
+        self._partitions: dict[Partition, list[Record]] = {}
+        self._revealed = 0
+        self._restarts = 0
+        self._open(None)
+
+    # --- steps -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Steps in random order, then everything to the end."""
+        choose = self._random
+        self.reveal(choose.randint(1, len(self.scenario.records)))
+        while self.unread or self.unrevealed:
+            match choose.random():
+                case chance if chance < 0.15:  # noqa: PLR2004 - how often
+                    self.reveal(choose.randint(1, 1 + len(self.scenario.records) // 2))
+                case chance if chance < 0.2 and self._restarts < _MOST_RESTARTS:  # noqa: PLR2004
+                    self.restart(choose.randrange(1 << 16))
+                case chance if chance < 0.23:  # noqa: PLR2004
+                    self.supply()
+                case _:
+                    self.read(choose.choice((1, 5, 20, 100)))
+        self.finish()
+
+    @property
+    def unrevealed(self) -> int:
+        """How many records were not appended yet."""
+        return len(self.scenario.records) - self._revealed
+
+    @property
+    def unread(self) -> int:
+        """How many records the consumer has not read."""
+        return sum(len(records) - self._at.get(where, 0) for where, records in self._partitions.items())
+
+    def reveal(self, count: int) -> None:
+        """So many records more are appended to the topics."""
+        self._begin()
+        for record in self.scenario.records[self._revealed : self._revealed + count]:
+            self._partitions.setdefault((record.topic, record.partition), []).append(record)
+        self._revealed = min(self._revealed + count, len(self.scenario.records))
+
+    def read(self, count: int) -> None:
+        """The consumer reads up to so many records, of partitions that advance at very different speeds."""
+        self._begin()
+        part: list[Record] = []
+        while len(part) < count and (left := self._left()):
+            where = self._random.choices(left, [self._speed(one) for one in left])[0]
+            most = min(self._random.randint(1, _BURST), count - len(part))
+            part += self._partitions[where][self._at.get(where, 0) :][:most]
+            self._at[where] = part[-1].offset + 1
+        self.read_count += len(part)
+        self._feed(part)
+
+    def supply(self) -> None:
+        """A node supplies what it can of the blocks that lack something."""
+        self._begin()
+        lacking = [m for m in self.scenario.supplies if self._laws.lacks(m.key[1:33])]
+        if lacking:
+            records = [Record(topic, -1, -1, key, value) for topic, key, value in lacking]
+            for piece in self._laws.reading(records):
+                self._laws.told(Told(self._follower.supply(Routed(r.topic, r.key, r.value) for r in piece)))
+            self._progress()
+
+    def restart(self, back: int) -> None:
+        """The consumer is killed and begins again from a cursor's text: of now, or of an earlier update."""
+        self._begin()
+        self._restarts += 1
+        self._laws.end_of_session()
+        saved = self._laws.saved
+        point = saved[-1 - back % len(saved)] if saved and back % 3 else None
+        cursor = self._follower.cursor() if point is None else point.update.cursor
+        text = str(cursor)
+        if (again := str(Cursor.parse(text))) != text:
+            raise self.broken(f"a cursor's text is not read back: {text} became {again}")
+        if point is not None:
+            self._laws.back_to(point)
+        self._open(Cursor.parse(text))
+
+    def finish(self) -> None:
+        """Everything is appended, read and supplied."""
+        self.reveal(self.unrevealed)
+        while self.unread:
+            self.read(1000)
+        self.supply()
+        for _ in range(4):  # whatever is proven lost is passed over after two looks at the watermarks
+            self.read(1)
+        self._laws.end_of_session()
+        self._laws.end()
+
+    def broken(self, what: str) -> LawBrokenError:
+        """A failure: one line with the command that repeats it, the step and what differs."""
+        return self._laws.broken(what)
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.step += 1
+        self._laws.step = self.step
+
+    def _open(self, cursor: Cursor | None) -> None:
+        """A consumer begins to read."""
+        scenario = self.scenario
+        self._follower = Follower(scenario.settings, cursor)
+        marks = {where: (0, len(records)) for where, records in self._partitions.items()}
+        self._at = self._follower.begin_at(marks)
+        self._speeds: dict[Partition, float] = {}
+        self._opened = self._ends()
+        self._resume = dict(cursor.next) if cursor is not None and cursor.ring else {}
+        self._batch_seen = False
+        model = Model(scenario.rules, ChainModel(scenario.rules.chain))
+        if cursor is None:
+            self._laws = Laws(scenario, self._follower, model, {})
+        else:
+            self._laws = self._laws.resumed(self._follower, model, self._at)
+
+    def _ends(self) -> dict[Partition, int]:
+        return {where: len(records) for where, records in self._partitions.items()}
+
+    def _left(self) -> list[Partition]:
+        return [where for where, records in self._partitions.items() if self._at.get(where, 0) < len(records)]
+
+    def _speed(self, where: Partition) -> float:
+        """Speeds differ by orders of magnitude: one partition may be through before another begins."""
+        return self._speeds.setdefault(where, 10.0 ** self._random.uniform(-2, 1))
+
+    def _feed(self, part: list[Record]) -> None:
+        if not self._batch_seen and any(record.key[:1] == _BATCH_KEY for record in part):
+            self._batch_seen = True
+            self._opened = self._ends()
+            self._follower.not_caught_up()
+        for piece in self._laws.reading(part):
+            self._laws.told(Told(self._follower.receive(piece)))
+        self._progress()
+
+    def _progress(self) -> None:
+        ends = None if self._follower.caught_up else self._opened
+        if self._follower.wants_ends:
+            ends = self._ends()
+        told = self._follower.progress(self._at, ends)
+        released = bool(self._resume) and all(self._at.get(where, 0) >= end for where, end in self._resume.items())
+        if released:
+            self._resume = {}
+        self._laws.told(Told(told, released=released, rest=True))
