@@ -16,8 +16,11 @@ from cardinal.protocols.streams import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
+    BlockRef,
     Heartbeat,
     Message,
+    MissingPayload,
+    Payload,
     Ping,
     Reorg,
     ReorgComplete,
@@ -212,3 +215,8 @@ def test_a_map_of_byte_paths_reads_as_a_map_of_text_paths(raw: dict[bytes, bytes
     assert "\ud800" not in view
     assert view == MappingProxyType(dict(view))
     assert repr(view) == f"PathMap({len(raw)} paths)"
+
+
+def test_a_block_is_known_by_number_and_hash_whether_its_content_is_there_or_not() -> None:
+    whole, missing = Payload(3, bytes(32), bytes(32), 3), MissingPayload(3, bytes(32))
+    assert whole.ref == missing.ref == BlockRef(3, bytes(32))

@@ -1,0 +1,61 @@
+"""The fuzzer's own function over a corpus: what was found once stays found, and the harness does not rot."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import fuzz_streams
+import pytest
+
+HERE = Path(__file__).parent
+CORPUS = [bytes.fromhex(line) for line in (HERE / "corpus.txt").read_text().split()]
+
+
+@pytest.mark.parametrize("target", fuzz_streams.TARGETS[1:], ids=lambda target: target.__name__)
+def test_every_input_of_the_corpus_has_a_documented_outcome(target: object) -> None:
+    """Each input on every target, not only on the one that its first byte chooses."""
+    assert len(CORPUS) > 50
+    index = fuzz_streams.TARGETS.index(target)  # type: ignore[arg-type]  # one of them
+    for data in CORPUS:
+        fuzz_streams.one(bytes((index,)) + data[1:])
+
+
+def test_the_corpus_reaches_what_there_is_to_reach() -> None:
+    """Updates, reorgs among them, and most kinds of reports: else the fuzzer would fuzz the first check only."""
+    seen: Counter[str] = Counter()
+    for data in CORPUS:
+        follower = fuzz_streams.Bounded(fuzz_streams.SETTINGS)
+        for record in fuzz_streams.records(data[1:]):
+            for value in follower.receive([record]):
+                seen[type(value).__name__] += 1
+                seen["removed"] += len(getattr(value, "removed", ()))
+    assert seen.keys() >= {"ChainUpdate", "Divergence", "Surplus", "Rejected", "Quarantined", "PingSeen", "ReorgBegan"}
+    assert seen["removed"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_altered_inputs_have_a_documented_outcome(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(300):
+        data = bytearray(rng.choice(CORPUS))
+        for _ in range(rng.randrange(1, 5)):
+            at = rng.randrange(len(data) + 1)
+            data[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        fuzz_streams.one(bytes(data))
+
+
+def test_an_empty_input_is_nothing() -> None:
+    fuzz_streams.one(b"")
+
+
+def test_without_atheris_the_harness_says_in_one_sentence_how_to_get_it() -> None:
+    code = "import sys; sys.modules['atheris'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(HERE / "fuzz_streams.py")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip() == "the fuzzer needs atheris: python -m pip install atheris, and start it again"

@@ -1,0 +1,202 @@
+"""Hostile records through everything that reads: documented outcomes only, bounded memory, and the chain goes on.
+
+`-m soak` runs the same with ten million records.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import tracemalloc
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from driving import Drive, digested, steps
+from hostile import Stream
+
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams import (
+    ChainUpdate,
+    Event,
+    Follower,
+    FollowerSettings,
+    Payload,
+    Reassembler,
+    Record,
+    decode,
+)
+from cardinal.protocols.streams.reassembler import Bounds, Contents
+from cardinal.testing.generator import SCHEMA, as_received
+
+THRESHOLD = 16
+BOUNDS = Bounds(open_bytes=8 << 20, open_blocks=1_000, finished_bytes=8 << 20)
+REPORTS = {kind.__name__ for kind in get_args(Event)} | {"ChainUpdate"}
+MIB = 1 << 20
+
+
+class Bounded(Follower):
+    """A follower on a small machine."""
+
+    def _reassembler(self) -> Reassembler:
+        return Reassembler(None, THRESHOLD, prefixes=tuple(SCHEMA), bounds=BOUNDS)
+
+
+def follower(stream: Stream) -> Follower:
+    return Bounded(
+        FollowerSettings(
+            "generated",
+            "generated:1",
+            prefixes=tuple(SCHEMA),
+            reorg_threshold=THRESHOLD,
+            start=stream.start,
+            default_topic="chain",
+            max_waiting=1_000,
+            max_side=1_000,
+            max_bytes=8 << 20,
+        )
+    )
+
+
+def drive(stream: Stream, records: Iterable[Record] | None = None) -> Drive:
+    made = follower(stream)
+    over: list[int] = []
+
+    def watch() -> None:
+        over.append(made.reassembler.held_bytes)
+        assert over[-1] <= BOUNDS.open_bytes + BOUNDS.finished_bytes
+
+    driven = Drive(made, lambda block: stream.legit.get(block, []), watch)
+    driven.run(stream if records is None else records)
+    return driven
+
+
+def chain_of(updates: Iterable[ChainUpdate]) -> list[Payload]:
+    chain: list[Payload] = []
+    for update in updates:
+        for removed in update.removed:
+            assert chain.pop().hash == removed.hash
+        for added in update.added:
+            assert isinstance(added, Payload)
+            chain.append(added)
+    return chain
+
+
+def legit_chain(stream: Stream) -> list[Payload]:
+    """From the start to the first of the heaviest blocks."""
+    by_hash = {payload.hash: payload for payload in stream.payloads}
+    at = max(stream.payloads, key=lambda payload: payload.weight)
+    chain = [at]
+    while chain[-1].parent in by_hash:
+        chain.append(by_hash[chain[-1].parent])
+    return chain[::-1]
+
+
+def assert_delivered(stream: Stream, driven: Drive) -> None:
+    want = [as_received(payload) for payload in legit_chain(stream)]
+    got = [replace(payload, updates=dict(payload.updates)) for payload in chain_of(driven.updates)]
+    assert got == want
+
+
+# --- the whole consumer ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_chain_is_delivered_whole_through_a_flood_of_hostile_records(seed: int) -> None:
+    """Four times 25,000 records."""
+    stream = Stream(seed, blocks=100, every=10)
+    driven = drive(stream)
+    assert driven.records > 20_000
+    assert driven.events.keys() <= REPORTS
+    assert_delivered(stream, driven)
+
+
+def test_the_same_hostile_records_give_the_same_updates_however_they_are_cut() -> None:
+    streams = [Stream(5, blocks=25), Stream(5, blocks=25)]
+    records = [list(stream) for stream in streams]
+    assert records[0] == records[1]
+    one, two = (drive(stream, part) for stream, part in zip(streams, records, strict=True))
+    three = Drive(follower(streams[0]), lambda block: streams[0].legit.get(block, []))
+    three.run(records[0], size=1_000)
+    assert one.updates == two.updates
+    assert chain_of(three.updates) == chain_of(one.updates)
+
+
+def test_memory_stays_within_the_bound_through_a_flood() -> None:
+    """By the reassembler's own account (in `drive`), by what Python allocated, and by what the process holds."""
+    stream = Stream(6, blocks=80, every=10)
+    drive(stream, islice(stream, 2_000))
+    gc.collect()
+    resident = resident_bytes()
+    tracemalloc.start()
+    drive(stream, islice(stream, 20_000))
+    gc.collect()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # What is open, what is kept to compare, what the orderer holds of it, and one step of records on their way.
+    assert peak < 3 * (BOUNDS.open_bytes + BOUNDS.finished_bytes) + 32 * MIB
+    assert resident_bytes() - resident < 4 * (BOUNDS.open_bytes + BOUNDS.finished_bytes) + 64 * MIB
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- the parts on their own --------------------------------------------------------------------------------
+
+
+def test_hostile_records_decode_or_are_refused() -> None:
+    refused = 0
+    for record in islice(Stream(8, blocks=100), 10_000):
+        try:
+            decode(record.key, record.value)
+        except DecodeError as error:
+            assert error.key == record.key  # noqa: PT017 - either outcome is right
+            refused += 1
+    assert 1_000 < refused < 9_000
+
+
+def test_a_reader_of_digests_completes_the_same_blocks() -> None:
+    stream = Stream(9, blocks=40)
+    records = list(stream)
+    done: list[set[bytes]] = []
+    for contents in Contents:
+        reassembler = Reassembler(None, THRESHOLD, prefixes=tuple(SCHEMA), contents=contents)
+        fed = digested(records) if contents is Contents.DIGESTS else iter(records)
+        done.append(
+            {
+                event.payload.hash
+                for part in steps(fed)
+                for event in reassembler.receive(part)
+                if type(event).__name__ == "Completed"
+            }
+        )
+    assert done[0] == done[1]
+    assert done[0] >= {payload.hash for payload in stream.payloads}
+
+
+# --- soak --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_million_hostile_records() -> None:
+    """From streams one after the other, each followed with its chain; memory is watched over all of them."""
+    count = int(os.environ.get("CARDINAL_SOAK_RECORDS", "10000000"))
+    seconds = float(os.environ.get("CARDINAL_SOAK_SECONDS", "3000"))
+    began, seed, records, highest = time.monotonic(), 100, 0, 0
+    while records < count and time.monotonic() - began < seconds:
+        stream = Stream(seed, blocks=4_000, every=10)
+        driven = drive(stream)
+        assert driven.events.keys() <= REPORTS
+        assert_delivered(stream, driven)
+        records += driven.records
+        del driven, stream
+        gc.collect()
+        highest = max(highest, resident_bytes())
+        seed += 1
+    assert highest < 1 << 30
