@@ -202,13 +202,13 @@ class ChainModel:
     def _prune(self) -> None:
         """What lies below the floor, and what hangs on it beside the chain, is left behind for good."""
         floor = self.floor
-        chain = {header.hash for header in self.chain}
+        standing = {header.hash for header in self.chain} | {self.root.hash if self.root else b""}
         lost = {block for block, known in self._known.items() if known.header.number < floor}
         lost |= {header.hash for header in self.chain if header.number < floor}
         if self.root is not None and self.root.number < floor:
             lost.add(self.root.hash)
         for block, known in sorted(self._known.items(), key=lambda item: item[1].header.number):
-            if known.header.parent in lost and block not in chain:
+            if known.header.parent in lost and block not in standing:
                 lost.add(block)
         self._gone |= lost
 
