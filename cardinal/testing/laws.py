@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cardinal.protocols.streams.block import Explanation
 from cardinal.protocols.streams.events import (
     ChainUpdate,
     Divergence,
@@ -35,8 +34,8 @@ from cardinal.protocols.streams.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, Payload
 from cardinal.protocols.streams.types import BlockRef, Partition, Record
 
-from .generator import block_name
-from .model import BlockModel, Model
+from .block_laws import BlockLaws, name
+from .model import Model
 from .scenario import Scenario
 
 
@@ -96,16 +95,14 @@ class Laws:
         self._scenario = scenario
         self._follower = follower
         self._model = model
-        self._began = began
         self._story = story or _Story([], 0, [], {}, scenario.settings.start, None)
         self._starts: set[bytes] = set()
         self._ahead: list[AnyPayload] = []
         self._given_up: set[bytes] = set()
         self._were_complete: set[bytes] = set()
         self._reported: set[tuple[bytes, bytes, bytes]] = set()
-        self._whole_since: dict[bytes, bool] = {}
         self._values: dict[bytes, set[bytes]] = {}
-        self._turn = 0
+        self._blocks = BlockLaws(scenario, follower, model, began)
 
     def resumed(self, follower: Follower, model: Model, began: Mapping[Partition, int]) -> Laws:
         """The next session, begun with a cursor of this one."""
@@ -176,7 +173,8 @@ class Laws:
             self._take(item)
         if told.rest:
             self._compare()
-            self._look_at_blocks()
+            if wrong := self._blocks.look(self._story.chain, self._floor, self._given_up):
+                raise self.broken(wrong)
 
     def _take(self, item: ChainUpdate | Event) -> None:  # noqa: C901 - one line an event
         match item:
@@ -189,13 +187,13 @@ class Laws:
             case Quarantined(header=header) if header is not None:
                 self._passed_over(header)
             case Surplus() if item.block not in self._scenario.lied:
-                raise self.broken(f"{_name(item.block)}: surplus {_key(item.key)}, though nobody lied")
+                raise self.broken(f"{name(item.block)}: surplus {_key(item.key)}, though nobody lied")
             case Rejected() | Overflow():
                 raise self.broken(f"{item} of messages that are all in order")
             case Incomplete(explanation=explanation) if explanation.state == "open":
                 number = explanation.number or self._number(explanation.block)
                 if explanation.block in self._were_complete and number >= self._floor:
-                    raise self.broken(f"{_name(explanation.block)} is called incomplete: {explanation}")
+                    raise self.broken(f"{name(explanation.block)} is called incomplete: {explanation}")
             case ForkBelowStart():
                 self._story.below_start = True
             case FinalityViolated():
@@ -207,8 +205,8 @@ class Laws:
         """The consumer reads no more: everything that had to be reported has been (law 3)."""
         for differing in self._model.differing:
             if differing not in self._reported and differing.block not in self._given_up:
-                name = _name(differing.block)
-                raise self.broken(f"{name}: nobody reported that {_key(differing.key)} is also {differing.seen[:32]!r}")
+                who = name(differing.block)
+                raise self.broken(f"{who}: nobody reported that {_key(differing.key)} is also {differing.seen[:32]!r}")
 
     def end(self) -> None:
         """Everything was read (law 7)."""
@@ -219,7 +217,7 @@ class Laws:
         if not free or story.violated or pinned or scenario.settings.finality_of is not None:
             return
         if head not in (scenario.heaviest.hash, None) and not story.below_start:
-            raise self.broken(f"the head is {_name(head)} in the end, the heaviest is {_name(scenario.heaviest.hash)}")
+            raise self.broken(f"the head is {name(head)} in the end, the heaviest is {name(scenario.heaviest.hash)}")
         if head is None and scenario.heaviest.ref != scenario.settings.start:
             raise self.broken("nothing was delivered at all")
 
@@ -231,7 +229,7 @@ class Laws:
             raise self.broken(f"{update} begins with {update.first_seq} after {story.seq}")
         for block in update.removed:
             if not story.chain or story.chain[-1].hash != block.hash:
-                raise self.broken(f"{update} removes {_name(block.hash)}, which is not the head")
+                raise self.broken(f"{update} removes {name(block.hash)}, which is not the head")
             self._same_as_delivered(story.chain.pop(), block)
         if update.added and self._model.chain.root is None:
             self._start(update.added[0])
@@ -243,9 +241,7 @@ class Laws:
 
     def _start(self, first: AnyPayload) -> None:
         if first.hash not in self._starts | self._model.chain.starts():
-            raise self.broken(
-                f"the stream starts with {_name(first.hash)}, which is not the lowest of a heaviest chain"
-            )
+            raise self.broken(f"the stream starts with {name(first.hash)}, which is not the lowest of a heaviest chain")
         header = self._model.complete[first.hash]
         self._model.chain.begin(header)
         self._story.root = self._model.chain.root
@@ -254,27 +250,27 @@ class Laws:
         if isinstance(removed, MissingPayload):
             excused = isinstance(delivered, MissingPayload) or removed.hash in self._scenario.doubtful
             if not excused:
-                raise self.broken(f"{_name(removed.hash)} is removed without its content")
+                raise self.broken(f"{name(removed.hash)} is removed without its content")
         elif isinstance(delivered, Payload) and (difference := _difference(removed, delivered)):
-            raise self.broken(f"{_name(removed.hash)} is removed with other {difference} than it was delivered with")
+            raise self.broken(f"{name(removed.hash)} is removed with other {difference} than it was delivered with")
 
     def _add(self, block: AnyPayload) -> None:
-        story, name = self._story, _name(block.hash)
+        story, who = self._story, name(block.hash)
         if isinstance(block, MissingPayload):
             header = story.headers.get(block.hash)
             if header is None:
-                raise self.broken(f"{name} is delivered without its content, and nobody gave it up")
+                raise self.broken(f"{who} is delivered without its content, and nobody gave it up")
         else:
             header = block
             known = self._model.complete.get(block.hash)
             if known is None:
-                raise self.broken(f"{name} is delivered, but it is not complete: {self._lacking(block.hash)}")
+                raise self.broken(f"{who} is delivered, but it is not complete: {self._blocks.lacking(block.hash)}")
             if difference := _difference(block, known):
-                raise self.broken(f"{name} is delivered with other {difference} than the model has")
+                raise self.broken(f"{who} is delivered with other {difference} than the model has")
             self._published(block)
         below = story.chain[-1].hash if story.chain else getattr(self._model.chain.root, "hash", header.parent)
         if header.parent != below:
-            raise self.broken(f"{name} is delivered on {_name(below)}, its parent is {_name(header.parent)}")
+            raise self.broken(f"{who} is delivered on {name(below)}, its parent is {name(header.parent)}")
         story.headers[block.hash] = replace(header, updates={}) if isinstance(header, Payload) else header
         story.chain.append(block)
 
@@ -284,25 +280,25 @@ class Laws:
             return
         if self._scenario.settings.tracked is None:
             if difference := _difference(block, honest):
-                raise self.broken(f"{_name(block.hash)} is delivered with other {difference} than were published")
+                raise self.broken(f"{name(block.hash)} is delivered with other {difference} than were published")
         elif not (block.updates.items() <= honest.updates.items() and block.deletes <= honest.deletes):
-            raise self.broken(f"{_name(block.hash)} is delivered with content that nobody published")
+            raise self.broken(f"{name(block.hash)} is delivered with content that nobody published")
 
     # --- reports ---------------------------------------------------------------------------------------------
 
     def _divergence(self, event: Divergence) -> None:
         there = self._values.get(event.key, set())
         if event.kept == event.seen or not {event.kept, event.seen} <= there:
-            raise self.broken(f"{_name(event.block)}: a divergence at {_key(event.key)} that is none")
+            raise self.broken(f"{name(event.block)}: a divergence at {_key(event.key)} that is none")
         if event.block not in self._scenario.lied:
-            raise self.broken(f"{_name(event.block)}: a divergence at {_key(event.key)}, though nobody lied")
+            raise self.broken(f"{name(event.block)}: a divergence at {_key(event.key)}, though nobody lied")
         self._reported |= {(event.block, event.key, event.seen), (event.block, event.key, event.kept)}
 
     def _supersede(self, event: Superseded) -> None:
         try:
             self._model.supersede(event.block, event.delivered)
         except (ValueError, KeyError, StopIteration) as error:
-            raise self.broken(f"{_name(event.block)} is superseded wrongly: {error}") from None
+            raise self.broken(f"{name(event.block)} is superseded wrongly: {error}") from None
 
     def _passed_over(self, header: Header) -> None:
         self._given_up.add(header.hash)
@@ -311,7 +307,7 @@ class Laws:
         if below and header.hash not in (block.hash for block in self._ahead):
             return  # forgotten, not passed over
         if header.hash in self._model.complete:
-            raise self.broken(f"{_name(header.hash)} is given up, and it is complete")
+            raise self.broken(f"{name(header.hash)} is given up, and it is complete")
         self._story.headers[header.hash] = header
         self._model.chain.give_up(header)
 
@@ -333,66 +329,14 @@ class Laws:
         if head not in best:
             if model.ambiguous:
                 return  # who came first decided what was left behind
-            raise self.broken(f"the head is {_name(head)}, the heaviest are {', '.join(sorted(map(_name, best)))}")
+            raise self.broken(f"the head is {name(head)}, the heaviest are {', '.join(sorted(map(name, best)))}")
         if model.chain[-1].hash != head:
             model.adopt(head)
             model.ambiguous = True
         chain = [header.hash for header in model.chain]
         delivered = [block.hash for block in story.chain]
         if delivered[-len(chain) :] != chain[-len(delivered) :]:
-            raise self.broken(f"the chain is {' '.join(map(_name, delivered))}, not {' '.join(map(_name, chain))}")
-
-    def _look_at_blocks(self) -> None:
-        """Laws 4 and 5, for two blocks a step, in turn."""
-        blocks = list(self._model.blocks.values())
-        for _ in range(min(2, len(blocks))):
-            self._turn += 1
-            block = blocks[self._turn % len(blocks)]
-            number = block.batch.number if block.batch else None
-            floor = self._floor
-            if self._follower.resuming:
-                return
-            if number is not None and number < floor and self._follower.orderer.holds(block.hash):
-                raise self.broken(f"{_name(block.hash)} is held, far below the head")
-            if number is not None and number <= floor + self._scenario.settings.reorg_threshold // 8:
-                continue  # it may be given up, or forgotten
-            if self._read_whole(block):
-                self._explained(block, self._follower.explain(block.hash))
-
-    def _read_whole(self, block: BlockModel) -> bool:
-        """Whether the session began below everything of this block."""
-        if not self._began:
-            return True
-        known = self._whole_since.get(block.hash)
-        if known is None:
-            began = self._began
-            known = all(
-                record.offset >= began.get((record.topic, record.partition), 0)
-                for record in self._scenario.records
-                if record.key[1:33] == block.hash
-            )
-            self._whole_since[block.hash] = known
-        return known
-
-    def _explained(self, block: BlockModel, said: Explanation) -> None:
-        if block.hash in self._given_up:
-            return
-        delivered = {one.hash for one in self._story.chain}
-        root = self._model.chain.root
-        if root is not None and block.hash == root.hash:
-            return  # what the stream stands on, whatever is there of it
-        if block.hash in delivered:
-            right = said.state == "delivered"
-        elif block.payload is not None:
-            right = said.state not in ("open", "unknown", "delivered")
-        elif block.batch is None and said.state == "unknown":
-            right = True  # nothing of it is followed, as far as anybody can tell
-        else:
-            lacking = block.missing()
-            there = (said.missing_batch, dict(said.missing_counts), said.missing_headers, dict(said.missing_parts))
-            right = said.state == "quarantined" or (said.state == "open" and there == tuple(lacking))
-        if not right:
-            raise self.broken(f"{_name(block.hash)} is explained as {said}, it lacks {self._lacking(block.hash)}")
+            raise self.broken(f"the chain is {' '.join(map(name, delivered))}, not {' '.join(map(name, chain))}")
 
     @property
     def _floor(self) -> int:
@@ -404,10 +348,6 @@ class Laws:
         payload = self._scenario.payloads.get(block_hash)
         return 0 if payload is None else payload.number
 
-    def _lacking(self, block_hash: bytes) -> str:
-        block = self._model.blocks.get(block_hash)
-        return "everything" if block is None else "nothing" if block.payload else str(block.missing())
-
 
 def _difference(one: Payload, other: Payload) -> str | None:
     """What differs between two payloads, by name."""
@@ -417,10 +357,6 @@ def _difference(one: Payload, other: Payload) -> str | None:
         "deletes": lambda block: block.deletes,
     }
     return next((name for name, of in parts.items() if of(one) != of(other)), None)
-
-
-def _name(of: bytes | None) -> str:
-    return "nothing" if of is None else block_name(of)
 
 
 def _key(key: bytes) -> str:
