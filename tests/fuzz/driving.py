@@ -35,6 +35,7 @@ class Drive:
     Arguments:
         follower: what is driven.
         again: the records of a block whose messages were dropped.
+        channel: what comes on a reorg channel's topic while it is read.
         watch: called after every step.
 
     """
@@ -44,10 +45,12 @@ class Drive:
         follower: Follower,
         again: Callable[[bytes], list[Record]] = lambda _block: [],
         watch: Callable[[], None] = lambda: None,
+        channel: Callable[[str], list[Record]] = lambda _topic: [],
     ) -> None:
         self.follower = follower
         self.again = again
         self.watch = watch
+        self.channel = channel
         self.updates: list[ChainUpdate] = []
         self.events: Counter[str] = Counter()
         self.records = 0
@@ -55,12 +58,18 @@ class Drive:
 
     def run(self, records: Iterable[Record], size: int = STEP) -> None:
         for part in steps(records, size):
-            self.records += len(part)
-            self._take(self.follower.receive(part))
-            for record in part:
-                self._positions[record.topic, record.partition] = record.offset + 1
+            self._read(part)
+            for topic in self.follower.channels():
+                self._positions.setdefault((topic, 0), 0)
+                self._read(self.channel(topic))
             self._take(self.follower.progress(self._positions, self._positions))
             self.watch()
+
+    def _read(self, part: list[Record]) -> None:
+        self.records += len(part)
+        self._take(self.follower.receive(part))
+        for record in part:
+            self._positions[record.topic, record.partition] = record.offset + 1
 
     def _take(self, out: Iterable[Any]) -> None:
         for value in out:

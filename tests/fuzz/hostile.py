@@ -351,6 +351,18 @@ class Stream:
                 yield record
             self.hostile.saw(payload, messages)
 
+    def channel(self, topic: str, count: int) -> list[Record]:
+        """Hostile records on a reorg channel, which has one partition."""
+        out: list[Record] = []
+        offset = self.ends.get((topic, 0), 0)
+        while len(out) < count:
+            out += [
+                Record(topic, 0, offset + len(out) + index, *attack[:2], 0, attack[2])
+                for index, attack in enumerate(self.hostile.burst())
+            ]
+        self.ends[topic, 0] = offset + len(out)
+        return out
+
     def _place(self, topic: str, key: bytes, value: bytes, headers: Headers = ()) -> Record:
         number = sum(key) % WIDTH
         offset = self.ends[topic, number]

@@ -40,10 +40,13 @@ MIB = 1 << 20
 
 
 class Bounded(Follower):
-    """A follower on a small machine."""
+    """A follower on a small machine; reorg channels share what the main topics have."""
 
     def _reassembler(self) -> Reassembler:
-        return Reassembler(None, THRESHOLD, prefixes=tuple(SCHEMA), bounds=BOUNDS)
+        bounds = BOUNDS
+        if hasattr(self, "reassembler"):
+            bounds = Bounds(BOUNDS.open_bytes // 16, BOUNDS.open_blocks // 16, BOUNDS.finished_bytes // 16)
+        return Reassembler(None, THRESHOLD, prefixes=tuple(SCHEMA), bounds=bounds)
 
 
 def follower(stream: Stream) -> Follower:
@@ -144,6 +147,24 @@ def test_memory_stays_within_the_bound_through_a_flood() -> None:
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_hostile_reorg_channels_do_not_stop_the_main_stream() -> None:
+    """Up to sixteen at a time, full of hostile records; none of them ends with a heavier chain."""
+    stream = Stream(10, blocks=90, every=4)
+    made = follower(stream)
+    gc.collect()
+    tracemalloc.start()
+    driven = Drive(made, lambda block: stream.legit.get(block, []), channel=lambda topic: stream.channel(topic, 20))
+    driven.run(stream)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert driven.records > 8_000
+    assert driven.events["ReorgBegan"] > 30
+    assert len(made.channels()) <= 16
+    assert driven.events.keys() <= REPORTS
+    assert_delivered(stream, driven)
+    assert peak < 3 * (BOUNDS.open_bytes + BOUNDS.finished_bytes) + 32 * MIB
 
 
 # --- the parts on their own --------------------------------------------------------------------------------
