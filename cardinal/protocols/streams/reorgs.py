@@ -236,17 +236,16 @@ class Reorgs:
             completed: blocks completed on the main topics so far.
             positions: the next offset of every partition that is read.
             ends: watermarks that were just taken.
-            patient: whether the chain may still come to ancestors that it has not come to.
+            patient: whether old blocks are still being caught up with; their number says nothing about time.
 
         """
         out: list[Outcome] = []
         for channel in list(self._channels.values()):
             at = positions.get(channel.partition)
             read = at is None or (ends is not None and at >= ends.get(channel.partition, at))
-            waits = patient and self._orderer.reach(channel.ancestor) is Reach.AHEAD
             if read and self._done(channel):
                 self._drop(channel)
-            elif channel.since is None or at != channel.at or waits:
+            elif channel.since is None or at != channel.at or patient:
                 channel.since, channel.at = completed, at
             elif read and self._stalled(channel, completed):
                 out += self._abandon(channel, self._reason(channel))
