@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import base64
 import random
+from io import BytesIO
 
 import pytest
+from fastavro import schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal.errors import CursorError, CursorInvalidError, CursorMismatchError
-from cardinal.protocols.streams import BlockRef, Cursor, Finality, FinalityViolated, Follower, FollowerSettings
-from cardinal.protocols.streams.cursor import _check
+from cardinal.protocols.streams import (
+    BlockRef,
+    Cursor,
+    Finality,
+    FinalityViolated,
+    Follower,
+    FollowerSettings,
+    Payload,
+    Record,
+    Reorg,
+    encode,
+    split,
+)
+from cardinal.protocols.streams.cursor import _SCHEMA, _check
 
 hashes = st.binary(min_size=32, max_size=32)
 prefixes = st.frozensets(st.binary(min_size=8, max_size=8), max_size=4)
@@ -89,3 +103,141 @@ def test_a_cursor_of_another_chain_or_with_other_options_is_refused() -> None:
         Follower(FollowerSettings("evm", "evm:1", reorg_threshold=7), cursor)
     with pytest.raises(CursorError):
         Follower(FollowerSettings("evm", "evm:1", start=BlockRef(1, bytes(32))), cursor)
+
+
+# --- sense -------------------------------------------------------------------------------------------------
+
+
+def forged(**changes: object) -> str:
+    """A text with a good checksum, and fields that no consumer writes."""
+    fields: dict[str, object] = {
+        "lineage": bytes(16),
+        "app": "evm",
+        "chain": "evm:1",
+        "seq": 5,
+        "number": 7,
+        "weight": b"\x07",
+        "ring": bytes(32) + b"\1" * 32,
+        "missing": [1],
+        "topics": [{"name": "t", "next": [5, -1, 7], "back": [2, 0, 7]}],
+        "open": bytes(8),
+        "done": b"",
+        "safe": 1,
+        "finalized": None,
+        "start": [{"number": 6, "hash": b"\1" * 32}],
+        "violator": [],
+        "violated": None,
+        "channels": [],
+    } | changes
+    out = BytesIO()
+    schemaless_writer(out, _SCHEMA, fields)
+    body = out.getvalue()
+    return "c1:" + base64.urlsafe_b64encode(_check(body) + body).rstrip(b"=").decode()
+
+
+def ref(size: int = 32, fill: int = 0) -> dict[str, object]:
+    return {"number": 1, "hash": bytes([fill]) * size}
+
+
+def test_what_a_consumer_can_have_written_is_read() -> None:
+    cursor = Cursor.parse(forged())
+    assert cursor.next == {("t", 0): 5, ("t", 2): 7}
+    assert cursor.floor == {("t", 0): 3, ("t", 2): 0}
+    assert cursor.missing == {b"\1" * 32}
+    assert str(cursor) == forged()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lineage": b"short"},
+        {"seq": 1},
+        {"seq": -1, "ring": b"", "number": -1, "start": [], "missing": []},
+        {"number": -1},
+        {"number": 0},
+        {"number": -5, "ring": b"", "start": [], "missing": []},
+        {"ring": bytes(33)},
+        {"ring": bytes(64)},
+        {"missing": [2]},
+        {"missing": [-1]},
+        {"topics": [{"name": "t", "next": [5], "back": [6]}]},
+        {"topics": [{"name": "t", "next": [5], "back": [-1]}]},
+        {"topics": [{"name": "t", "next": [-2], "back": [0]}]},
+        {"topics": [{"name": "t", "next": [5, 5], "back": [0]}]},
+        {"topics": [{"name": "t", "next": [5], "back": [0]}] * 2},
+        {"open": b"1234567"},
+        {"done": b"123456789"},
+        {"safe": -1},
+        {"finalized": -7},
+        {"start": []},
+        {"start": [ref(), ref(fill=1)]},
+        {"start": [ref(31)]},
+        {"violated": 3},
+        {"violator": [ref()]},
+        {"channels": [ref(), ref()]},
+        {"channels": [ref(fill=index) for index in range(17)]},
+    ],
+    ids=repr,
+)
+def test_what_no_consumer_can_have_written_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(CursorInvalidError, match="does not make sense"):
+        Cursor.parse(forged(**changes))
+
+
+@given(st.data())
+def test_any_change_of_any_byte_gives_a_cursor_or_its_error(data: st.DataObject) -> None:
+    """Also under a good checksum, and then a follower takes it or refuses it with a cursor error."""
+    body = bytearray(base64.urlsafe_b64decode(forged()[3:] + "==")[8:])
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(body[: data.draw(st.integers(0, len(body)))] if data.draw(st.booleans()) else body)
+    try:
+        cursor = Cursor.parse("c1:" + base64.urlsafe_b64encode(_check(cut) + cut).rstrip(b"=").decode())
+        assert Cursor.parse(str(cursor)) == cursor
+        Follower(FollowerSettings(cursor.app, cursor.chain), cursor)
+    except CursorError:
+        pass
+
+
+def test_a_real_cursor_at_the_limits_stays_below_12_kilobytes() -> None:
+    """Threshold 128, 64 partitions, 160 side blocks, more open blocks than are named, 16 channels; real hashes."""
+    rng = random.Random(7)
+    settings = FollowerSettings("evm", "evm:1", prefixes=("p/",), default_topic="cardinal-1-block")
+    follower = Follower(settings)
+    topics = [(f"cardinal-1-topic-{index // 8}", index % 8) for index in range(64)]
+    at = {place: rng.randrange(2**36) for place in topics}
+
+    def take(key: bytes, value: bytes, place: tuple[str, int]) -> list[object]:
+        at[place] += rng.randrange(1, 200)
+        record = Record(*place, at[place], key, value)
+        at[place] += 1
+        return list(follower.receive([record]))
+
+    def publish(number: int, parent: bytes, weight: int, *, whole: bool = True) -> bytes:
+        payload = Payload(number, rng.randbytes(32), parent, weight, {"p/a": b"1", "p/b": b"2"})
+        *content, batch = split(payload, {"p/": "t"}, "t")
+        for message in content[: None if whole else 1]:
+            take(message.key, message.value, rng.choice(topics))
+        take(batch.key, batch.value, rng.choice(topics))
+        return payload.hash
+
+    chain = [publish(20_000_000, rng.randbytes(32), 2**70)]
+    follower.progress(at, at)
+    for number in range(20_000_001, 20_000_600):
+        chain.append(publish(number, chain[-1], 2**70 + number))
+        follower.progress(at, at)
+    for index in range(160):
+        publish(20_000_500 + index % 90, chain[499 + index % 90], 5)
+    for _ in range(200):
+        publish(20_000_599, rng.randbytes(32), 5, whole=False)
+    for number in range(20_000_100, 20_000_116):
+        ancestor = rng.randbytes(32)
+        key, value = encode(Reorg(ancestor, number))
+        follower.receive([Record("cardinal-1-block", 0, number, key, value)])
+    follower.progress(at, at)
+    cursor = follower.cursor()
+    assert (len(cursor.ring), len(cursor.next), len(cursor.open), len(cursor.channels)) == (129, 64, 64, 16)
+    assert len(cursor.done) > 100
+    assert len(str(cursor)) < 12_000
+    assert Cursor.parse(str(cursor)) == cursor
+    assert Follower(settings, cursor).orderer.head == cursor.head
