@@ -13,6 +13,7 @@ from cardinal.protocols.streams import (
     Completed,
     Divergence,
     Heartbeat,
+    Incomplete,
     Message,
     Overflow,
     Payload,
@@ -35,7 +36,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.digests import without_content
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.reassembler import Contents, HeaderOnly
+from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef
 from streams import SCHEMA, Log, block, h, messages
 
@@ -152,13 +153,13 @@ def test_a_message_beyond_its_count_is_surplus_wherever_it_comes() -> None:
     assert completed(events).updates == {"a/1": b"1"}
 
 
-def test_a_negative_count_quarantines_the_block_and_the_stream_goes_on() -> None:
+def test_a_batch_with_a_negative_count_is_rejected_and_a_good_one_works() -> None:
     feed = Feed()
     (event,) = feed(batch(a_=Update(count=-3)))
-    assert isinstance(event, Quarantined)
+    assert isinstance(event, Rejected)
     assert "counts -3 messages under 'a/'" in event.reason
-    assert feed(batch(a_=Update(count=-3))) == []
-    assert completed(feed(batch("2a"))).hash == h("2a")
+    assert feed.reassembler.open_blocks() == []
+    assert completed(feed(batch())).hash == h("1a")
 
 
 def test_an_entry_that_says_nothing_is_an_empty_value_or_a_count_of_zero() -> None:
@@ -285,7 +286,7 @@ def test_a_bad_copy_does_not_take_the_place_of_a_good_one() -> None:
     part, _ = encode(SubBatchMsg(h("1a"), h("s"), 0))
     header, _ = encode(SubBatchHeader(h("1a"), h("s"), 0))
     events = feed((part, b"\x02"), (header, b""), at=1)
-    assert [type(event) for event in events] == [Divergence, Divergence]
+    assert [type(event) for event in events] == [Rejected, Rejected]
     assert completed(feed(batch(state_=Update(sub_batch=h("s"))), at=10)).updates == {"y": b"y"}
 
 
@@ -338,7 +339,7 @@ def test_a_tracked_expression_that_does_not_compile_is_refused() -> None:
 
 
 def test_open_blocks_are_bounded_and_headless_ones_go_first() -> None:
-    feed = Feed(Reassembler(max_open_blocks=10))
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
     feed(batch("1a", a_=Update(count=1)))
     events = feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(12)))
     dropped = [event for event in events if isinstance(event, Overflow)]
@@ -347,13 +348,15 @@ def test_open_blocks_are_bounded_and_headless_ones_go_first() -> None:
     assert h("1a") in feed.reassembler.open_blocks()
     assert feed.reassembler.explain(dropped[0].block).state == "dropped"
     (late,) = feed(Batch(dropped[0].block, 1, 1, ROOT))
-    assert isinstance(late, Overflow)
-    assert late.positions == dropped[0].positions
+    assert isinstance(late, Incomplete)
+    assert late.explanation.state == "dropped"
+    assert late.explanation.positions == dropped[0].positions
     assert feed(BatchMsg(dropped[0].block, "a/1", b"")) == []
+    assert feed(Batch(dropped[0].block, 1, 1, ROOT)) == []  # said once
 
 
 def test_bytes_of_open_blocks_are_bounded_and_the_lowest_number_goes() -> None:
-    feed = Feed(Reassembler(max_open_bytes=100_000))
+    feed = Feed(Reassembler(bounds=Bounds(open_bytes=100_000)))
     for number in range(1, 9):
         said = Batch(h(f"{number}a"), number, number, ROOT, {"a/": Update(count=2)})
         feed(said, BatchMsg(said.hash, "a/1", bytes(20_000)))
@@ -363,7 +366,7 @@ def test_bytes_of_open_blocks_are_bounded_and_the_lowest_number_goes() -> None:
 
 
 def test_tombstones_are_bounded() -> None:
-    feed = Feed(Reassembler(max_open_blocks=10))
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
     feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(3000)))
     assert feed.reassembler.explain(h("x0")).state == "unknown"
 
@@ -382,15 +385,17 @@ def test_completed_blocks_are_recognised_for_twice_the_threshold() -> None:
     feed = Feed(Reassembler(reorg_threshold=8))
     part = BatchMsg(h("1a"), "a/1", b"1")
     feed(part, batch(a_=Update(count=1)))
-    feed.reassembler.head_moved(12)
-    assert feed(BatchMsg(h("1a"), "a/1", b"other")) == []
+    feed.reassembler.head_moved(16)
+    (event,) = feed(BatchMsg(h("1a"), "a/1", b"other"))
+    assert isinstance(event, Divergence)
+    assert event.positions == (("t", 0, 0), ("t", 0, 2))
     assert feed.reassembler.done_blocks() == [(1, h("1a"))]
     feed.reassembler.head_moved(30)
     assert feed.reassembler.done_blocks() == []
 
 
 def test_a_headless_hash_stops_pinning_positions_after_a_distance() -> None:
-    feed = Feed(Reassembler(headless_distance=5))
+    feed = Feed(Reassembler(bounds=Bounds(headless_distance=5)))
     feed(BatchMsg(h("1a"), "a/1", b""))
     assert feed.reassembler.open_positions() == {("t", 0): 0}
     feed(*(Heartbeat() for _ in range(6)))

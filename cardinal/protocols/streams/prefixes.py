@@ -10,73 +10,120 @@ Two questions, both asked for every message, so both are built to answer the com
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from enum import Enum
 
 from cardinal.errors import ConfigurationError
 
-from .types import path_text
+from .avro import Entry
+from .types import NO_ID, path_text
 
 # An expression that looks at what follows its match can match an entry but not a longer path below it.
 _LOOKS_AHEAD = re.compile(r"\$|\\Z|\\b|\\B|\(\?[=!<]")
 
 
+class Taken(Enum):
+    """What a message is to the block whose Batch counts it."""
+
+    COUNTED = "counted"
+    BEYOND = "beyond what the Batch counts"
+    IGNORED = "of an entry that is not followed"
+
+
 class Counters:
-    """The counted prefixes of one block and how many messages each still expects."""
+    """The counted prefixes of one block and how many messages each still expects.
 
-    __slots__ = ("_odd", "left", "outstanding")
+    Arguments:
+        counts: prefix and count of the entries that are followed.
+        ignored: counted prefixes that are not followed: what has its longest prefix among them does not count.
 
-    def __init__(self, counts: Iterable[tuple[bytes, int]]) -> None:
-        self.left: dict[bytes, int] = dict(counts)
-        self.outstanding = sum(self.left.values())
-        # Prefixes that do not end in "/" cannot be found by cutting a path at its slashes.
-        self._odd = sorted((prefix for prefix in self.left if not prefix.endswith(b"/")), key=len, reverse=True)
+    ``left`` holds the prefixes that a path's directory finds at once: they end in "/", and no longer prefix begins with
+    them that does not. Callers in a hurry look there themselves (see ``take``); all others are found by length.
+    """
+
+    __slots__ = ("_ignored", "_lengths", "_others", "left", "outstanding")
+
+    def __init__(self, counts: Iterable[tuple[bytes, int]], ignored: Iterable[bytes] = ()) -> None:
+        expected = dict(counts)
+        self._ignored = frozenset(ignored)
+        odd = sorted(prefix for prefix in (*expected, *self._ignored) if not prefix.endswith(b"/"))
+        self.left: dict[bytes, int] = {}
+        self._others: dict[bytes, int] = {}
+        for prefix, count in expected.items():
+            plain = prefix.endswith(b"/") and not _begins_one(prefix, odd)
+            (self.left if plain else self._others)[prefix] = count
+        self.outstanding = sum(expected.values())
+        self._lengths = sorted({len(prefix) for prefix in (*expected, *self._ignored)}, reverse=True)
 
     def prefix(self, path: bytes) -> bytes | None:
-        """The longest counted prefix of ``path``, None where it has none."""
-        left = self.left
-        found = path[: path.rfind(b"/") + 1]
-        while found and found not in left:
-            found = found[: found.rfind(b"/", 0, len(found) - 1) + 1]
-        best = found if found in left else None
-        for odd in self._odd:
-            if best is not None and len(odd) <= len(best):
-                break
-            if path.startswith(odd):
-                return odd
-        return best
+        """The longest counted prefix of ``path``, followed or not; None where it has none."""
+        size = len(path)
+        for length in self._lengths:
+            if length <= size:
+                found = path[:length]
+                if found in self.left or found in self._others or found in self._ignored:
+                    return found
+        return None
 
-    def take(self, path: bytes) -> bool:
-        """Count one message; False where it has no prefix or is beyond its prefix's count."""
-        prefix = self.prefix(path)
-        if prefix is None or self.left[prefix] <= 0:
-            return False
-        self.left[prefix] -= 1
+    def take(self, path: bytes) -> Taken:
+        """Count one message."""
+        found: bytes | None = path[: path.rfind(b"/") + 1]
+        left = self.left
+        if found not in left:
+            found = self.prefix(path)
+            if found is None:
+                return Taken.BEYOND
+            if found in self._ignored:
+                return Taken.IGNORED
+            if found not in left:
+                left = self._others
+        if left[found] <= 0:
+            return Taken.BEYOND
+        left[found] -= 1
         self.outstanding -= 1
-        return True
+        return Taken.COUNTED
 
     def missing(self) -> dict[bytes, int]:
         """The prefixes that still expect messages, and how many."""
-        return {prefix: count for prefix, count in self.left.items() if count > 0}
+        return {prefix: count for prefix, count in {**self.left, **self._others}.items() if count > 0}
+
+
+def _begins_one(prefix: bytes, others: list[bytes]) -> bool:
+    """Whether one of these sorted prefixes begins with ``prefix``."""
+    at = bisect_left(others, prefix)
+    return at < len(others) and others[at].startswith(prefix)
 
 
 class Tracked:
-    """The entries of a Batch that a consumer follows: expressions searched, not anchored, in the entry's path."""
+    """The entries of a Batch that a consumer follows: expressions searched, not anchored, in the entry's path.
 
-    def __init__(self, expressions: Sequence[str]) -> None:
-        try:
-            self._search = re.compile("|".join(f"(?:{source})" for source in expressions) or "(?!)", re.DOTALL).search
-            for source in expressions:
-                re.compile(source)
-        except re.error as error:
-            raise ConfigurationError(
-                f"a tracked expression does not compile: {error.pattern!r} ({error.msg})", setting="tracked"
-            ) from None
+    Arguments:
+        expressions: the expressions.
+        inline: whether values and deletes inside a Batch are followed whatever their path: they are there already.
+
+    Raises:
+        ConfigurationError: an expression does not compile.
+
+    """
+
+    def __init__(self, expressions: Sequence[str], *, inline: bool = False) -> None:
+        # Not one expression with alternatives: what an expression says of groups and flags holds for it alone.
+        self._searches = [_compiled(source).search for source in expressions]
+        self._inline = inline
         self._keep_all = any(_LOOKS_AHEAD.search(source) for source in expressions)
-        self._directories: set[bytes] = set()
+        self.directories: set[bytes] = set()
+        """Directories every path of which may belong; a look here saves most calls of :meth:`may_belong`."""
 
-    def entry(self, path: bytes) -> bool:
+    def _search(self, path: bytes) -> bool:
+        text = path_text(path)
+        return any(search(text) for search in self._searches)
+
+    def entry(self, entry: Entry) -> bool:
         """Whether this entry of a Batch is followed."""
-        return self._search(path_text(path)) is not None
+        if self._inline and not entry.count and entry.sub_batch == NO_ID:
+            return True
+        return self._search(entry.path)
 
     def may_belong(self, path: bytes) -> bool:
         """Whether a message that came before its Batch can belong to a followed entry.
@@ -88,14 +135,23 @@ class Tracked:
         if self._keep_all:
             return True
         directory = path[: path.rfind(b"/") + 1]
-        if directory in self._directories:
+        if directory in self.directories:
             return True
-        if self._search(path_text(directory)) is not None:
-            if len(self._directories) >= _DIRECTORIES_MAX:
-                self._directories.clear()
-            self._directories.add(directory)
+        if self._search(directory):
+            if len(self.directories) >= _DIRECTORIES_MAX:
+                self.directories.clear()
+            self.directories.add(directory)
             return True
-        return self._search(path_text(path)) is not None
+        return self._search(path)
+
+
+def _compiled(source: str) -> re.Pattern[str]:
+    try:
+        return re.compile(source, re.DOTALL)
+    except re.error as error:
+        raise ConfigurationError(
+            f"a tracked expression does not compile: {error.pattern!r} ({error.msg})", setting="tracked"
+        ) from None
 
 
 _DIRECTORIES_MAX = 4096

@@ -8,14 +8,21 @@ Rules, where the specification is silent:
 3. A key counts under the longest counted prefix of its block that it starts with; beyond its count it is
    :class:`~.events.Surplus` and not part of the block.
 4. A value that does not decode is :class:`~.events.Rejected` and ignored; a later good copy works.
-5. Open blocks are bounded in number and bytes. Hashes without a Batch go first, oldest first, then the lowest
-   numbers; every eviction is an :class:`~.events.Overflow`.
-6. It never raises on anything that a record can hold, and never decides an order between blocks.
+5. Up to four distinct Batches of a hash are held. Where the first cannot be completed by the deadline and another
+   can, that one is delivered and the first reported (:class:`~.events.Superseded`).
+6. The deadline is counted in blocks that were completed since the first message of a block: numbers come from the
+   wire and prove nothing. An overdue block is reported once (:class:`~.events.Incomplete`), so that somebody can
+   supply what it lacks. A message that was supplied counts where no topic brought one.
+7. Open blocks are bounded in number and bytes. Hashes without a Batch go first, oldest first, then the lowest
+   numbers; every eviction is an :class:`~.events.Overflow`. Where the messages of a block lay is remembered, so that
+   it can be read again.
+8. It never raises on anything that a record can hold, and never decides an order between blocks.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,12 +31,26 @@ from typing import Final
 from cardinal.errors import ConfigurationError, DecodeError
 
 from . import avro
-from .block import MESSAGE_OVERHEAD, Explanation, OpenBlock, SubBatchState, sub_batch_id
+from .block import (
+    BLOCK_OVERHEAD,
+    DELETE_OVERHEAD,
+    MESSAGE_OVERHEAD,
+    Candidate,
+    Content,
+    Explanation,
+    OpenBlock,
+    SubBatchState,
+    batch_size,
+    message_size,
+    sub_batch_id,
+)
 from .codec import decode, sub_batch_index
+from .copies import Copies
 from .events import (
     Completed,
     Divergence,
     Header,
+    Incomplete,
     Overflow,
     PingSeen,
     Quarantined,
@@ -37,22 +58,16 @@ from .events import (
     Rejected,
     ReorgBegan,
     ReorgEnded,
+    Superseded,
     Surplus,
 )
+from .finished import FinishedBlock, FinishedBlocks
 from .keys import HASH_END, ID_END
-from .messages import (
-    BATCH,
-    BATCH_DELETE_MSG,
-    BATCH_MSG,
-    SUB_BATCH_HEADER,
-    SUB_BATCH_MSG,
-    Ping,
-    Reorg,
-    ReorgComplete,
-)
+from .messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG, Ping, Reorg, ReorgComplete
 from .payload import PathMap, Payload
-from .prefixes import Tracked
-from .types import SEALED_HEADER, BlockRef, Partition, Record, path_text
+from .prefixes import Taken, Tracked
+from .tombstones import Tombstones
+from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, path_text
 
 
 class Contents(Enum):
@@ -76,18 +91,28 @@ class HeaderOnly:
     marks: Mapping[bytes, bytes]
 
 
-class _Done:
-    """What is remembered of a completed block, to recognise late copies."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a reassembler may hold.
 
-    __slots__ = ("batch", "number", "values")
+    Attributes:
+        open_bytes: bytes of open blocks, overhead included.
+        open_blocks: how many blocks may be open.
+        finished_bytes: bytes of completed blocks that are kept to compare late copies with.
+        headless_distance: records after which a hash without a Batch no longer pins positions.
 
-    def __init__(self, number: int, batch: bytes, values: dict[bytes, bytes] | None) -> None:
-        self.number = number
-        self.batch = batch
-        self.values = values
+    """
+
+    open_bytes: int = 256 << 20
+    open_blocks: int = 10_000
+    finished_bytes: int = 256 << 20
+    headless_distance: int = 1_000_000
 
 
-_TOMBSTONES_MAX: Final = 1024
+_BOUNDS: Final = Bounds()
+_BATCHES_MAX: Final = 4
+_SUPPLIED: Final = -1
+"""Partition and offset of a message that came from no topic."""
 
 
 class Reassembler:
@@ -98,10 +123,15 @@ class Reassembler:
         reorg_threshold: blocks. Late copies of completed blocks are recognised for twice as many.
         prefixes: the expressions under which the application counts; an entry of a Batch that says nothing and
             matches one is a count of 0, not an empty value.
+        volatile: expressions searched in a path: copies whose values differ only there are equal.
+        inline: whether a Batch's own values and deletes are delivered whatever ``tracked`` says.
         contents: whether records carry values or digests.
-        max_open_bytes: bound on the bytes of open blocks, messages' overhead included.
-        max_open_blocks: bound on their number.
-        headless_distance: records after which a hash without a Batch no longer pins positions.
+        deadline: blocks completed since a block's first message, after which it is overdue; None: a quarter of the
+            threshold.
+        bounds: see :class:`Bounds`.
+
+    Raises:
+        ConfigurationError: a threshold below 1, an expression that does not compile.
 
     """
 
@@ -111,53 +141,53 @@ class Reassembler:
         reorg_threshold: int = 128,
         *,
         prefixes: Iterable[str] = (),
+        volatile: Iterable[str] = (),
+        inline: bool = False,
         contents: Contents = Contents.VALUES,
-        max_open_bytes: int = 256 << 20,
-        max_open_blocks: int = 10_000,
-        headless_distance: int = 1_000_000,
+        deadline: int | None = None,
+        bounds: Bounds = _BOUNDS,
     ) -> None:
         if reorg_threshold < 1:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
-        self._tracked = None if tracked is None else Tracked(tracked)
-        self._is_prefix = _prefix_test(prefixes)
+        self._tracked = None if tracked is None else Tracked(tracked, inline=inline)
+        self._is_prefix = _path_test(prefixes, "prefixes", re.Pattern.match)
+        self._copies = Copies(_path_test(volatile, "volatile", re.Pattern.search), decoded=contents is Contents.VALUES)
         self._contents = contents
-        self._window = 2 * reorg_threshold
         self._threshold = reorg_threshold
-        self._max_bytes, self._max_blocks = max_open_bytes, max_open_blocks
-        self._headless_distance = headless_distance
+        self._deadline = max(1, reorg_threshold // 4) if deadline is None else deadline
+        self._bounds = bounds
         self._open: dict[bytes, OpenBlock] = {}
         self._bytes = 0
         self._records = 0
-        self._done: dict[bytes, _Done] = {}
+        self._completed = 0
+        self._due: deque[tuple[int, OpenBlock]] = deque()
+        self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._done_prefixes: frozenset[bytes] = frozenset()
-        self._done_by_number: dict[int, list[bytes]] = {}
-        self._tombstones: dict[bytes, Mapping[Partition, int]] = {}
+        self._tombstones = Tombstones()
         self._trimmed = -1
-        self._handlers: dict[int, Callable[[OpenBlock, Record, list[ReassemblyEvent]], None]] = {
-            BATCH: self._batch,
-            SUB_BATCH_HEADER: self._header,
-            SUB_BATCH_MSG: self._part,
-        }
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def receive(  # noqa: C901, PLR0912 - the hot loop: a call per message would cost a third of the speed
+    def receive(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call per message would cost a third of the speed
         self, records: Iterable[Record]
     ) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order."""
         events: list[ReassemblyEvent] = []
-        blocks, done = self._open, self._done
+        find, done = self._open.get, self._done
         tracked = self._tracked
-        last_topic, last_partition, partition = "", -1, ("", -1)
+        known_directories = set() if tracked is None else tracked.directories
+        most = self._bounds.open_bytes
+        last_block: OpenBlock | None = None
+        last_topic, last_partition = "", _SUPPLIED
         for record in records:
-            topic, number, offset, key, value, *_ = record
             self._records += 1
+            key = record[3]
             if len(key) < HASH_END or (kind := key[0]) > BATCH_DELETE_MSG:
                 if key:
                     self._special(record, events)
                 continue
             block_hash = key[1:HASH_END]
-            block = blocks.get(block_hash)
+            block = find(block_hash)
             if block is None:
                 if block_hash in done:
                     self._late(block_hash, record, events)
@@ -165,58 +195,79 @@ class Reassembler:
                 block = self._open_block(block_hash, record, events)
                 if block is None:
                     continue
-            if number != last_partition or topic is not last_topic:
-                last_topic, last_partition, partition = topic, number, (topic, number)
-            if partition not in block.first:
-                block.first[partition] = offset
-            if kind < BATCH_MSG:
-                self._handlers[kind](block, record, events)
-            else:
-                messages = block.messages
-                known = messages.get(key)
-                if known is not None:
+            if block is not last_block or record[1] != last_partition or record[0] is not last_topic:
+                last_block, last_topic, last_partition = block, record[0], record[1]
+                if last_partition >= 0 and (last_topic, last_partition) not in block.first:
+                    block.first[last_topic, last_partition] = record[2]
+            if kind != BATCH_MSG or block.careful:
+                self._other(block, kind, record, events)
+                last_block = None
+                continue
+            messages = block.messages
+            known = messages.get(key)
+            if known is not None:
+                if known[4] != record[4] or known[1] < 0:
                     self._copy(block, known, record, events)
+                continue
+            counters = block.counters
+            directory = key[HASH_END : key.rfind(b"/") + 1]
+            if counters is None:
+                if (
+                    tracked is not None
+                    and directory not in known_directories
+                    and not tracked.may_belong(key[HASH_END:])
+                ):
+                    self._forget_if_empty(block)
+                    last_block = None
                     continue
-                if block.counters is None:
-                    if tracked is not None and not tracked.may_belong(key[HASH_END:]):
-                        self._forget_if_empty(block)
-                        continue
-                elif not block.counters.take(key[HASH_END:]):
-                    if tracked is None or tracked.may_belong(key[HASH_END:]):
-                        events.append(Surplus(block_hash, key, (topic, number, offset)))
-                    continue
-                messages[key] = record
-                size = len(value) + MESSAGE_OVERHEAD
-                block.size += size
-                self._bytes += size
-            if (counters := block.counters) is not None and not counters.outstanding and block.complete():
-                self._finish(block, events)
-            elif self._bytes > self._max_bytes or len(blocks) > self._max_blocks:
+            elif counters.left.get(directory, 0) > 0:
+                counters.left[directory] -= 1
+                counters.outstanding -= 1
+            elif not self._takes(block, record, events):
+                continue
+            messages[key] = record
+            size = len(key) + len(record[4]) + MESSAGE_OVERHEAD
+            block.size += size
+            self._bytes += size
+            if counters is not None and not counters.outstanding and block.candidates[0].complete():
+                self._finish(block, block.candidates[0], events)
+                last_block = None
+            elif self._bytes > most:
                 self._evict(events)
+                last_block = None
         return events
+
+    def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
+        """Take messages that a node or an archive had: they count where no topic brought a copy."""
+        return self.receive(Record(topic, _SUPPLIED, _SUPPLIED, key, value) for topic, key, value in messages)
 
     def _open_block(self, block_hash: bytes, record: Record, events: list[ReassemblyEvent]) -> OpenBlock | None:
         if block_hash in self._tombstones:
-            if record.key[0] == BATCH:
-                events.append(
-                    Overflow(
-                        block_hash,
-                        None,
-                        self._tombstones[block_hash],
-                        "its messages were dropped before its Batch came",
-                    )
+            if self._tombstones.wants_reading(record):
+                explanation = Explanation(
+                    block_hash,
+                    None,
+                    "dropped",
+                    positions=self._tombstones.positions(block_hash),
+                    reason="its messages were dropped before its Batch came",
                 )
+                events.append(Incomplete(explanation))
             return None
         if block_hash[:8] in self._done_prefixes:
             return None
         block = OpenBlock(block_hash, self._records)
         self._open[block_hash] = block
-        self._bytes += MESSAGE_OVERHEAD
-        block.size = MESSAGE_OVERHEAD
+        self._bytes += BLOCK_OVERHEAD
+        self._due.append((self._completed + self._deadline, block))
+        if len(self._due) > 2 * len(self._open) + _SLACK:
+            self._due = deque((due, other) for due, other in self._due if self._open.get(other.hash) is other)
+        if len(self._open) > self._bounds.open_blocks:
+            self._evict(events)
+            return self._open.get(block_hash)
         return block
 
     def _special(self, record: Record, events: list[ReassemblyEvent]) -> None:
-        """A record that belongs to no block: ping, reorg, or no message at all."""
+        """Pings, reorg channels, and what is no message at all."""
         position = (record.topic, record.partition, record.offset)
         try:
             message = decode(record.key, record.value)
@@ -233,165 +284,237 @@ class Reassembler:
             case _:  # decode gives nothing else for these types
                 raise AssertionError(message)
 
-    def _reject(self, block: OpenBlock, record: Record, reason: str, events: list[ReassemblyEvent]) -> None:
-        events.append(Rejected((record.topic, record.partition, record.offset), record.key, reason))
-        self._forget_if_empty(block)
+    def _other(self, block: OpenBlock, kind: int, record: Record, events: list[ReassemblyEvent]) -> None:
+        """Every message but a BatchMsg of a block that is in time: the same, one step after the other."""
+        try:
+            if kind == BATCH:
+                self._batch(block, record, events)
+            elif (known := block.messages.get(record.key)) is not None:
+                self._copy(block, known, record, events)
+            elif kind >= BATCH_MSG:
+                self._message(block, record, events)
+            elif kind == SUB_BATCH_HEADER:
+                self._header(block, record, events)
+            else:
+                self._part(block, record, events)
+        except DecodeError as error:
+            events.append(Rejected((record.topic, record.partition, record.offset), record.key, error.reason))
+        if not self._forget_if_empty(block):
+            self._settle(block, events)
 
-    def _forget_if_empty(self, block: OpenBlock) -> None:
+    def _settle(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
+        """Finish the block if it can be, or stay within the bounds."""
+        for candidate in block.candidates[: None if block.overdue else 1]:
+            if candidate.complete():
+                self._finish(block, candidate, events)
+                return
+        if self._bytes > self._bounds.open_bytes:
+            self._evict(events)
+
+    def _forget_if_empty(self, block: OpenBlock) -> bool:
         """A block that holds nothing must not pin positions."""
-        if not block.messages and block.batch is None:
-            self._open.pop(block.hash, None)
-            self._bytes -= block.size
+        if block.messages or block.candidates:
+            return False
+        self._drop(block)
+        return True
 
     # --- messages of a block ---------------------------------------------------------------------------------
 
     def _batch(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
-        position = (record.topic, record.partition, record.offset)
         if len(record.key) != HASH_END:
-            return self._reject(block, record, "a Batch's key is its type and a hash, nothing more", events)
-        try:
-            fields = avro.read_batch(record.value)
-        except DecodeError as error:
-            return self._reject(block, record, error.reason, events)
-        kept = block.batch
-        if kept is not None and block.fields is not None:
-            if fields != block.fields:
-                kept_at = (kept.topic, kept.partition, kept.offset)
-                events.append(Divergence(block.hash, record.key, kept.value, record.value, (kept_at, position)))
-            return None
-        negative = sorted(path for path, entry in fields.entries.items() if entry.count < 0)
-        if negative:
-            self._drop(block)
-            self._remember(block.hash, fields.number, record.value, None)
-            reason = f"its Batch counts {fields.entries[negative[0]].count} messages under {path_text(negative[0])!r}"
-            events.append(Quarantined(block.hash, fields.number, reason))
-            return None
-        surplus = block.adopt(record, fields, self._tracked, self._is_prefix)
-        events += [Surplus(block.hash, extra.key, extra[:3]) for extra in surplus]
-        block.size += len(record.value)
-        self._bytes += len(record.value)
-        return None
+            raise DecodeError("a Batch's key is its type and a hash, nothing more")
+        fields = avro.read_batch(record.value)
+        for entry in fields.entries.values():
+            if entry.count < 0:
+                raise DecodeError(f"it counts {entry.count} messages under {path_text(entry.path)!r}")
+        held = block.candidates
+        for candidate in held:
+            if self._copies.same_batch(candidate.fields, fields):
+                if record.partition >= 0 and _place(record) < _place(candidate.batch):
+                    candidate.batch = record
+                return
+        if held:
+            kept = held[0].batch
+            events.append(Divergence(block.hash, record.key, kept.value, record.value, (kept[:3], record[:3])))
+            if len(held) >= _BATCHES_MAX:
+                return
+        candidate = Candidate(record, fields, self._tracked, self._is_prefix)
+        beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
+        if block.candidates[0] is candidate:
+            events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
+        self._grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
+
+    def _message(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        if block.counters is None:
+            if self._tracked is not None and not self._tracked.may_belong(record.key[HASH_END:]):
+                return
+        elif not self._takes(block, record, events):
+            return
+        if record.key[0] != BATCH_MSG:
+            block.mixed = True
+        block.messages[record.key] = record
+        self._grow(block, message_size(record))
 
     def _header(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
-        known = block.messages.get(record.key)
-        if known is not None:
-            return self._copy(block, known, record, events)
-        try:
-            count = avro.read_int(record.value)
-        except DecodeError as error:
-            return self._reject(block, record, error.reason, events)
+        count = avro.read_int(record.value)
         if len(record.key) != ID_END or count < 0:
-            return self._reject(block, record, "a SubBatchHeader is a hash, an id and a count of 0 or more", events)
-        block.messages[record.key] = record
-        block.subs.setdefault(sub_batch_id(record.key), SubBatchState()).count = count
-        self._grow(block, record)
-        return None
+            raise DecodeError("a SubBatchHeader is a hash, an id and a count of 0 or more")
+        if block.candidates and not self._takes(block, record, events):
+            return
+        sub = self._sub_batch(block, record)
+        sub.count = count
+        self._sub_batch_changed(block, record.key)
+        if any(index >= count for index in sub.parts):
+            part = bytes((SUB_BATCH_MSG,)) + record.key[1:ID_END]
+            events += [
+                Surplus(block.hash, key, held[:3])
+                for key, held in block.messages.items()
+                if key.startswith(part) and sub_batch_index(key) >= count
+            ]
+        self._grow(block, message_size(record))
 
     def _part(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
-        known = block.messages.get(record.key)
-        if known is not None:
-            return self._copy(block, known, record, events)
-        try:
-            index = sub_batch_index(record.key)
-            if self._contents is Contents.VALUES:
-                avro.read_content(record.value)
-        except DecodeError as error:
-            return self._reject(block, record, error.reason, events)
-        sub = block.subs.setdefault(sub_batch_id(record.key), SubBatchState())
-        if index in sub.parts:
-            return self._copy(block, sub.parts[index], record, events)
-        if sub.count is not None and index >= sub.count:
-            events.append(Surplus(block.hash, record.key, (record.topic, record.partition, record.offset)))
-            return None
-        block.messages[record.key] = record
-        sub.parts[index] = record
-        self._grow(block, record)
-        return None
+        index = sub_batch_index(record.key)
+        content = self._content(record)
+        if block.candidates and not self._takes(block, record, events):
+            return
+        sub = block.subs.get(sub_batch_id(record.key))
+        if sub is not None and sub.count is not None and index >= sub.count:
+            events.append(Surplus(block.hash, record.key, record[:3]))
+            return
+        self._sub_batch(block, record).add(index, content)
+        self._sub_batch_changed(block, record.key)
+        self._grow(block, message_size(record, content))
 
-    def _grow(self, block: OpenBlock, record: Record) -> None:
-        size = len(record.value) + MESSAGE_OVERHEAD
+    def _sub_batch(self, block: OpenBlock, record: Record) -> SubBatchState:
+        block.mixed = True
+        block.messages[record.key] = record
+        return block.subs.setdefault(sub_batch_id(record.key), SubBatchState())
+
+    def _sub_batch_changed(self, block: OpenBlock, key: bytes) -> None:
+        batch_id = sub_batch_id(key)
+        for candidate in block.candidates:
+            candidate.sub_batch_changed(batch_id, block.subs[batch_id])
+
+    def _content(self, record: Record) -> Content:
+        return avro.read_content(record.value) if self._contents is Contents.VALUES else ([], {})
+
+    def _takes(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> bool:
+        """Count a message under every Batch of its block; whether it is to be held.
+
+        Also what the first Batch does not count is held, where it can belong to an entry that is followed: another
+        Batch may count it.
+        """
+        key = record.key
+        first, *others = block.candidates
+        taken = first.take(key)
+        if taken is not Taken.COUNTED:
+            if key[0] >= BATCH_MSG:
+                if self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
+                    return False
+            elif taken is Taken.IGNORED:
+                return False
+            if taken is Taken.BEYOND:
+                events.append(Surplus(block.hash, key, (record.topic, record.partition, record.offset)))
+            first.surplus.add(key)
+            self._grow(block, DELETE_OVERHEAD)
+        for candidate in others:
+            if candidate.take(key) is not Taken.COUNTED:
+                candidate.surplus.add(key)
+        return True
+
+    def _grow(self, block: OpenBlock, size: int) -> None:
         block.size += size
         self._bytes += size
 
     def _copy(self, block: OpenBlock, kept: Record, seen: Record, events: list[ReassemblyEvent]) -> None:
         """A second copy of a message before completion: the lower position counts, a difference is reported."""
-        kept_at, seen_at = kept[:3], seen[:3]
-        if seen_at == kept_at:
+        if kept[:3] == seen[:3]:
             return  # the same record, read again
-        if kept.value != seen.value and not self._equal(kept, seen):
-            events.append(Divergence(block.hash, kept.key, kept.value, seen.value, (kept_at, seen_at)))
-        if seen_at < kept_at and self._usable(seen):
-            block.messages[kept.key] = seen
-            if kept.key[0] == SUB_BATCH_MSG:
-                block.subs[sub_batch_id(kept.key)].parts[sub_batch_index(kept.key)] = seen
-            elif kept.key[0] == SUB_BATCH_HEADER:
-                block.subs[sub_batch_id(kept.key)].count = avro.read_int(seen.value)
-
-    def _usable(self, record: Record) -> bool:
-        """Whether a copy may take the place of the kept one: a value that does not decode may not."""
-        try:
-            if record.key[0] == SUB_BATCH_HEADER:
-                return avro.read_int(record.value) >= 0
-            if record.key[0] == SUB_BATCH_MSG and self._contents is Contents.VALUES:
-                avro.read_content(record.value)
-        except DecodeError:
-            return False
-        return True
-
-    def _equal(self, kept: Record, seen: Record) -> bool:
-        """Whether two different values say the same: maps have no order on the wire."""
-        if kept.key[0] != SUB_BATCH_MSG or self._contents is Contents.DIGESTS:
-            return False
-        try:
-            return avro.read_content(kept.value) == avro.read_content(seen.value)
-        except DecodeError:
-            return False
+        if not self._copies.same(kept, seen, _held_content(block, kept.key)):
+            events.append(Divergence(block.hash, kept.key, kept.value, seen.value, (kept[:3], seen[:3])))
+        if seen.partition < 0 or (kept.partition >= 0 and seen[:3] > kept[:3]):
+            return
+        if kept.key[0] == SUB_BATCH_HEADER:
+            count = avro.read_int(seen.value)
+            if count < 0:
+                return
+            block.subs[sub_batch_id(kept.key)].count = count
+            self._sub_batch_changed(block, kept.key)
+        elif kept.key[0] < BATCH_MSG:
+            held = _held_content(block, kept.key)
+            content = self._content(seen)
+            block.subs[sub_batch_id(kept.key)].add(sub_batch_index(kept.key), content)
+            self._grow(block, message_size(seen, content) - message_size(kept, held))
+        block.messages[kept.key] = seen
+        if kept.key[0] >= BATCH_MSG:
+            self._grow(block, len(seen.value) - len(kept.value))
 
     # --- blocks as a whole -----------------------------------------------------------------------------------
 
-    def _finish(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
+    def _finish(self, block: OpenBlock, candidate: Candidate, events: list[ReassemblyEvent]) -> None:
         self._drop(block)
-        fields, batch = block.fields, block.batch
-        if fields is None or batch is None:
-            raise AssertionError(block.hash)
+        fields, batch = candidate.fields, candidate.batch
         payload: Header
-        values: dict[bytes, bytes] | None = None
         if self._contents is Contents.VALUES:
-            deletes, values = block.content(self._is_prefix)
+            deletes, values = block.content(candidate, self._is_prefix)
             payload = Payload(
                 fields.number,
                 block.hash,
                 fields.parent,
                 fields.weight,
                 PathMap(values),
-                frozenset(map(path_text, deletes)),
+                frozenset(map(path_text, deletes)) if deletes else _NO_DELETES,
             )
         else:
-            marks = {path: entry.value for path, entry in fields.entries.items() if entry.value}
+            marks = {entry.path: entry.value for entry in fields.entries.values() if entry.value}
             payload = HeaderOnly(fields.number, block.hash, fields.parent, fields.weight, marks)
-        self._remember(block.hash, fields.number, batch.value, values)
+        if candidate is not block.candidates[0]:
+            replaced = block.candidates[0].batch
+            events.append(Superseded(block.hash, fields.number, replaced[:3], batch[:3]))
+        ends = block.ends(candidate)
+        self._done.add(block.hash, FinishedBlock(fields.number, block, candidate, ends))
         sealed = any(name == SEALED_HEADER for name, _ in batch.headers)
-        events.append(Completed(payload, block.first, block.ends(), batch.timestamp_ms, sealed))
+        events.append(Completed(payload, block.first, ends, batch.timestamp_ms, sealed, block.size))
+        if fields.parent in self._done or fields.parent in self._open:
+            self._completed += 1  # blocks that stand on nothing that is known prove no progress
+        while self._due and self._due[0][0] <= self._completed:
+            self._overdue(self._due.popleft()[1], events)
 
-    def _remember(self, block_hash: bytes, number: int, batch: bytes, values: dict[bytes, bytes] | None) -> None:
-        self._done[block_hash] = _Done(number, batch, values)
-        self._done_by_number.setdefault(number, []).append(block_hash)
+    def _overdue(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
+        if self._open.get(block.hash) is not block:
+            return
+        block.overdue = block.careful = True
+        for candidate in block.candidates[1:]:
+            if candidate.complete():
+                self._finish(block, candidate, events)
+                return
+        events.append(Incomplete(block.explain()))
 
     def _late(self, block_hash: bytes, record: Record, events: list[ReassemblyEvent]) -> None:
-        """A copy after completion: only whether it differs is of interest, and only while values are held."""
-        done = self._done[block_hash]
-        if done.values is None:
+        """A copy after completion: only whether it differs is of interest, and only while the block is held."""
+        done = self._done.get(block_hash)
+        if done is None or done.held is None or done.candidate is None:
             return
-        kind, kept = record.key[0], None
-        if kind == BATCH_MSG:
-            kept = done.values.get(record.key[HASH_END:])
-        elif kind == BATCH and done.batch != record.value:
-            try:
-                kept = None if avro.read_batch(record.value) == avro.read_batch(done.batch) else done.batch
-            except DecodeError as error:
-                events.append(Rejected(record[:3], record.key, error.reason))
-        if kept is not None and kept != record.value:
-            events.append(Divergence(block_hash, record.key, kept, record.value, (None, record[:3])))
+        key = record.key
+        kept = done.candidate.batch if key[0] == BATCH else done.held.messages.get(key)
+        if kept is None:
+            followed = key[0] < BATCH_MSG or self._tracked is None or self._tracked.may_belong(key[HASH_END:])
+            if followed and done.candidate.take(key) is Taken.BEYOND:
+                events.append(Surplus(block_hash, key, record[:3]))
+            return
+        if kept.value == record.value:
+            return
+        try:
+            if key[0] == BATCH:
+                same = self._copies.same_batch(done.candidate.fields, avro.read_batch(record.value))
+            else:
+                same = self._copies.same(kept, record, _held_content(done.held, key))
+        except DecodeError as error:
+            events.append(Rejected(record[:3], key, error.reason))
+            return
+        if not same:
+            events.append(Divergence(block_hash, key, kept.value, record.value, (kept[:3], record[:3])))
 
     def _drop(self, block: OpenBlock) -> None:
         del self._open[block.hash]
@@ -399,7 +522,7 @@ class Reassembler:
 
     def _evict(self, events: list[ReassemblyEvent]) -> None:
         """Bring the open blocks below nine tenths of the bounds: headless ones first, then the lowest numbers."""
-        bytes_goal, blocks_goal = self._max_bytes * 9 // 10, self._max_blocks * 9 // 10
+        bytes_goal, blocks_goal = self._bounds.open_bytes * 9 // 10, self._bounds.open_blocks * 9 // 10
         order = sorted(
             self._open.values(),
             key=lambda block: (block.fields is not None, block.fields.number if block.fields else block.seen_at),
@@ -410,9 +533,31 @@ class Reassembler:
             self._drop(block)
             number = None if block.fields is None else block.fields.number
             events.append(Overflow(block.hash, number, dict(block.first), "open blocks are over their bound"))
-            self._tombstones[block.hash] = dict(block.first)
-            if len(self._tombstones) > _TOMBSTONES_MAX:
-                del self._tombstones[next(iter(self._tombstones))]
+            self._tombstones.bury(block)
+
+    def give_up(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
+        """Wait no longer for an open block."""
+        block = self._open.get(block_hash)
+        if block is None:
+            return []
+        self._drop(block)
+        fields = block.fields
+        number, header = 0, None
+        if fields is not None:
+            number = fields.number
+            header = HeaderOnly(number, block_hash, fields.parent, fields.weight, {})
+        self._done.add(block_hash, FinishedBlock(number, reason=reason))
+        return [Quarantined(block_hash, None if fields is None else number, reason, header)]
+
+    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
+        """Hold a block again that was dropped, or finished and then dropped by whoever orders blocks.
+
+        Returns:
+            Where to read its messages from; None where that is not known here.
+
+        """
+        self._done.forget(block_hash)
+        return self._tombstones.lift(block_hash)
 
     # --- what the rest of the room needs ---------------------------------------------------------------------
 
@@ -427,24 +572,15 @@ class Reassembler:
         self._trimmed = head
         floor = head - self._threshold
         for block in [block for block in self._open.values() if block.fields and block.fields.number < floor]:
-            expired = block.fields.number if block.fields else 0
-            self._drop(block)
-            self._remember(block.hash, expired, b"", None)
-            events.append(Quarantined(block.hash, expired, f"still incomplete {self._threshold} blocks later"))
-        for old in [known for known in self._done_by_number if known < floor]:
-            for block_hash in self._done_by_number[old]:
-                # The values go with the ordering window; the hash is recognised for as long again.
-                self._done[block_hash].values = None
-            if old < head - self._window:
-                for block_hash in self._done_by_number.pop(old):
-                    del self._done[block_hash]
+            events += self.give_up(block.hash, f"still incomplete {self._threshold} blocks later")
+        self._done.head_moved(head)
         return events
 
     def open_positions(self) -> dict[Partition, int]:
         """For every partition the lowest offset that an open block still needs."""
         lowest: dict[Partition, int] = {}
         for block in self._open.values():
-            if block.fields is None and self._records - block.seen_at > self._headless_distance:
+            if not block.candidates and self._records - block.seen_at > self._bounds.headless_distance:
                 continue
             for partition, offset in block.first.items():
                 if offset < lowest.get(partition, offset + 1):
@@ -455,28 +591,57 @@ class Reassembler:
         """The hashes of the open blocks, oldest first."""
         return list(self._open)
 
+    @property
+    def held_bytes(self) -> int:
+        """What open blocks, and completed ones that are kept to compare with, cost in bytes."""
+        return self._bytes + self._done.held_bytes
+
     def done_blocks(self) -> list[tuple[int, bytes]]:
         """Number and hash of the completed blocks that are still recognised."""
-        return [(number, block_hash) for number, hashes in self._done_by_number.items() for block_hash in hashes]
+        return list(self._done)
 
     def ignore(self, prefixes: Iterable[bytes]) -> None:
         """Treat blocks whose hash begins with one of these 8 bytes as done (resuming: late copies of old blocks)."""
         self._done_prefixes = frozenset(prefixes)
 
     def explain(self, block_hash: bytes) -> Explanation:
-        """What this block waits for; ``state`` is open, complete, dropped or unknown."""
+        """What this block waits for, or what became of it."""
         if (block := self._open.get(block_hash)) is not None:
             return block.explain()
         if (done := self._done.get(block_hash)) is not None:
-            return Explanation(block_hash, done.number, "complete")
-        if (positions := self._tombstones.get(block_hash)) is not None:
-            return Explanation(block_hash, None, "dropped", positions=positions)
+            return Explanation(
+                block_hash, done.number, "quarantined" if done.reason else "complete", reason=done.reason
+            )
+        if block_hash in self._tombstones:
+            return Explanation(block_hash, None, "dropped", positions=self._tombstones.positions(block_hash))
         return Explanation(block_hash, None, "unknown")
 
 
-def _prefix_test(expressions: Iterable[str]) -> Callable[[bytes], bool]:
-    source = "|".join(f"(?:{expression})" for expression in expressions)
-    if not source:
+_NO_DELETES: Final[frozenset[str]] = frozenset()
+_SLACK: Final = 1000
+
+
+def _held_content(block: OpenBlock, key: bytes) -> Content:
+    """The decoded content of a held SubBatchMsg; nothing for other messages."""
+    if key[0] != SUB_BATCH_MSG:
+        return [], {}
+    return block.subs[sub_batch_id(key)].parts[sub_batch_index(key)]
+
+
+def _place(record: Record) -> tuple[bool, str, int, int]:
+    """What copies are ordered by: those from a topic first, then by position."""
+    return record.partition < 0, record.topic, record.partition, record.offset
+
+
+def _path_test(
+    expressions: Iterable[str], setting: str, how: Callable[[re.Pattern[str], str], object]
+) -> Callable[[bytes], bool]:
+    try:
+        patterns = [re.compile(expression) for expression in expressions]
+    except re.error as error:
+        raise ConfigurationError(
+            f"an expression of {setting} does not compile: {error.pattern!r} ({error.msg})", setting=setting
+        ) from None
+    if not patterns:
         return lambda _path: False
-    match = re.compile(source).match
-    return lambda path: match(path_text(path)) is not None
+    return lambda path: any(how(pattern, path_text(path)) is not None for pattern in patterns)

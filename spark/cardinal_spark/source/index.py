@@ -100,7 +100,7 @@ class Index:
             return OpenBlock(records, lowest, None, 0)
         fields = avro.read_batch(min(batches).value)
         tracked = self._settings.tracked
-        entries = [entry for entry in fields.entries.values() if tracked is None or tracked.entry(entry.path)]
+        entries = [entry for entry in fields.entries.values() if tracked is None or tracked.entry(entry)]
         announced = {entry.sub_batch for entry in entries if entry.sub_batch != NO_ID}
         need = 1 + len(announced) + sum(entry.count for entry in entries)
         return OpenBlock(records, lowest, fields.number, need)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.protocols.streams.events import Event
 from cardinal.protocols.streams.prefixes import Tracked
-from cardinal.protocols.streams.reassembler import Contents, HeaderOnly, Reassembler
+from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly, Reassembler
 from cardinal.protocols.streams.types import Partition, Record
 
 from .offsets import PlanOffset, option_digests
@@ -17,7 +17,7 @@ from .offsets import PlanOffset, option_digests
 if TYPE_CHECKING:
     from cardinal.protocols.streams.follower import FollowerSettings
 
-_UNBOUNDED: Final = 1 << 62
+_UNBOUNDED: Final = Bounds(open_bytes=1 << 62, open_blocks=1 << 62)
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ class PlanSettings:
             self.follower.reorg_threshold,
             prefixes=self.follower.prefixes,
             contents=contents,
-            max_open_bytes=_UNBOUNDED,
-            max_open_blocks=_UNBOUNDED,
+            bounds=_UNBOUNDED,
         )
 
 
