@@ -340,3 +340,40 @@ def test_pins_give_the_lowest_offset_that_is_still_needed() -> None:
     assert pins.lowest(lambda *_: False) == {("t", 0): 1000}
     pins.discard(b"x999")
     assert pins.lowest(lambda *_: False) == {}
+
+
+# --- found by the model ------------------------------------------------------------------------------------
+
+
+def test_a_start_is_not_looked_for_among_refused_blocks() -> None:
+    orderer = Orderer(reorg_threshold=1, whitelist={1: h("1z")})
+    assert feed(orderer, [header("1a", "0g", 1), header("1b", "0g", 1), header("1c", "0g", 1)]) == []
+
+
+def test_a_better_chain_below_the_start_is_reported_also_when_it_was_read_while_resuming() -> None:
+    orderer = Orderer()
+    orderer.resume([BlockRef(6, h("6a")), BlockRef(5, h("5a"))], 6, 2, Past())
+    feed(orderer, run("b", 5, 9, "4b"))
+    assert orderer.take_events() == []
+    assert orderer.release() == []
+    assert orderer.take_events() == [ForkBelowStart(BlockRef(7, h("7b")), BlockRef(5, h("5a")))]
+
+
+def test_a_block_that_left_the_chain_before_its_content_came_stays_beside_it() -> None:
+    orderer = Orderer(BlockRef(0, h("0g")), 0)
+    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
+    orderer.release()
+    (update,) = orderer.receive(header("1b", "0g", 1, 9))
+    assert [name(removed.hash) for removed in update.removed] == ["2a", "1a"]
+    feed(orderer, [header("1a", "0g", 1)])
+    assert orderer.standing(h("1a")) == "complete, on a side branch"
+    assert feed(orderer, [header("2c", "1a", 2, 99)]) == ["-1b+1a+2c"]
+
+
+def test_below_the_floor_there_is_no_fork_point() -> None:
+    orderer = Orderer(BlockRef(0, h("0g")), 0, reorg_threshold=1)
+    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
+    orderer.release()
+    feed(orderer, [header("1a", "0g", 1)])
+    assert not orderer.holds(h("0g"))
+    assert feed(orderer, [header("1b", "0g", 1, 50)]) == []

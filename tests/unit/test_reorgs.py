@@ -403,7 +403,7 @@ def test_only_the_default_topic_announces_and_not_too_many() -> None:
     stream.read()
     assert len(stream.follower.channels()) == CHANNELS_MAX
     assert stream.named(ReorgAbandoned) == [
-        ReorgAbandoned(stream.named(ReorgAbandoned)[0].ancestor, "16 reorg channels are open already")  # type: ignore[attr-defined]
+        ReorgAbandoned(stream.named(ReorgAbandoned)[0].ancestor, "16 newer reorg channels are open")  # type: ignore[attr-defined]
     ]
     assert len(str(stream.follower.cursor())) < 12_000
 
@@ -444,3 +444,38 @@ def test_a_flood_of_producers_is_abandoned() -> None:
         stream.write(content[1:2], f"p{number}")
     assert stream.read() == ""
     assert len(stream.named(ReorgAbandoned)) == 1
+
+
+def test_records_of_a_channel_that_is_not_open_are_passed_over() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced])
+    stream.read()
+    other = Record(reorg_topic(TOPIC, h("9a")), 0, 0, *content[0][1:])
+    assert stream.follower.receive([other]) == []
+
+
+def test_an_attempt_whose_blocks_are_not_all_complete_ends_where_they_are() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    lost = next(index for index, message in enumerate(content) if message.key[1:33] == h("15b"))
+    stream.write([announced, *content[:lost], *content[lost + 1 :]])
+    assert stream.read().endswith("+13b+14b")
+
+
+def test_a_forgotten_chain_is_the_reason_why_a_channel_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    stream.restart()
+    stream.read()
+    announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
+    stream.follower.recall = lambda _records: []  # type: ignore[method-assign] # a driver that cannot
+    stream.write([announced, *content])
+    stream.read(steps=20)
+    stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
+    stream.read(steps=20)
+    (event,) = stream.named(ReorgAbandoned)
+    assert isinstance(event, ReorgAbandoned)
+    assert event.reason == "the delivered chain is not remembered so far down; recall older Batches"

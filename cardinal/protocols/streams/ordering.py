@@ -198,7 +198,8 @@ class Orderer(OrderedBlocks):
         if node.parent is not None:
             return []
         self._tree.set_parent(node, item.parent)
-        return self._link_down(node)
+        # A block that left the chain before its content came stays beside it.
+        return self._link_down(node) if node.delivered else []
 
     def _belongs(self, node: Node[Header], item: Header) -> bool:
         """Whether this can be the content of a block that is known by number, and perhaps by parent.
@@ -226,7 +227,7 @@ class Orderer(OrderedBlocks):
             self._blocks.waiting.discard(ancestor)
             fresh += self._link_waiting(ancestor)
         bottom = self._given or (self.start is not None and lowest.hash == self.start.hash)
-        if bottom and lowest.parent is not None:
+        if bottom and lowest.parent is not None and lowest.number > self._chain.floor:
             fresh += self._link_waiting(self._chain.reference(BlockRef(lowest.number - 1, lowest.parent)))
         return fresh
 
@@ -295,7 +296,10 @@ class Orderer(OrderedBlocks):
             return []
         self._held = False
         self._chain.prune()
-        return self._chain.judge(list(self._blocks.side))
+        updates = self._chain.judge(list(self._blocks.side))
+        for node in self._blocks.waiting:
+            self._admission.report_fork_below_start(node, self.start)
+        return updates
 
     # --- deep reorgs -----------------------------------------------------------------------------------------
 

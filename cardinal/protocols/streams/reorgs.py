@@ -64,6 +64,7 @@ class _Channel:
         "attempts",
         "blocks",
         "bytes",
+        "counted",
         "first",
         "grafted",
         "partition",
@@ -78,6 +79,7 @@ class _Channel:
         self.reassembler = reassembler
         self.blocks: dict[bytes, Completed] = {}
         self.bytes = 0
+        self.counted = 0
         self.attempts: dict[bytes, dict[bytes, None]] = {}
         self.ready: dict[bytes, Completed] = {}
         self.grafted = False
@@ -99,6 +101,11 @@ class _Channel:
                 found[block.payload.hash] = block
                 pending.append(block.payload.hash)
         return found
+
+    def grown(self) -> bool:
+        """Whether blocks were completed since this was asked; whatever else comes is no progress."""
+        before, self.counted = self.counted, len(self.blocks)
+        return self.counted > before
 
     def mentioned(self) -> int:
         """The messages' hashes that are held."""
@@ -193,10 +200,13 @@ class Reorgs:
         start = self._orderer.start
         if start is not None and self._orderer.reach(ancestor) is Reach.BELOW_START:
             return [ForkBelowStart(ancestor, start)]
+        out: list[Outcome] = []
         if len(self._channels) >= CHANNELS_MAX:
-            return [ReorgAbandoned(ancestor, f"{CHANNELS_MAX} reorg channels are open already")]
+            # An empty one makes room before one that holds blocks, and then the one that stood still for longest.
+            least = min(self._channels.values(), key=lambda channel: (bool(channel.blocks), channel.since or 0))
+            out += self._abandon(least, f"{CHANNELS_MAX} newer reorg channels are open")
         self._channels[topic] = _Channel(ancestor, topic, self._make())
-        return []
+        return out
 
     def receive(self, records: Iterable[Record]) -> Iterator[Outcome]:
         """Take records of one channel, in order; those of a channel that is not open are passed over."""
@@ -241,12 +251,12 @@ class Reorgs:
         """
         out: list[Outcome] = []
         for channel in list(self._channels.values()):
-            at = positions.get(channel.partition)
+            channel.at = at = positions.get(channel.partition)
             read = at is None or (ends is not None and at >= ends.get(channel.partition, at))
             if read and self._done(channel):
                 self._drop(channel)
-            elif channel.since is None or at != channel.at or patient:
-                channel.since, channel.at = completed, at
+            elif channel.since is None or channel.grown() or patient:
+                channel.since = completed
             elif read and self._stalled(channel, completed):
                 out += self._abandon(channel, self._reason(channel))
         return out

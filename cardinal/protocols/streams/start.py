@@ -36,7 +36,7 @@ class StartRule:
         It is looked at when the blocks seen have grown by a quarter, so that the work stays linear.
         """
         self._seen += 1
-        if self._seen <= self._look_at:
+        if self._seen <= self._look_at or not len(tree):
             return False
         self._look_at = self._seen + self._seen // 4
         return sum(1 for _ in tree.ancestors(self._heaviest(tree))) > self._threshold
