@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
 from .block import Explanation
-from .cursor import Cursor
+from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan
 from .gaps import Gaps
 from .history import parents_of
@@ -83,7 +84,7 @@ class Follower:
         self._reorgs = Reorgs(
             settings.default_topic,
             self.orderer,
-            self._reassembler,
+            partial(self._reassembler, share=CHANNELS_MAX),
             settings.reorg_threshold,
             ChannelBounds(settings.history, settings.max_bytes),
         )
@@ -91,11 +92,17 @@ class Follower:
         if cursor is not None:
             self._restore(cursor)
 
-    def _reassembler(self) -> Reassembler:
-        """One for the main topics, and one for every reorg channel."""
+    def _reassembler(self, share: int = 1) -> Reassembler:
+        """One for the main topics, and one for every reorg channel, with a ``share``-th of the bounds each."""
         settings = self._settings
         return Reassembler(
-            settings.tracked, settings.reorg_threshold, prefixes=settings.prefixes, contents=Contents.VALUES
+            settings.tracked,
+            settings.reorg_threshold,
+            prefixes=settings.prefixes,
+            volatile=settings.volatile,
+            inline=settings.inline,
+            contents=Contents.VALUES,
+            bounds=settings.bounds.part(share),
         )
 
     def _restore(self, cursor: Cursor) -> None:

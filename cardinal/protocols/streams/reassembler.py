@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -107,6 +107,15 @@ class Bounds:
     open_blocks: int = 10_000
     finished_bytes: int = 256 << 20
     headless_distance: int = 1_000_000
+
+    def part(self, parts: int) -> Bounds:
+        """The bounds of one of ``parts`` reassemblers that share these."""
+        return replace(
+            self,
+            open_bytes=self.open_bytes // parts,
+            open_blocks=max(1, self.open_blocks // parts),
+            finished_bytes=self.finished_bytes // parts,
+        )
 
 
 _BOUNDS: Final = Bounds()

@@ -10,6 +10,7 @@ from typing import Final
 
 from .events import Header
 from .finality import OnFinalityViolation
+from .reassembler import Bounds
 from .types import BlockRef, Finality
 
 SHORT: Final = 8
@@ -32,7 +33,7 @@ class FollowerSettings:
 
     Attributes:
         app: the application's name; chain: its name for the chain. Both stand in cursors.
-        tracked: see :class:`~.reassembler.Reassembler`.
+        tracked, inline: see :class:`~.reassembler.Reassembler`.
         prefixes: the expressions under which the application counts.
         reorg_threshold: blocks.
         whitelist: number to the only hash that may stand there.
@@ -48,12 +49,14 @@ class FollowerSettings:
         history: delivered blocks that are remembered by hash, for reorgs through channels.
         max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
         max_bytes: of the content of either, and of what a reorg channel holds.
+        bounds: of what is being assembled; every reorg channel has a share of it beside.
 
     """
 
     app: str
     chain: str
     tracked: tuple[str, ...] | None = None
+    inline: bool = False
     prefixes: tuple[str, ...] = ()
     reorg_threshold: int = 128
     whitelist: Mapping[int, bytes] = field(default_factory=dict)
@@ -70,6 +73,7 @@ class FollowerSettings:
     max_waiting: int = 10_000
     max_side: int = 10_000
     max_bytes: int = 256 << 20
+    bounds: Bounds = Bounds()  # noqa: RUF009 - frozen
 
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
@@ -81,7 +85,7 @@ class FollowerSettings:
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
         start = None if self.start is None else (self.start.number, self.start.hash.hex(), self.start_weight or 0)
-        tracked = None if self.tracked is None else sorted(self.tracked)
+        tracked = None if self.tracked is None else (sorted(self.tracked), self.inline)
         quorum = self.policy != "first"
         trusted = (self.policy, sorted(self.producers), sorted(self.volatile)) if quorum else ()
         facts = (self.app, self.chain, tracked, sorted(self.prefixes), self.reorg_threshold, pinned, start, trusted)

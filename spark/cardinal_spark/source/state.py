@@ -50,7 +50,7 @@ class PlanSettings:
     @cached_property
     def tracked(self) -> Tracked | None:
         """The tracked expressions, compiled."""
-        return None if self.follower.tracked is None else Tracked(self.follower.tracked)
+        return None if self.follower.tracked is None else Tracked(self.follower.tracked, inline=self.follower.inline)
 
     def reassembler(self, contents: Contents) -> Reassembler:
         """A reassembler that never drops anything: whoever feeds it bounds what it gets."""
@@ -58,6 +58,8 @@ class PlanSettings:
             self.follower.tracked,
             self.follower.reorg_threshold,
             prefixes=self.follower.prefixes,
+            volatile=self.follower.volatile,
+            inline=self.follower.inline,
             contents=contents,
             bounds=_UNBOUNDED,
         )
