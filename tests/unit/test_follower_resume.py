@@ -280,7 +280,6 @@ def test_a_cursor_asked_for_before_the_driver_said_where_it_stands_is_safe() -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"start": BlockRef(3, h("3a"))},
         {"whitelist": {99: h("99a")}},
         {"tracked": ("b/",)},
         {"policy": "quorum:2"},
@@ -288,15 +287,22 @@ def test_a_cursor_asked_for_before_the_driver_said_where_it_stands_is_safe() -> 
 )
 def test_other_options_are_another_lineage(options: dict[str, object]) -> None:
     cursor = published().follower.cursor()
-    with pytest.raises(CursorMismatchError, match="another start, whitelist"):
+    with pytest.raises(CursorMismatchError, match="another whitelist"):
         Follower(settings(**options), cursor)
 
 
-def test_the_weight_of_a_given_start_is_part_of_the_lineage() -> None:
-    start = BlockRef(3, h("3a"))
-    one, other = settings(start=start, start_weight=3), settings(start=start, start_weight=9)
-    assert one.fingerprint() != other.fingerprint()
-    assert settings(start=start).fingerprint() == settings(start=start, start_weight=0).fingerprint()
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_start_where_the_stream_did_not_begin_is_named(number: int) -> None:
+    stream = Stream(start=BlockRef(2, h("2a")))
+    stream.publish(line("a", 3, 9, "2a"))
+    stream.read()
+    cursor = stream.follower.cursor()
+    assert cursor.start == BlockRef(3, h("3a"))
+    for start in (None, BlockRef(2, h("2a"))):
+        assert Follower(settings(start=start), cursor).orderer.head == cursor.head
+    with pytest.raises(CursorMismatchError, match=f"began with block 3, not after block {number}") as caught:
+        Follower(settings(start=BlockRef(number, h("a"))), cursor)
+    assert caught.value.found == cursor.start
 
 
 def test_who_counts_for_a_quorum_is_part_of_the_lineage_only_there() -> None:

@@ -32,11 +32,21 @@ def check(settings: FollowerSettings, cursor: Cursor) -> None:
         )
     if cursor.lineage[:SHORT] != settings.fingerprint():
         raise CursorMismatchError(
-            "this cursor was made with another start, whitelist, threshold, policy or choice of prefixes; "
+            "this cursor was made with another whitelist, threshold, policy or choice of prefixes; "
             "give the same options, or start anew without a cursor",
             expected=settings.fingerprint().hex(),
             found=cursor.lineage[:SHORT].hex(),
         )
+    if settings.start is not None and cursor.start is not None:
+        # A switch through a given start delivers blocks down to the threshold below it first.
+        above = cursor.start.number - settings.start.number
+        if not 1 - settings.reorg_threshold <= above <= 1:
+            raise CursorMismatchError(
+                f"this cursor's stream began with block {cursor.start.number}, not after block "
+                f"{settings.start.number}; give the start that it was made with, or none",
+                expected=settings.start,
+                found=cursor.start,
+            )
 
 
 def begin_at(

@@ -78,15 +78,15 @@ class FollowerSettings:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
 
-        Outside are ``on_finality_violation`` and ``on_incomplete``: they say what to do about a stream that stands
-        still, contradict nothing that was delivered, and changing them is how an operator lets it go on.
-        ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to the
-        application.
+        Outside are ``start`` and its weight: they say where to begin from nothing, and the first block delivered is
+        part of a lineage by itself. So are ``on_finality_violation`` and ``on_incomplete``: they say what to do about a
+        stream that stands still, contradict nothing that was delivered, and changing them is how an operator lets it
+        go on. ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to
+        the application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
-        start = None if self.start is None else (self.start.number, self.start.hash.hex(), self.start_weight or 0)
         tracked = None if self.tracked is None else (sorted(self.tracked), self.inline)
         quorum = self.policy != "first"
         trusted = (self.policy, sorted(self.producers), sorted(self.volatile)) if quorum else ()
-        facts = (self.app, self.chain, tracked, sorted(self.prefixes), self.reorg_threshold, pinned, start, trusted)
+        facts = (self.app, self.chain, tracked, sorted(self.prefixes), self.reorg_threshold, pinned, trusted)
         return blake2b(repr(facts).encode(), digest_size=SHORT, person=b"cardinal-line").digest()
