@@ -169,7 +169,9 @@ class Reassembler:
         self._bytes = 0
         self._records = 0
         self._completed = 0
-        self._due: deque[tuple[int, OpenBlock]] = deque()
+        self._due: deque[tuple[int, bytes, int]] = deque()
+        """When which block is overdue: not the block itself, which may be let go long before. The last member tells it
+        from a later one of the same hash."""
         self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._done_prefixes: frozenset[bytes] = frozenset()
         self._tombstones = Tombstones()
@@ -267,9 +269,9 @@ class Reassembler:
         block = OpenBlock(block_hash, self._records)
         self._open[block_hash] = block
         self._bytes += BLOCK_OVERHEAD
-        self._due.append((self._completed + self._deadline, block))
+        self._due.append((self._completed + self._deadline, block_hash, block.seen_at))
         if len(self._due) > 2 * len(self._open) + _SLACK:
-            self._due = deque((due, other) for due, other in self._due if self._open.get(other.hash) is other)
+            self._due = deque(due for due in self._due if self._still_open(due[1], due[2]) is not None)
         if len(self._open) > self._bounds.open_blocks:
             self._evict(events)
             return self._open.get(block_hash)
@@ -488,11 +490,15 @@ class Reassembler:
         if fields.parent in self._done or fields.parent in self._open:
             self._completed += 1  # blocks that stand on nothing that is known prove no progress
         while self._due and self._due[0][0] <= self._completed:
-            self._overdue(self._due.popleft()[1], events)
+            due = self._still_open(*self._due.popleft()[1:])
+            if due is not None:
+                self._overdue(due, events)
+
+    def _still_open(self, block_hash: bytes, seen_at: int) -> OpenBlock | None:
+        block = self._open.get(block_hash)
+        return block if block is not None and block.seen_at == seen_at else None
 
     def _overdue(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
-        if self._open.get(block.hash) is not block:
-            return
         block.overdue = block.careful = True
         for candidate in block.candidates[1:]:
             if candidate.complete():
