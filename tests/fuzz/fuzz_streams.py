@@ -54,15 +54,10 @@ SETTINGS: Final = FollowerSettings(
     reorg_threshold=4,
     start=BlockRef(0, HASHES[0]),
     default_topic="chain",
+    bounds=BOUNDS,
 )
+"""A follower on a very small machine: evictions are part of the game."""
 REPORTS: Final = get_args(Event)
-
-
-class Bounded(Follower):
-    """A follower on a very small machine: evictions are part of the game."""
-
-    def _reassembler(self) -> Reassembler:
-        return Reassembler(None, SETTINGS.reorg_threshold, prefixes=SETTINGS.prefixes, bounds=BOUNDS)
 
 
 def try_decode(data: bytes) -> None:
@@ -119,7 +114,7 @@ def records(data: bytes) -> Iterator[Record]:
 
 def try_follower(data: bytes) -> None:
     """Records through a follower: updates that fit each other, documented reports, bounded memory, a sound cursor."""
-    follower = Bounded(SETTINGS)
+    follower = Follower(SETTINGS)
     chain, seq = [HASHES[0]], 0
     positions: dict[tuple[str, int], int] = {}
     for record in records(data):
@@ -135,7 +130,7 @@ def try_follower(data: bytes) -> None:
         assert follower.reassembler.held_bytes <= BOUNDS.open_bytes + BOUNDS.finished_bytes
     cursor = follower.cursor()
     assert Cursor.parse(str(cursor)) == cursor
-    resumed = Bounded(SETTINGS, cursor)
+    resumed = Follower(SETTINGS, cursor)
     resumed.receive(records(data))
     resumed.progress(positions, positions)
 
@@ -160,7 +155,7 @@ def try_cursor(data: bytes) -> None:
         try:
             cursor = Cursor.parse(candidate)
             assert Cursor.parse(str(cursor)) == cursor
-            Bounded(SETTINGS, cursor)
+            Follower(SETTINGS, cursor)
         except CursorError:
             continue
 

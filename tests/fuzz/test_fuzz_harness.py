@@ -11,6 +11,8 @@ from pathlib import Path
 import fuzz_streams
 import pytest
 
+from cardinal.protocols.streams import Follower
+
 HERE = Path(__file__).parent
 CORPUS = [bytes.fromhex(line) for line in (HERE / "corpus.txt").read_text().split()]
 
@@ -28,7 +30,7 @@ def test_the_corpus_reaches_what_there_is_to_reach() -> None:
     """Updates, reorgs among them, and most kinds of reports: else the fuzzer would fuzz the first check only."""
     seen: Counter[str] = Counter()
     for data in CORPUS:
-        follower = fuzz_streams.Bounded(fuzz_streams.SETTINGS)
+        follower = Follower(fuzz_streams.SETTINGS)
         for record in fuzz_streams.records(data[1:]):
             for value in follower.receive([record]):
                 seen[type(value).__name__] += 1

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
@@ -39,18 +41,9 @@ REPORTS = {kind.__name__ for kind in get_args(Event)} | {"ChainUpdate"}
 MIB = 1 << 20
 
 
-class Bounded(Follower):
-    """A follower on a small machine; reorg channels share what the main topics have."""
-
-    def _reassembler(self) -> Reassembler:
-        bounds = BOUNDS
-        if hasattr(self, "reassembler"):
-            bounds = Bounds(BOUNDS.open_bytes // 16, BOUNDS.open_blocks // 16, BOUNDS.finished_bytes // 16)
-        return Reassembler(None, THRESHOLD, prefixes=tuple(SCHEMA), bounds=bounds)
-
-
 def follower(stream: Stream) -> Follower:
-    return Bounded(
+    """On a small machine."""
+    return Follower(
         FollowerSettings(
             "generated",
             "generated:1",
@@ -61,6 +54,7 @@ def follower(stream: Stream) -> Follower:
             max_waiting=1_000,
             max_side=1_000,
             max_bytes=8 << 20,
+            bounds=BOUNDS,
         )
     )
 
@@ -210,14 +204,17 @@ def test_ten_million_hostile_records() -> None:
     count = int(os.environ.get("CARDINAL_SOAK_RECORDS", "10000000"))
     seconds = float(os.environ.get("CARDINAL_SOAK_SECONDS", "3000"))
     began, seed, records, highest = time.monotonic(), 100, 0, 0
+    events: Counter[str] = Counter()
     while records < count and time.monotonic() - began < seconds:
         stream = Stream(seed, blocks=4_000, every=10)
         driven = drive(stream)
         assert driven.events.keys() <= REPORTS
         assert_delivered(stream, driven)
         records += driven.records
+        events += driven.events
         del driven, stream
         gc.collect()
         highest = max(highest, resident_bytes())
         seed += 1
+        sys.stdout.write(f"{time.monotonic() - began:6.0f} s {records:9} records {highest >> 20:4} MiB {events}\n")
     assert highest < 1 << 30
