@@ -1,6 +1,9 @@
 """A real Kafka broker as a child process, without Docker and without a system Java."""
 
 from .broker import EmbeddedKafka
+from .cluster import EmbeddedCluster
 from .java import java_home_for_spark
+from .security import Security
+from .settings import free_port
 
-__all__ = ["EmbeddedKafka", "java_home_for_spark"]
+__all__ = ["EmbeddedCluster", "EmbeddedKafka", "Security", "free_port", "java_home_for_spark"]

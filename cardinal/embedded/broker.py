@@ -24,10 +24,14 @@ from cardinal.errors import DataInUseError, EmbeddedBrokerError, PortInUseError
 
 from . import settings as remembered
 from .folders import try_lock, writable, write_atomically
-from .launch import Launch, prepare
+from .formatting import format_logs
+from .launch import HEAP_MB, Launch, prepare
 from .leash import Leash
+from .properties import Place, properties
 from .ready import wait_until_ready
 from .running import LOCK_FILE, PID_FILE, Running, find_running, remove_pid_file, save_pid_file
+from .security import PLAIN_TEXT, Security
+from .users import introduce_users
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
 _CONFIGURATION = "server.properties"
 _LOG_LIMIT = 16 << 20
 _LOCK_SECONDS = 1.0
-_FORMAT_SECONDS = 60
 _KILL_SECONDS = 20
 _PORT_ATTEMPTS = 3
 
@@ -59,6 +62,10 @@ class EmbeddedKafka:
         java: Java | None = None,
         progress: Progress | None = None,
         train: bool = False,
+        security: Security = PLAIN_TEXT,
+        advertised: str | None = None,
+        heap_mb: int = HEAP_MB,
+        place: Place | None = None,
     ) -> None:
         """Describe a broker; nothing is started or written yet.
 
@@ -70,6 +77,10 @@ class EmbeddedKafka:
             progress: told how many bytes of which jar have arrived, where jars must be fetched.
             train: make an archive for faster starts when this broker is stopped, where there is none yet (see
                 :mod:`.cds`; 5 s once, 0.6 s saved at each later start).
+            security: what clients have to show.
+            advertised: the ``host:port`` that clients are sent to, such as a proxy's in front of this broker.
+            heap_mb: the most that the JVM's heap takes, in MB.
+            place: the broker's place in a cluster; see :class:`.cluster.EmbeddedCluster`.
 
         """
         self.data = Path(data).absolute()
@@ -78,6 +89,10 @@ class EmbeddedKafka:
         self._java = java
         self._progress = progress
         self._train = train
+        self.security = security
+        self._advertised = advertised
+        self._heap_mb = heap_mb
+        self._place = place or Place()
         self._launch: Launch | None = None
         self._settings = remembered.load(self.data)
         self._leash: Leash | None = None
@@ -92,7 +107,7 @@ class EmbeddedKafka:
         """
         if self._settings is None:
             raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
-        return self._settings.bootstrap
+        return self._advertised or self._settings.bootstrap
 
     @property
     def pid(self) -> int | None:
@@ -109,9 +124,15 @@ class EmbeddedKafka:
         """The server's log, kept over restarts; the one before it has the suffix ``.1``."""
         return self.data / "server.log"
 
-    def client_config(self) -> dict[str, str]:
-        """What a confluent-kafka client needs to connect."""
-        return {"bootstrap.servers": self.bootstrap}
+    def client_config(self, user: str | None = None) -> dict[str, str]:
+        """What a confluent-kafka client needs to connect; as ``user`` where users log in, the first one where None."""
+        return {"bootstrap.servers": self.bootstrap, **self.security.client_config(user)}
+
+    def admin_config(self) -> dict[str, str]:
+        """What a confluent-kafka client needs to come in by the administrators' door, which asks for nothing."""
+        if self._settings is None:
+            raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
+        return {"bootstrap.servers": self._settings.internal}
 
     def start(self, timeout: float = 60.0) -> Self:
         """Start the broker, formatting the data folder the first time; returns when a client gets metadata.
@@ -131,7 +152,9 @@ class EmbeddedKafka:
             return self
         self._end_leash()
         writable(self.data, hint="take another data folder")
-        self._launch = prepare(self.data, java=self._java, progress=self._progress, train=self._train)
+        self._launch = prepare(
+            self.data, java=self._java, progress=self._progress, train=self._train, heap_mb=self._heap_mb
+        )
         self._java = self._launch.java
         deadline = time.monotonic() + timeout
         chosen_here = self._port is None and self._settings is None
@@ -202,8 +225,8 @@ class EmbeddedKafka:
         lock = self._lock()
         try:
             settings = self._settle()
-            write_atomically(self.data / _CONFIGURATION, remembered.properties(settings, self._properties))
-            self._format(command, settings)
+            write_atomically(self.data / _CONFIGURATION, self._configuration(settings), mode=0o600)
+            format_logs(command, self.data, settings.cluster_id, _CONFIGURATION)
             self._rotate_log()
             self._leash = Leash([*command, "kafka.Kafka", _CONFIGURATION], log=self.log, folder=self.data, keep=lock)
         finally:
@@ -211,7 +234,8 @@ class EmbeddedKafka:
         try:
             running = Running(self._process.pid, settings.bootstrap)
             save_pid_file(self.data, running)
-            wait_until_ready(settings, self._process, self.log, deadline)
+            wait_until_ready(settings, self._place, self._process, self.log, deadline)
+            introduce_users(settings.internal, self.security, deadline)
             save_pid_file(self.data, replace(running, ready=True))
         except BaseException:
             self.kill()
@@ -234,42 +258,21 @@ class EmbeddedKafka:
         return lock
 
     def _settle(self) -> remembered.Settings:
-        """The settings of this start, remembered for the next: the old ones, with what was asked or must change."""
-        old = self._settings
-        port = self._port or (old.port if old else 0) or remembered.free_port()
-        if not remembered.is_free(port):
-            raise PortInUseError(f"port {port} is in use by another process: stop it, or take another port", port=port)
-        controller_port = old.controller_port if old else 0
-        if controller_port in (0, port) or not remembered.is_free(controller_port):
-            controller_port = remembered.free_port(beside=port)  # nobody but this process connects to it
-        if old:
-            settings = replace(old, port=port, controller_port=controller_port)
-        else:
-            settings = remembered.Settings(remembered.new_cluster_id(), port, controller_port)
-        if settings != old:
+        """The settings of this start, remembered for the next."""
+        settings = remembered.settle(self._settings, self._port, member=self._place.brokers > 1)
+        if settings != self._settings:
             remembered.save(self.data, settings)
         self._settings = settings
         return settings
 
-    def _format(self, command: Sequence[str], settings: remembered.Settings) -> None:
-        """Format the log folder unless it is; one that a kill left half formatted is formatted again."""
-        if (self.data / remembered.LOGS / "meta.properties").exists():
-            return
-        tool = [*command, "kafka.tools.StorageTool", "format", "-t", settings.cluster_id, "-c", _CONFIGURATION]
-        log = self.data / "format.log"
-        with log.open("wb") as output:
-            try:
-                subprocess.run(  # noqa: S603 - Kafka's own tool
-                    [*tool, "--ignore-formatted"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    cwd=self.data,
-                    check=True,
-                    timeout=_FORMAT_SECONDS,
-                )
-            except (subprocess.SubprocessError, OSError) as error:
-                raise EmbeddedBrokerError(f"Kafka could not format {self.data}: see {log}") from error
+    def _configuration(self, settings: remembered.Settings) -> str:
+        return properties(
+            settings,
+            self._properties,
+            place=self._place,
+            security=self.security,
+            advertised=self._advertised,
+        )
 
     def _rotate_log(self) -> None:
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:

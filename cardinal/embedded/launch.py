@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from .jars import Progress
 
+HEAP_MB = 512
 JVM = (
-    "-Xmx512m",
     "-Xms128m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -51,7 +51,7 @@ class Launch:
             self.archive.make(self.plain, self.record)
 
 
-def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: bool) -> Launch:
+def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: bool, heap_mb: int = HEAP_MB) -> Launch:
     """Find, or fetch, all that a start needs.
 
     Arguments:
@@ -59,6 +59,7 @@ def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: 
         java: the Java to take; found where None.
         progress: told how many bytes of which jar have arrived, where jars must be fetched.
         train: record the run's classes where there is no archive yet.
+        heap_mb: the most that the heap takes, in MB; an archive of classes fits every size.
 
     Raises:
         JarError, JavaNotFoundError, MissingExtraError: something is missing.
@@ -69,7 +70,7 @@ def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: 
     java = java or find_java()
     jars = ensure_jars(cache, locked_jars(), progress=progress)
     archive = archive_for(cache, java, JVM, jars)
-    plain = (str(java.executable), *JVM, "-cp", os.pathsep.join(map(str, jars)))
+    plain = (str(java.executable), *JVM, f"-Xmx{heap_mb}m", "-cp", os.pathsep.join(map(str, jars)))
     flags = archive.use()
     record = data / "classes.list" if train and not flags else None
     if record is not None:

@@ -17,22 +17,27 @@ from confluent_kafka.cimpl import NewTopic
 
 from cardinal.errors import EmbeddedBrokerError, PortInUseError
 
-from .settings import HOST, NODE_ID, Settings
+from .settings import HOST, Settings
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
+
+    from .properties import Place
 
 _POLL_SECONDS = 0.02
 _INTERNAL = {"__consumer_offsets": "producer", "__transaction_state": "uncompressed"}
 """Kafka's own topics and the compression that it makes them with."""
 
 
-def wait_until_ready(settings: Settings, process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
+def wait_until_ready(
+    settings: Settings, place: Place, process: subprocess.Popen[bytes], log: Path, deadline: float
+) -> None:
     """Return when the broker serves clients.
 
     Arguments:
         settings: where it listens.
+        place: its place in its cluster; a cluster's internal topics wait until all of its brokers are there.
         process: its process.
         log: its log.
         deadline: the monotonic time in seconds at which it is given up.
@@ -46,7 +51,7 @@ def wait_until_ready(settings: Settings, process: subprocess.Popen[bytes], log: 
         _check(settings, process, log, deadline)
     admin = AdminClient(
         {
-            "bootstrap.servers": settings.bootstrap,
+            "bootstrap.servers": settings.internal,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
             "log_level": 0,
@@ -55,19 +60,19 @@ def wait_until_ready(settings: Settings, process: subprocess.Popen[bytes], log: 
     while True:
         with suppress(KafkaException):
             metadata = admin.list_topics(timeout=1)
-            if NODE_ID in metadata.brokers:
+            if place.node in metadata.brokers:
                 break
         _check(settings, process, log, deadline)
     missing = [name for name in _INTERNAL if name not in metadata.topics]
     while missing:
-        missing = _create(admin, missing)
+        missing = _create(admin, missing, min(place.brokers, 3))
         _check(settings, process, log, deadline)
 
 
-def _create(admin: AdminClient, names: list[str]) -> list[str]:
+def _create(admin: AdminClient, names: list[str], copies: int) -> list[str]:
     """Make these internal topics; returns those that could not be made yet."""
     topics = [
-        NewTopic(name, 4, 1, config={"cleanup.policy": "compact", "compression.type": _INTERNAL[name]})
+        NewTopic(name, 4, copies, config={"cleanup.policy": "compact", "compression.type": _INTERNAL[name]})
         for name in names
     ]
     failed = []

@@ -1,4 +1,4 @@
-"""What a broker's data folder remembers, and the configuration that Kafka reads.
+"""What a broker's data folder remembers: its cluster and its ports.
 
 Rules:
 
@@ -18,35 +18,51 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import EmbeddedBrokerError
+from cardinal.errors import EmbeddedBrokerError, PortInUseError
 
 from .folders import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
     from pathlib import Path
 
 HOST = "127.0.0.1"
-NODE_ID = 1
-LOGS = "logs"
-"""Kafka's own folder within the data folder."""
 _FILE = "broker.json"
 _PORTS = range(18000, 32000)
-_LARGEST_MESSAGE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What stays the same over restarts. ``cluster_id`` is 22 characters of URL-safe base64."""
+    """What stays the same over restarts.
+
+    Attributes:
+        cluster_id: 22 characters of URL-safe base64.
+        port: where clients are served.
+        controller_port: where the brokers of a cluster keep its metadata.
+        internal_port: where brokers reach each other and administrators reach them, in the clear, whatever clients
+            need; 0 where it was not chosen yet.
+
+    """
 
     cluster_id: str
     port: int
     controller_port: int
+    internal_port: int = 0
 
     @property
     def bootstrap(self) -> str:
         """The address that clients connect to."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def internal(self) -> str:
+        """The address for administrators."""
+        return f"{HOST}:{self.internal_port}"
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """All ports that were chosen."""
+        return frozenset({self.port, self.controller_port, self.internal_port} - {0})
 
 
 def load(data: Path) -> Settings | None:
@@ -77,15 +93,46 @@ def new_cluster_id() -> str:
             return text
 
 
-def free_port(*, beside: int | None = None) -> int:
-    """A port of 127.0.0.1 that nobody listens on, other than ``beside``.
+def settle(old: Settings | None, port: int | None, *, member: bool = False) -> Settings:
+    """The settings of a start: the old ones, with what was asked for or has to change.
+
+    Arguments:
+        old: what the data folder remembers.
+        port: the port for clients that was asked for.
+        member: whether other brokers know the controller's port, so that it must not change.
+
+    Raises:
+        PortInUseError: another process listens on a port that must not change.
+
+    """
+    chosen = port or (old.port if old else 0) or free_port()
+    fixed = (chosen, old.controller_port) if old and member else (chosen,)
+    for one in fixed:
+        if not is_free(one):
+            raise PortInUseError(f"port {one} is in use by another process: stop it, or take another port", port=one)
+    taken = {*fixed}
+
+    def keep(before: int) -> int:
+        """A port that nobody but us has to know."""
+        if before == 0 or before in taken or not is_free(before):
+            before = free_port(beside=taken)
+        taken.add(before)
+        return before
+
+    controller = old.controller_port if old and member else keep(old.controller_port if old else 0)
+    internal = keep(old.internal_port if old else 0)
+    return Settings(old.cluster_id if old else new_cluster_id(), chosen, controller, internal)
+
+
+def free_port(*, beside: Collection[int] = ()) -> int:
+    """A port of 127.0.0.1 that nobody listens on, none of ``beside``.
 
     Raises:
         EmbeddedBrokerError: there is none.
 
     """
     for port in random.sample(_PORTS, len(_PORTS)):
-        if port != beside and is_free(port):
+        if port not in beside and is_free(port):
             return port
     raise EmbeddedBrokerError(f"no port between {_PORTS.start} and {_PORTS.stop - 1} is free: stop what listens there")
 
@@ -103,55 +150,3 @@ def is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) != 0
-
-
-def properties(settings: Settings, extra: Mapping[str, str]) -> str:
-    """Kafka's ``server.properties`` for one node that is broker and controller (facts, kafka.md, Start).
-
-    Arguments:
-        settings: its ports.
-        extra: properties that replace or join these.
-
-    """
-    values = {
-        "process.roles": "broker,controller",
-        "node.id": NODE_ID,
-        "controller.quorum.voters": f"{NODE_ID}@{HOST}:{settings.controller_port}",
-        "listeners": f"CLIENT://{settings.bootstrap},CONTROLLER://{HOST}:{settings.controller_port}",
-        "advertised.listeners": f"CLIENT://{settings.bootstrap}",
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "CLIENT",
-        # Relative to the process's working folder, the data folder: its path may hold what Kafka takes for a separator.
-        "log.dirs": LOGS,
-        # A topic that was never made is an error of the program that names it, not a topic with chance settings.
-        "auto.create.topics.enable": "false",
-        "offsets.topic.replication.factor": 1,
-        "offsets.topic.num.partitions": 4,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.min.isr": 1,
-        "transaction.state.log.num.partitions": 4,
-        "share.coordinator.state.topic.replication.factor": 1,
-        "share.coordinator.state.topic.min.isr": 1,
-        "share.coordinator.state.topic.num.partitions": 4,
-        "group.initial.rebalance.delay.ms": 0,
-        # After SIGKILL the old registration must expire before the new one is taken: 9 s by default.
-        "broker.session.timeout.ms": 1500,
-        "broker.heartbeat.interval.ms": 300,
-        "num.network.threads": 2,
-        "num.io.threads": 4,
-        "num.recovery.threads.per.data.dir": 2,
-        "log.segment.bytes": 64 << 20,
-        "log.cleaner.dedupe.buffer.size": 8 << 20,
-        "message.max.bytes": _LARGEST_MESSAGE,
-        "replica.fetch.max.bytes": _LARGEST_MESSAGE,
-        **extra,
-    }
-    return "".join(f"{name}={_escaped(str(value))}\n" for name, value in values.items())
-
-
-def _escaped(value: str) -> str:
-    """A value for a Java properties file: Latin-1 by definition, and a backslash begins an escape."""
-    units = value.replace("\\", "\\\\").encode("utf-16-be")
-    codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
-    return "".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes)  # noqa: PLR2004 - printable ASCII

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded import settings
+from cardinal.embedded import properties, settings
 from cardinal.embedded.folders import cache_folder, is_locked, try_lock, writable
 from cardinal.embedded.running import Running, end_running, find_running, remove_pid_file, save_pid_file
 from cardinal.errors import EmbeddedBrokerError
@@ -78,9 +78,9 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
 
 
 def test_properties_survive_java_s_reading_of_them() -> None:
-    text = settings.properties(settings.Settings("id", 1, 2), {"some.path": "a\\b é 𝄞"})
+    text = properties.properties(settings.Settings("id", 1, 2, 3), {"some.path": "a\\b é 𝄞"})
     assert "some.path=a\\\\b \\u00e9 \\ud834\\udd1e\n" in text
-    assert "listeners=CLIENT://127.0.0.1:1,CONTROLLER://127.0.0.1:2\n" in text
+    assert "listeners=CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:3,CONTROLLER://127.0.0.1:2\n" in text
 
 
 def test_a_pid_file_without_a_holder_of_the_lock_is_not_believed(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""What clients of an embedded broker have to show: certificates, passwords, permissions (facts, kafka.md, Security).
+
+Rules:
+
+1. Only the listener for clients is secured. Brokers among themselves and administrators use another one in the clear,
+   on 127.0.0.1; whoever comes that way may do everything.
+2. Passwords are never on a command line, in a log or in ``repr``. Kafka stores SCRAM users itself; those of PLAIN are
+   in the broker's ``server.properties``, which only its owner can read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+PLAIN: Final = "PLAIN"
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How clients are served.
+
+    Attributes:
+        certificate: a PEM file with the broker's private key (PKCS#8, not encrypted), its certificate, and its CA's;
+            with it the broker speaks TLS.
+        authority: a PEM file with the certificate of the CA that clients' certificates, and the broker's, are of.
+        client_certificates: whether clients must show a certificate; its common name is their user.
+        mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``; with it clients must log in.
+        users: password by user; not in ``repr``.
+        acls: whether what no ACL grants is denied.
+
+    Raises:
+        ConfigurationError: values that do not fit each other.
+
+    """
+
+    certificate: Path | None = None
+    authority: Path | None = None
+    client_certificates: bool = False
+    mechanism: str | None = None
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    acls: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.authority is None):
+            raise ConfigurationError("TLS needs the broker's certificate and its authority's", setting="certificate")
+        if self.client_certificates and self.certificate is None:
+            raise ConfigurationError("client certificates need TLS", setting="client_certificates")
+        if self.mechanism not in (None, PLAIN, *SCRAM):
+            raise ConfigurationError(f"there is no mechanism {self.mechanism}", setting="mechanism")
+        if bool(self.users) != (self.mechanism is not None):
+            raise ConfigurationError("users and the mechanism by which they log in go together", setting="users")
+        if self.acls and not (self.client_certificates or self.mechanism):
+            raise ConfigurationError("ACLs need clients that say who they are", setting="acls")
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name for the listener's protocol."""
+        return f"{'SASL_' if self.mechanism else ''}{'SSL' if self.certificate else 'PLAINTEXT'}"
+
+    def properties(self) -> dict[str, str]:
+        """The broker's properties."""
+        values: dict[str, str] = {}
+        if self.certificate is not None:
+            values |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(self.certificate.absolute()),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(self.authority.absolute()) if self.authority else "",
+                "ssl.client.auth": "required" if self.client_certificates else "none",
+                "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+            }
+        if self.mechanism is not None:
+            listener = f"listener.name.client.{self.mechanism.lower()}"
+            values |= {
+                "sasl.enabled.mechanisms": self.mechanism,
+                f"{listener}.sasl.jaas.config": self._login_module(),
+            }
+        if self.acls:
+            values |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                # Who comes by a listener in the clear is ANONYMOUS; the clients' has names only.
+                "super.users": "User:ANONYMOUS",
+            }
+        return values
+
+    def client_config(self, user: str | None = None) -> dict[str, str]:
+        """What a confluent-kafka client needs beside the address; as ``user``, the first one where None.
+
+        Where clients must show certificates, ``ssl.certificate.location`` and ``ssl.key.location`` are the caller's.
+        """
+        values = {"security.protocol": self.protocol}
+        if self.authority is not None:
+            values["ssl.ca.location"] = str(self.authority.absolute())
+        if self.mechanism is not None:
+            name = user or next(iter(self.users))
+            values |= {
+                "sasl.mechanism": self.mechanism,
+                "sasl.username": name,
+                "sasl.password": self.users[name],
+            }
+        return values if values != {"security.protocol": "PLAINTEXT"} else {}
+
+    def _login_module(self) -> str:
+        if self.mechanism != PLAIN:
+            return "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        users = " ".join(f"user_{name}={_quoted(password)}" for name, password in self.users.items())
+        return f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+
+
+PLAIN_TEXT: Final = Security()
+"""No security at all."""
+
+
+def _quoted(text: str) -> str:
+    """A value of a JAAS configuration."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
