@@ -201,6 +201,17 @@ class FinalityViolated:
     finalized: int
 
 
+@dataclass(frozen=True, slots=True)
+class Untrusted:
+    """A producer that is not one of those which count for a quorum; said once for each, with its first record.
+
+    ``producer`` is the beginning of its id. Of a stream's first 64 such producers only.
+    """
+
+    producer: str
+    position: Position
+
+
 ReassemblyEvent: TypeAlias = (
     Completed
     | Divergence
@@ -213,6 +224,7 @@ ReassemblyEvent: TypeAlias = (
     | ReorgBegan
     | ReorgEnded
     | PingSeen
+    | Untrusted
 )
 OrderingEvent: TypeAlias = Stale | Quarantined | ReorgAbandoned | ForkBelowStart | FinalityViolated
 Event: TypeAlias = ReassemblyEvent | OrderingEvent

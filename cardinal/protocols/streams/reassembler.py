@@ -180,10 +180,14 @@ class Reassembler:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def receive(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call per message would cost a third of the speed
-        self, records: Iterable[Record]
+        self, records: Iterable[Record], events: list[ReassemblyEvent] | None = None
     ) -> list[ReassemblyEvent]:
-        """Take records in the order read; returns what came of them, in order."""
-        events: list[ReassemblyEvent] = []
+        """Take records in the order read; returns what came of them, in order.
+
+        Where ``events`` is given that list is filled and returned, so that records which are made one by one can stop
+        where something came of the last.
+        """
+        events = [] if events is None else events
         find, done = self._open.get, self._done
         tracked = self._tracked
         known_directories = set() if tracked is None else tracked.directories
@@ -618,6 +622,10 @@ class Reassembler:
     def ignore(self, prefixes: Iterable[bytes]) -> None:
         """Treat blocks whose hash begins with one of these 8 bytes as done (resuming: late copies of old blocks)."""
         self._done_prefixes = frozenset(prefixes)
+
+    def held(self, block_hash: bytes) -> OpenBlock | FinishedBlock | None:
+        """What there is of this block: under assembly, or finished with; None where it is neither."""
+        return self._open.get(block_hash) or self._done.get(block_hash)
 
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for, or what became of it."""
