@@ -84,6 +84,7 @@ class MemoryBroker:
         self._clock = clock
         self._changed = threading.Condition(threading.RLock())
         self._logs: dict[Partition, _Log] = {}
+        self._widths: dict[str, int] = {}
         self._held: list[_Waiting] | None = None
         self._lose: Callable[[Routed], bool] | None = None
         DIRECTORY.enter(name, self)
@@ -114,10 +115,10 @@ class MemoryBroker:
     def source(self, topics: Sequence[str], *, wait: float = 0.0) -> MemorySource:
         """A source of these topics, that waits so many seconds for them to exist."""
         with self._changed:
-            if not self._changed.wait_for(lambda: all((topic, 0) in self._logs for topic in topics), wait):
-                absent = next(topic for topic in topics if (topic, 0) not in self._logs)
+            if not self._changed.wait_for(lambda: all(topic in self._widths for topic in topics), wait):
+                absent = next(topic for topic in topics if topic not in self._widths)
                 raise TopicError(f"the topic {absent} does not exist: start a producer first", topic=absent)
-            return MemorySource(self, sorted(where for where in self._logs if where[0] in topics))
+            return MemorySource(self, topics)
 
     def topics(self) -> frozenset[str]:
         """The names of all topics."""
@@ -134,15 +135,30 @@ class MemoryBroker:
                 for record in self._logs[where].records
             ]
 
-    def create(self, topic: str, *, heartbeat: tuple[tuple[str, bytes], ...] = ()) -> None:
-        """Create a topic that is not there, a heartbeat in every partition."""
+    def create(
+        self, topic: str, *, partitions: int | None = None, heartbeat: tuple[tuple[str, bytes], ...] = ()
+    ) -> None:
+        """Create a topic that is not there, a heartbeat in every partition; ``partitions`` where it has others."""
         with self._changed:
-            if (topic, 0) in self._logs:
-                return
-            for number in range(self.partitions):
-                self._logs[topic, number] = _Log()
-                self._append(topic, number, b"", b"", heartbeat)
-            self._changed.notify_all()
+            if topic not in self._widths:
+                self._widen(topic, self.partitions if partitions is None else partitions, heartbeat)
+
+    def widen(self, topic: str, partitions: int) -> None:
+        """Give a topic so many partitions; it keeps those that it has."""
+        with self._changed:
+            self._widen(topic, partitions, ())
+
+    def _widen(self, topic: str, partitions: int, heartbeat: tuple[tuple[str, bytes], ...]) -> None:
+        for number in range(self._widths.get(topic, 0), partitions):
+            self._logs[topic, number] = _Log()
+            self._append(topic, number, b"", b"", heartbeat)
+        self._widths[topic] = partitions
+        self._changed.notify_all()
+
+    def partitions_of(self, topics: Iterable[str]) -> tuple[Partition, ...]:
+        """Every partition of these topics, sorted."""
+        with self._changed:
+            return tuple(sorted((topic, number) for topic in topics for number in range(self._widths[topic])))
 
     # --- faults --------------------------------------------------------------------------------------------
 
@@ -188,7 +204,7 @@ class MemoryBroker:
         with self._changed:
             if self._lose is not None and self._lose(message):
                 return False
-            number = fnv1a_partition(message.key, self.partitions)
+            number = fnv1a_partition(message.key, self._widths[message.topic])
             self._append(message.topic, number, message.key, message.value, headers)
             self._changed.notify_all()
             return True
@@ -255,6 +271,7 @@ class MemorySink:
         self._broker = broker
         self._app = app
         self._who = (PRODUCER_HEADER, producer_id.encode())
+        self._channels: set[str] = set()
         self._idle = threading.Condition()
         self._calls = 0
         self._closed = False
@@ -311,6 +328,11 @@ class MemorySink:
             newest.setdefault(record.partition, []).append(record)
         return [record for number in sorted(newest) for record in newest[number][-limit:]]
 
+    def open_channel(self, topic: str) -> None:
+        """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
+        self._broker.create_channel(topic)
+        self._channels.add(topic)
+
     def flush(self, timeout: float) -> None:
         """Wait until everything handed over is acknowledged."""
         with self._idle:
@@ -322,7 +344,7 @@ class MemorySink:
         self._closed = True
 
     def _check(self, message: Routed) -> None:
-        if message.topic not in self._app.all_topics:
+        if message.topic not in self._app.all_topics and message.topic not in self._channels:
             raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
         size, limit = len(message.key) + len(message.value), self._broker.max_message_bytes
         if size > limit:
@@ -338,19 +360,19 @@ class MemorySink:
 class MemorySource:
     """A :class:`~cardinal.transports.base.Source` on a :class:`MemoryBroker`."""
 
-    def __init__(self, broker: MemoryBroker, partitions: Sequence[Partition]) -> None:
+    def __init__(self, broker: MemoryBroker, topics: Sequence[str]) -> None:
         self._broker = broker
-        self._partitions = tuple(partitions)
+        self._topics = tuple(topics)
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics, sorted."""
-        return self._partitions
+        return self._broker.partitions_of(self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other."""
-        marks = self._broker.marks(self._partitions)
+        marks = self._broker.marks(self.partitions())
         for where, offset in positions.items():
             if where not in marks:
                 raise TopicError(f"there is no partition {where[1]} of {where[0]}", topic=where[0])
@@ -378,11 +400,11 @@ class MemorySource:
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         """Start and end of every partition."""
-        return self._broker.marks(self._partitions)
+        return self._broker.marks(self.partitions())
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        found = {where: high for where, (_, high) in self._broker.marks(self._partitions).items()}
+        found = {where: high for where, (_, high) in self._broker.marks(self.partitions()).items()}
         for record in reversed(self._broker.records()):
             where = (record.topic, record.partition)
             if where in found and record.timestamp_ms >= timestamp_ms:

@@ -67,6 +67,45 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class ChannelSink(Protocol):
+    """A sink that can carry reorgs deeper than the threshold, each on a channel of its own."""
+
+    def open_channel(self, topic: str) -> None:
+        """Create a topic with one partition, unless it is there; from here on ``send`` takes messages for it.
+
+        Raises:
+            TopicError: it cannot be created, or is there and has several partitions.
+
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionalSink(Protocol):
+    """A sink whose readers see what was handed over in one call as a whole or not at all.
+
+    Its ``send`` is a transaction too.
+    """
+
+    def transact(self, content: Sequence[Routed], seals: Sequence[Routed], last: Sequence[Routed] = ()) -> Future[None]:
+        """Hand over the messages of an update; the future ends when all of them have become readable at once.
+
+        Arguments:
+            content: messages in any number, sent first.
+            seals: Batches, parents first, sent with ``cardinal-sealed`` when all of ``content`` is acknowledged.
+            last: messages to stand after the seals in each partition.
+
+        Returns:
+            A future as :meth:`Sink.send` gives it; where it fails, readers see nothing of the call.
+
+        Raises:
+            OversizeError, TopicError, TransportError: as :meth:`Sink.check`; nothing was sent.
+
+        """
+        ...
+
+
+@runtime_checkable
 class Source(Protocol):
     """Where a consumer's records come from."""
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
 from .source import KafkaSource, read_recent
 from .topics import TopicAdmin
+from .transactions import TransactionalKafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cardinal.transports.url import Topics, TransportUrl
 
-__all__ = ["KafkaSettings", "KafkaSink", "KafkaSource", "list_topics", "open_sink", "open_source"]
+__all__ = [
+    "KafkaSettings",
+    "KafkaSink",
+    "KafkaSource",
+    "TransactionalKafkaSink",
+    "list_topics",
+    "open_sink",
+    "open_source",
+]
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
@@ -24,16 +34,22 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     something. An empty partition gets one also when its topic was there: its creator may have been killed in between.
     """
     settings = kafka_settings(url)
-    settings.producer(settings.max_message_bytes)  # refuses settings before anything is created
+    settings.producer(settings.max_message_bytes, producer_id)  # refuses settings before anything is created
     admin = TopicAdmin(settings)
     topics = admin.ensure(tuple(app.all_topics))
-    sink = KafkaSink(
-        settings.producer(min(topic.max_message_bytes for topic in topics.values())),
+    make: Callable[..., KafkaSink] = KafkaSink
+    if settings.transaction_timeout is not None:
+        make = partial(
+            TransactionalKafkaSink, timeout=settings.transaction_timeout, connect_timeout=settings.connect_timeout
+        )
+    sink = make(
+        settings.producer(min(topic.max_message_bytes for topic in topics.values()), producer_id),
         topics,
         producer_id=producer_id,
         queue_bytes=settings.queue_bytes,
         reasons=admin.reasons,
         recent=lambda limit: read_recent(settings, app.default_topic, limit),
+        channel=admin.ensure_channel,
     )
     partitions = [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]
     ends = admin.ends(partitions, committed=False)

@@ -6,7 +6,10 @@ Options of a ``kafka://`` URL:
 * the short forms of the Go implementation: ``tls=1``, ``idempotent=1``, ``fetch.default`` (bytes), ``max.waittime``
   (milliseconds), ``net.maxopenrequests``, ``log=1``;
 * ours: ``cardinal.partitions``, ``cardinal.replication``, ``cardinal.retention.ms``, ``cardinal.max.message.bytes``
-  (for topics that are created), ``cardinal.connect.timeout.ms``, ``cardinal.queue.bytes`` (what may be under way).
+  (for topics that are created), ``cardinal.connect.timeout.ms``, ``cardinal.queue.bytes`` (what may be under way);
+* ``transactional=update``: a producer makes one Kafka transaction of every chain update (:mod:`.transactions`). Its
+  ``transactional.id`` is the producer's id unless given, and has to be unique on the cluster; its
+  ``transaction.timeout.ms`` is 10000 unless given.
 
 What the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the FNV-1a
 partitioner, reading committed records only, offsets of our own.
@@ -50,6 +53,10 @@ _PRODUCER: Final[Mapping[str, str]] = {
     "queue.buffering.max.messages": "1000000",
     "queue.buffering.max.kbytes": str(256 * 1024),
 }
+_TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""For so long, and until the broker looks (``transaction.abort.timed.out.transaction.cleanup.interval.ms``), a producer
+that hangs in the middle of a transaction holds readers up."""
+
 _CONSUMER: Final[Mapping[str, str]] = {
     "group.id": "cardinal",
     "fetch.error.backoff.ms": "100",
@@ -89,6 +96,7 @@ class KafkaSettings:
         max_message_bytes: of topics that are created.
         connect_timeout: seconds until a broker must have answered.
         queue_bytes: how much may be handed over and not yet acknowledged before ``send`` waits.
+        transaction_timeout: seconds that a transaction may be open; None: no transactions.
 
     """
 
@@ -100,17 +108,25 @@ class KafkaSettings:
     max_message_bytes: int
     connect_timeout: float
     queue_bytes: int
+    transaction_timeout: float | None = None
 
     def client(self) -> dict[str, str]:
         """Properties that every kind of client takes."""
         return {**_COMMON, **self.properties}
 
-    def producer(self, message_bytes: int) -> dict[str, str]:
-        """Properties of a producer whose topics take messages of so many bytes."""
+    def producer(self, message_bytes: int, producer_id: str) -> dict[str, str]:
+        """Properties of a producer with this id whose topics take messages of so many bytes."""
         # A batch of small messages must fit the topic as well: the broker checks whole batches.
         batch = str(min(1 << 20, message_bytes))
         sizes = {"message.max.bytes": str(max(message_bytes, 1_000)), "batch.size": batch}
-        return self._fixed({**_PRODUCER, **sizes}, _PRODUCER_FIXED)
+        config = self._fixed({**_PRODUCER, **sizes}, _PRODUCER_FIXED)
+        if self.transaction_timeout is None:
+            return config
+        # A message may not be tried for longer than its transaction may be open: the client refuses it.
+        timeout = round(self.transaction_timeout * 1000)
+        tried = self.properties.get("message.timeout.ms", str(timeout))
+        lasting = {"transaction.timeout.ms": str(timeout), "message.timeout.ms": tried}
+        return {"transactional.id": producer_id, **config, **lasting}
 
     def consumer(self) -> dict[str, str]:
         """Properties of a consumer that is assigned its partitions."""
@@ -139,6 +155,7 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
     ours = {name: given.pop(name) for name in url.options if name.startswith(_OURS)}
     properties = _Secret({"bootstrap.servers": url.address})
     _security(url, given, properties)
+    timeout = _transactions(given)
     if not _flag(given, "idempotent", default=True):
         raise ConfigurationError("idempotent is always 1: the stream's guarantees rest on it", setting="idempotent")
     if _flag(given, "log", default=False):
@@ -157,6 +174,7 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
         max_message_bytes=_number(ours, "max.message.bytes", MAX_MESSAGE_BYTES) or MAX_MESSAGE_BYTES,
         connect_timeout=(_number(ours, "connect.timeout.ms", 10_000) or 10_000) / 1000,
         queue_bytes=_number(ours, "queue.bytes", 64 << 20) or 64 << 20,
+        transaction_timeout=timeout,
     )
     if ours:
         name = next(iter(ours))
@@ -178,6 +196,19 @@ def _security(url: TransportUrl, given: dict[str, str], properties: dict[str, st
     properties["security.protocol"] = given.pop("security.protocol", protocol)
 
 
+def _transactions(given: dict[str, str]) -> float | None:
+    """The transaction timeout in seconds; None where no transactions are asked for."""
+    wanted = given.pop("transactional", "none")
+    if wanted not in ("none", "update"):
+        raise ConfigurationError(f"the option transactional is update or none, not {wanted!r}", setting="transactional")
+    if wanted == "none":
+        for name in ("transactional.id", "transaction.timeout.ms"):
+            if name in given:
+                raise ConfigurationError(f"{name} is for transactions only: add transactional=update", setting=name)
+        return None
+    return (_whole("transaction.timeout.ms", given.pop("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS)))) / 1000
+
+
 def _flag(options: dict[str, str], name: str, *, default: bool) -> bool:
     value = options.pop(name, None)
     if value is None:
@@ -191,14 +222,14 @@ def _flag(options: dict[str, str], name: str, *, default: bool) -> bool:
 
 def _number(ours: dict[str, str], name: str, default: int | None, *, low: int = 1) -> int | None:
     value = ours.pop(_OURS + name, None)
-    if value is None:
-        return default
+    return default if value is None else _whole(_OURS + name, value, low=low)
+
+
+def _whole(name: str, value: str, *, low: int = 1) -> int:
     try:
         number = int(value)
     except ValueError:
         number = low - 1
     if number < low:
-        raise ConfigurationError(
-            f"the option {_OURS}{name} is a whole number from {low} on, not {value!r}", setting=_OURS + name
-        )
+        raise ConfigurationError(f"the option {name} is a whole number from {low} on, not {value!r}", setting=name)
     return number

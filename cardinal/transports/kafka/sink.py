@@ -9,6 +9,7 @@ Rules:
    serves acknowledgements, because nothing would wake it there; what that thread sends are seals, one small message
    a block, and the client's own queue has room for them beyond the bound.
 4. A message that fails fails its call's future. Other calls are not touched.
+5. Where the client stops for good, every call under way fails, and every later one says why.
 
 Threads. Acknowledgements are served by a thread of the sink's, and by every thread that sends, right after it has
 sent: while the interpreter is busy with splitting blocks, the serving thread waits for its turn before every single
@@ -18,7 +19,9 @@ way that two threads may do at once, and a future's callbacks run on either.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -48,22 +51,23 @@ if TYPE_CHECKING:
 
     from .topics import TopicInfo
 
-_HASH: Final = slice(1, 33)
+HASH: Final = slice(1, 33)
 _PATH: Final = slice(33, None)
 _OVERHEAD: Final = 128
 """Bytes that travel with a key and value at most: batch header, lengths, our two headers without the id."""
 
+_LOG: Final = logging.getLogger("cardinal.transports.kafka")
 _POLL_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 0.005
-_CLOSE_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 10.0
 
 
-class _Delivery:
+class Delivery:
     """The acknowledgements of one call's messages; called once for each, on any thread."""
 
     __slots__ = ("_acknowledged", "_done", "error", "total")
 
-    def __init__(self, total: int, done: Callable[[_Delivery], None]) -> None:
+    def __init__(self, total: int, done: Callable[[Delivery], None]) -> None:
         self.total = total
         self.error: KafkaError | None = None
         self._done = done
@@ -71,6 +75,7 @@ class _Delivery:
         self._acknowledged = itertools.count(1)
 
     def __call__(self, error: KafkaError | None, message: Message | None) -> None:
+        """One message was acknowledged, or failed."""
         del message
         if error is not None:
             self.error = error
@@ -88,6 +93,7 @@ class KafkaSink:
         queue_bytes: what may be under way before ``send`` waits.
         reasons: collects why the broker refuses.
         recent: reads the newest records of the default topic.
+        channel: creates the topic of a reorg channel, or checks the one that is there.
 
     """
 
@@ -100,20 +106,21 @@ class KafkaSink:
         queue_bytes: int,
         reasons: Reasons,
         recent: Callable[[int], list[Record]],
+        channel: Callable[[str], TopicInfo],
     ) -> None:
-        try:
-            self._producer = Producer({**config, "error_cb": reasons})
-        except KafkaException as error:
-            raise bad_setting(error) from None
-        self._topics = topics
+        self._config = config
+        self._reasons = reasons
+        self._producer = self._connect()
+        self._topics = dict(topics)
         who = (PRODUCER_HEADER, producer_id.encode())
         self._headers: list[tuple[str, str | bytes | None]] = [who]
         self._sealed: list[tuple[str, str | bytes | None]] = [who, (SEALED_HEADER, b"1")]
         self._overhead = _OVERHEAD + len(producer_id.encode())
         self._limits = {name: topic.max_message_bytes - self._overhead for name, topic in topics.items()}
         self._queue_bytes = queue_bytes
-        self._reasons = reasons
         self._recent = recent
+        self._channel = channel
+        self._stopped: KafkaError | None = None
         self._room = threading.Condition()
         self._under_way = 0
         self._calls = 0
@@ -121,6 +128,7 @@ class KafkaSink:
         self._serving = threading.local()
         self._closed = threading.Event()
         self._server = threading.Thread(target=self._serve, name="cardinal-kafka-sink", daemon=True)
+        self._never_wait = {self._server}
         self._server.start()
 
     # --- Sink ----------------------------------------------------------------------------------------------
@@ -138,31 +146,28 @@ class KafkaSink:
             future.set_result(None)
             return future
         self._admit(size, wait=bool(block))
-        block_hash = (block[0] if block else seal or block[0]).key[_HASH]
+        block_hash = (block[0] if block else seal or block[0]).key[HASH]
 
         def finish(error: KafkaError | None) -> None:
-            with self._room:
-                self._under_way -= size
-                self._calls -= 1
-                self._room.notify_all()
+            self._finished(size)
             if error is None:
                 future.set_result(None)
             else:
                 future.set_exception(self._failed(error, block_hash))
 
-        def sealed(delivery: _Delivery) -> None:
+        def sealed(delivery: Delivery) -> None:
             finish(delivery.error)
 
-        def acknowledged(delivery: _Delivery) -> None:
+        def acknowledged(delivery: Delivery) -> None:
             if delivery.error is None and seal is not None:
-                self._hand_over((seal,), self._sealed, _Delivery(1, sealed))
+                self._hand_over((seal,), self._sealed, Delivery(1, sealed))
             else:
                 finish(delivery.error)
 
         if block:
-            self._hand_over(block, self._headers, _Delivery(len(block), acknowledged))
+            self._hand_over(block, self._headers, Delivery(len(block), acknowledged))
         elif seal is not None:
-            self._hand_over((seal,), self._sealed, _Delivery(1, sealed))
+            self._hand_over((seal,), self._sealed, Delivery(1, sealed))
         self._poll(0)
         return future
 
@@ -170,13 +175,13 @@ class KafkaSink:
         """One record with an empty key into each of these partitions, acknowledged within ``timeout`` seconds."""
         done: Future[None] = Future()
 
-        def finish(delivery: _Delivery) -> None:
+        def finish(delivery: Delivery) -> None:
             if delivery.error is None:
                 done.set_result(None)
             else:
                 done.set_exception(self._failed(delivery.error, b""))
 
-        delivery = _Delivery(len(partitions), finish)
+        delivery = Delivery(len(partitions), finish)
         for topic, number in partitions:
             self._producer.produce(
                 topic, value=b"", key=b"", partition=number, on_delivery=delivery, headers=self._headers
@@ -190,6 +195,13 @@ class KafkaSink:
     def recent(self, limit: int) -> list[Record]:
         """The newest records of the default topic, at most ``limit`` a partition."""
         return self._recent(limit)
+
+    def open_channel(self, topic: str) -> None:
+        """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
+        if topic not in self._topics:
+            info = self._channel(topic)
+            self._limits[topic] = info.max_message_bytes - self._overhead
+            self._topics[topic] = info
 
     def flush(self, timeout: float) -> None:
         """Wait until everything handed over is acknowledged or has failed."""
@@ -207,14 +219,14 @@ class KafkaSink:
         if self._closed.is_set():
             return
         try:
-            self.flush(_CLOSE_SECONDS)
+            self.flush(CLOSE_SECONDS)
         except CardinalError:
             # What is left fails its own futures below, with the block's hash.
             self._producer.purge()
-            self._producer.flush(_CLOSE_SECONDS)
+            self._producer.flush(CLOSE_SECONDS)
         self._closed.set()
         if threading.current_thread() is not self._server:
-            self._server.join(_CLOSE_SECONDS)
+            self._server.join(CLOSE_SECONDS)
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -230,13 +242,29 @@ class KafkaSink:
             self._serving.now = True
             try:
                 self._producer.poll(seconds)
+            except KafkaError as error:  # type: ignore[misc] # the client raises it, and its type claims to be one
+                self._stop_for_good(error)
             finally:
                 self._serving.now = False
+
+    def _connect(self) -> Producer:
+        try:
+            return Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
+        except KafkaException as error:
+            raise bad_setting(error) from None
+
+    def _stop_for_good(self, error: KafkaError) -> None:
+        """The client takes nothing more (fenced, or its sequence numbers are lost); what is under way fails."""
+        self._stopped = error
+        with contextlib.suppress(KafkaException):
+            self._producer.purge()
 
     def _check(self, messages: Sequence[Routed]) -> int:
         """The size of all these messages, every one of them within its topic's limit."""
         if self._closed.is_set():
             raise TransportError("this sink is closed; open another one")
+        if self._stopped is not None:
+            raise self._failed(self._stopped, b"")
         total = 0
         limits = self._limits
         try:
@@ -263,7 +291,7 @@ class KafkaSink:
     def _admit(self, size: int, *, wait: bool) -> None:
         with self._room:
             # A seal is one message of a block that was admitted: it never waits.
-            if wait and threading.current_thread() is not self._server:
+            if wait and threading.current_thread() not in self._never_wait:
                 # One call that is larger than the bound goes alone.
                 self._room.wait_for(
                     lambda: self._closed.is_set() or not self._under_way or self._under_way + size <= self._queue_bytes
@@ -271,8 +299,14 @@ class KafkaSink:
             self._under_way += size
             self._calls += 1
 
+    def _finished(self, size: int) -> None:
+        with self._room:
+            self._under_way -= size
+            self._calls -= 1
+            self._room.notify_all()
+
     def _hand_over(
-        self, messages: Sequence[Routed], headers: list[tuple[str, str | bytes | None]], delivery: _Delivery
+        self, messages: Sequence[Routed], headers: list[tuple[str, str | bytes | None]], delivery: Delivery
     ) -> None:
         produce = self._producer.produce
         for index, (topic, key, value) in enumerate(messages):
@@ -287,7 +321,7 @@ class KafkaSink:
                 delivery(kafka_error(error), None)
 
     def _produce_when_room(
-        self, message: Routed, headers: list[tuple[str, str | bytes | None]], delivery: _Delivery
+        self, message: Routed, headers: list[tuple[str, str | bytes | None]], delivery: Delivery
     ) -> None:
         while True:
             # Serves acknowledgements of this and other calls, which is what makes room.
@@ -304,9 +338,10 @@ class KafkaSink:
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """The error for a block one of whose messages was not acknowledged."""
-        mapped = self._reasons.map(error, "while taking messages")
+        mapped = self._reasons.map(self._stopped or error, "while taking messages")
         if isinstance(mapped, FencedError | RefusedError):
             return mapped
-        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - public code with a private name
-            return TransportError(f"the Kafka client stopped for good: {error.str()}; start the producer again")
+        if self._stopped is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - public code with a private name
+            why = (self._stopped or error).str()
+            return TransportError(f"the Kafka client stopped for good: {why}; start the producer again")
         return DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: {mapped}", block_hash=block_hash)

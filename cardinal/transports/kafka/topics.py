@@ -29,7 +29,7 @@ from cardinal.errors import RefusedError, TopicError
 from .errors import Reasons, bad_setting, kafka_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cardinal.protocols.streams.types import Partition
 
@@ -105,8 +105,26 @@ class TopicAdmin:
         if missing:
             self._create(missing, brokers=len(metadata.brokers))
         counts = self._wait_until_there(names)
-        limits = {name: _usable(name, self._config(name), self._settings.max_message_bytes) for name in names}
-        return {name: TopicInfo(name, counts[name], limits[name]) for name in names}
+        return {name: TopicInfo(name, counts[name], self._usable(name)) for name in names}
+
+    def ensure_channel(self, name: str) -> TopicInfo:
+        """A topic with one partition for a reorg channel: created, or checked where it is there.
+
+        Raises:
+            TopicError: it cannot be created, has several partitions, or cannot carry the stream.
+            UnreachableError, RefusedError: the broker is away or says no.
+
+        """
+        metadata = self._metadata()
+        if name not in metadata.topics:
+            self._create([name], brokers=len(metadata.brokers), partitions=1)
+        count = self._wait_until_there([name])[name]
+        if count != 1:
+            raise TopicError(
+                f"the reorg channel {name} has {count} partitions, and its order needs exactly one: delete the topic",
+                topic=name,
+            )
+        return TopicInfo(name, 1, self._usable(name))
 
     def ends(self, partitions: Sequence[Partition], *, committed: bool = True) -> dict[Partition, int]:
         """The offset after the last record of each partition: the last readable one, or the last one at all."""
@@ -136,7 +154,7 @@ class TopicAdmin:
                 if not inner.retriable() and inner.code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):  # noqa: SLF001 - public codes with private names
                     raise self.reasons.map(inner, "while asking for its topics") from None
 
-    def _create(self, names: Sequence[str], *, brokers: int) -> None:
+    def _create(self, names: Sequence[str], *, brokers: int, partitions: int | None = None) -> None:
         settings = self._settings
         config = {
             "message.timestamp.type": "LogAppendTime",
@@ -148,7 +166,7 @@ class TopicAdmin:
         new = [
             NewTopic(
                 name,
-                settings.partitions or 2 * brokers,
+                partitions or settings.partitions or 2 * brokers,
                 settings.replication or min(brokers, _REPLICATION_MAX),
                 config=config,
             )
@@ -179,6 +197,29 @@ class TopicAdmin:
                     f"the topic {absent[0]} has no partitions that can be used; look at the brokers", topic=absent[0]
                 )
             time.sleep(_SETTLE_SECONDS)
+
+    def _usable(self, name: str) -> int:
+        """The size of the largest message that a topic takes, if it can carry the stream."""
+        config = self._config(name)
+        if "compact" in (config.get("cleanup.policy") or ""):
+            raise TopicError(
+                f"the topic {name} is compacted, which would remove messages of a block: set cleanup.policy=delete",
+                topic=name,
+            )
+        replicas = min(len(one.replicas) for one in self._metadata().topics[name].partitions.values())
+        needed = int(config.get("min.insync.replicas") or 1)
+        if needed > replicas:
+            raise TopicError(
+                f"the topic {name} acknowledges nothing: min.insync.replicas is {needed} and it has {replicas} "
+                "replicas; lower the one or add the other",
+                topic=name,
+            )
+        limit = int(config.get("max.message.bytes") or self._settings.max_message_bytes)
+        if limit < _MIN_MESSAGE_BYTES:
+            raise TopicError(
+                f"the topic {name} takes messages of {limit} bytes only: raise its max.message.bytes", topic=name
+            )
+        return limit
 
     def _config(self, name: str) -> dict[str, str | None]:
         def ask() -> dict[str, str | None]:
@@ -233,18 +274,3 @@ class TopicAdmin:
         """Learn the leaders anew: after a broker's restart the client asks with the old epoch until it is told to."""
         with contextlib.suppress(KafkaException):
             self._client.list_topics(timeout=_SLICE)
-
-
-def _usable(name: str, config: Mapping[str, str | None], default_limit: int) -> int:
-    """The size of the largest message that a topic with this configuration takes, if it can carry the stream."""
-    if "compact" in (config.get("cleanup.policy") or ""):
-        raise TopicError(
-            f"the topic {name} is compacted, which would remove messages of a block: set cleanup.policy=delete on it",
-            topic=name,
-        )
-    limit = int(config.get("max.message.bytes") or default_limit)
-    if limit < _MIN_MESSAGE_BYTES:
-        raise TopicError(
-            f"the topic {name} takes messages of {limit} bytes only: raise its max.message.bytes", topic=name
-        )
-    return limit

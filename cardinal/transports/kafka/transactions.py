@@ -1,0 +1,276 @@
+"""A producer's messages to Kafka in transactions: readers of committed records see a whole update or nothing of it.
+
+Rules:
+
+1. One call is one transaction, and one transaction is open at a time: the client knows no other way.
+2. The rule of sealing holds inside a transaction as well: seals are handed over when everything else is acknowledged.
+   So a reader that does not care for transactions is promised no less than without them.
+3. A transaction that fails is aborted, and its call can be made again.
+4. A second producer with our transactional id fences us: a :class:`~cardinal.errors.FencedError`, for good.
+5. The broker fences us as well when a transaction was open for longer than ``transaction.timeout.ms`` (we were stopped,
+   or the broker was away). What it says is the same; what tells the two apart is our own clock. Then we connect anew
+   and the call can be made again. Where both happened at once, we fence the other one, and it, whose transaction was
+   not overdue, ends: two producers never fence each other in turn.
+
+A thread of the sink works the calls off, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cardinal.errors import ConfigurationError, DeliveryError, FencedError, TransportError
+
+from .errors import kafka_error
+from .sink import CLOSE_SECONDS, HASH, Delivery, KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cardinal.protocols.streams.types import Routed
+
+_SLICE: Final = 1.0
+_SETTINGS: Final = frozenset(
+    {
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.INVALID_CONFIG,
+        KafkaError._INVALID_ARG,  # noqa: SLF001 - a public code with a private name
+    }
+)
+
+
+class _Call(NamedTuple):
+    """What one transaction holds, and whom to tell."""
+
+    block_hash: bytes
+    size: int
+    stages: list[Callable[[Delivery], None]]
+    counts: list[int]
+    future: Future[None]
+
+
+class _UndeliveredError(Exception):
+    """A message of the open transaction failed."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class TransactionalKafkaSink(KafkaSink):
+    """A :class:`~cardinal.transports.base.TransactionalSink` on Kafka.
+
+    Arguments:
+        timeout: ``transaction.timeout.ms`` in seconds.
+        connect_timeout: seconds until a broker must have answered.
+        others: as :class:`~.sink.KafkaSink`; ``config`` holds the transactional id.
+
+    """
+
+    def __init__(self, *args: Any, timeout: float, connect_timeout: float, **others: Any) -> None:  # noqa: ANN401 - passed through
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._since: float | None = None
+        self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        super().__init__(*args, **others)
+        self._worker = threading.Thread(target=self._work_off, name="cardinal-kafka-transactions", daemon=True)
+        self._never_wait.add(self._worker)
+        self._worker.start()
+
+    # --- Sink ----------------------------------------------------------------------------------------------
+
+    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
+        """One transaction: see :meth:`cardinal.transports.base.Sink.send`."""
+        return self.transact(block, () if seal is None else (seal,))
+
+    def transact(self, content: Sequence[Routed], seals: Sequence[Routed], last: Sequence[Routed] = ()) -> Future[None]:
+        """One transaction: see :meth:`cardinal.transports.base.TransactionalSink.transact`."""
+        everything = [*content, *seals, *last]
+        size = self._check(everything)
+        stages: list[Callable[[Delivery], None]] = []
+        counts: list[int] = []
+        if content:
+            stages.append(lambda delivery: self._hand_over(content, self._headers, delivery))
+            counts.append(len(content))
+        if seals or last:
+
+            def close(delivery: Delivery) -> None:
+                self._hand_over(seals, self._sealed, delivery)
+                self._hand_over(last, self._headers, delivery)
+
+            stages.append(close)
+            counts.append(len(seals) + len(last))
+        return self._line_up(everything[0].key[HASH] if everything else b"", size, stages, counts)
+
+    def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
+        """One record with an empty key into each of these partitions, committed within ``timeout`` seconds."""
+
+        def beat(delivery: Delivery) -> None:
+            for topic, number in partitions:
+                self._producer.produce(
+                    topic, value=b"", key=b"", partition=number, on_delivery=delivery, headers=self._headers
+                )
+
+        if partitions:
+            try:
+                self._line_up(b"", 0, [beat], [len(partitions)]).result(timeout)
+            except TimeoutError:
+                raise self._reasons.unreachable(timeout) from None
+
+    def close(self) -> None:
+        """Flush for a bounded time, abort what is left, release the connection."""
+        super().close()
+        self._calls_waiting.put(None)
+        if threading.current_thread() is not self._worker:
+            self._worker.join(CLOSE_SECONDS)
+
+    # --- the worker ----------------------------------------------------------------------------------------
+
+    def _line_up(
+        self, block_hash: bytes, size: int, stages: list[Callable[[Delivery], None]], counts: list[int]
+    ) -> Future[None]:
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        if stages:
+            self._admit(size, wait=True)
+            self._calls_waiting.put(_Call(block_hash, size, stages, counts, future))
+        else:
+            future.set_result(None)
+        return future
+
+    def _work_off(self) -> None:
+        while (call := self._calls_waiting.get()) is not None:
+            error: TransportError | None = None
+            try:
+                self._transaction(call)
+            except TransportError as failure:
+                error = failure
+            self._finished(call.size)
+            if error is None:
+                call.future.set_result(None)
+            else:
+                call.future.set_exception(error)
+        if self._since is not None and self._stopped is None:
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_SLICE)
+
+    def _transaction(self, call: _Call) -> None:
+        """Begin, send stage by stage, commit. DeliveryError, FencedError, … when it was aborted instead."""
+        if self._closed.is_set():
+            raise TransportError("the sink was closed before this could be sent")
+        if self._stopped is not None:
+            raise self._failed(self._stopped, call.block_hash)
+        try:
+            if self._since is not None:
+                self._abort()  # the transaction before could not be: the broker was away
+            self._producer.begin_transaction()
+            self._since = time.monotonic()
+            for stage, count in zip(call.stages, call.counts, strict=True):
+                self._send(stage, count)
+            self._patiently(self._producer.commit_transaction)
+        except _UndeliveredError as error:
+            raise self._given_up(error.error, call.block_hash) from None
+        except KafkaException as error:
+            raise self._given_up(kafka_error(error), call.block_hash) from None
+        self._since = None
+
+    def _send(self, stage: Callable[[Delivery], None], count: int) -> None:
+        """Hand over the messages of a stage and wait until all of them are acknowledged."""
+        done = threading.Event()
+        delivery = Delivery(count, lambda _: done.set())
+        stage(delivery)
+        self._poll(0)
+        while not done.wait(_SLICE):
+            if self._closed.is_set():  # nobody else asks the client for acknowledgements any more
+                self._producer.purge()
+                self._poll(_SLICE)
+        if delivery.error is not None:
+            raise _UndeliveredError(self._stopped or delivery.error)
+
+    def _patiently(self, step: Callable[[float], None], *, until: float | None = None) -> None:
+        """Commit or abort, again and again while the broker does not answer."""
+        while True:
+            try:
+                step(_SLICE)
+            except KafkaException as error:
+                late = until is not None and time.monotonic() > until
+                if late or self._closed.is_set() or not kafka_error(error).retriable():
+                    raise
+            except KafkaError as error:  # type: ignore[misc] # see KafkaSink._poll
+                self._stop_for_good(error)
+                raise KafkaException(error) from None
+            else:
+                return
+
+    def _abort(self, *, until: float | None = None) -> None:
+        try:
+            self._patiently(self._producer.abort_transaction, until=until)
+        except KafkaException as error:
+            if not kafka_error(error).fatal() or not self._overdue(kafka_error(error)):
+                raise
+            self._connect_again()
+        self._since = None
+
+    def _given_up(self, error: KafkaError, block_hash: bytes) -> TransportError:
+        """Abort the open transaction, and say what became of it."""
+        if self._since is not None and not error.fatal():
+            try:
+                self._abort(until=time.monotonic() + self._timeout)
+            except KafkaException as failure:
+                error = kafka_error(failure) if kafka_error(failure).fatal() else error
+        if not error.fatal():
+            return self._failed(error, block_hash)
+        if self._since is not None and self._overdue(error):
+            try:
+                self._connect_again()
+            except TransportError as failure:
+                return failure
+            return DeliveryError(
+                f"block 0x{block_hash.hex()} was not committed: its transaction was open for longer than "
+                f"transaction.timeout.ms ({self._timeout:g} s); send it again",
+                block_hash=block_hash,
+            )
+        self._stop_for_good(error)
+        return self._failed(error, block_hash)
+
+    def _overdue(self, error: KafkaError) -> bool:
+        """Whether the broker fenced us because our transaction was open for too long."""
+        fenced = isinstance(self._reasons.map(error, ""), FencedError)
+        return fenced and self._since is not None and time.monotonic() - self._since >= self._timeout
+
+    # --- the client ----------------------------------------------------------------------------------------
+
+    def _connect(self) -> Producer:
+        """A client with its transactional id taken, whoever had it before fenced, and what that left open aborted."""
+        producer = super()._connect()
+        deadline = time.monotonic() + self._connect_timeout
+        while True:
+            try:
+                producer.init_transactions(_SLICE)
+            except KafkaException as error:
+                inner = kafka_error(error)
+                producer.poll(0)
+                if refusal := self._reasons.refusal():
+                    raise refusal from None
+                if inner.code() in _SETTINGS:
+                    raise ConfigurationError(
+                        f"the broker does not take transaction.timeout.ms={self._timeout * 1000:.0f}: {inner.str()}",
+                        setting="transaction.timeout.ms",
+                    ) from None
+                if not inner.retriable():
+                    raise self._reasons.map(inner, "while taking the transactional id") from None
+                if time.monotonic() > deadline:
+                    raise self._reasons.unreachable(self._connect_timeout) from None
+            else:
+                return producer
+
+    def _connect_again(self) -> None:
+        self._producer = self._connect()
+        self._stopped = self._since = None
