@@ -1,0 +1,193 @@
+"""A TCP proxy that misbehaves on command: what stands between a client and a server when the network is bad.
+
+    with TcpProxy("127.0.0.1:9092") as proxy:
+        client = connect(proxy.address)
+        proxy.impair(Link(latency=0.05))       # 50 ms each way
+        proxy.reset()                          # every connection gone, as a router that restarts does it
+        proxy.impair(Link(blackhole=True))     # the cable is out; what was sent arrives when it is in again
+        proxy.heal()
+
+Kafka tells its clients where its brokers are, so a broker behind a proxy must advertise the proxy:
+``EmbeddedKafka(data, port=port, advertised=proxy.address)``.
+
+Rules:
+
+1. Bytes that arrive are the bytes that were sent, in order: an impaired link is slow, stuck or cut, never wrong.
+2. One direction of one connection holds a bounded number of bytes that were not passed on; then its sender waits, as
+   with TCP. Nothing is dropped but by a cut, a reset, or a peer that is gone.
+3. An impairment counts from the next byte on, for connections that are open too.
+4. The proxy runs on a thread and an event loop of its own. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+
+from cardinal.errors import ConfigurationError, UnreachableError
+
+from ._relay import CLEAR, Link, Links, Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+__all__ = ["CLEAR", "Link", "ProxyStats", "TcpProxy"]
+
+_Answer = TypeVar("_Answer")
+_CALL_SECONDS: Final = 10.0
+
+
+class ProxyStats(NamedTuple):
+    """What a proxy has seen: connections taken, open now, cut or reset by us, refused by the target; bytes passed."""
+
+    accepted: int
+    open: int
+    cut: int
+    refused: int
+    up: int
+    down: int
+
+
+class TcpProxy:
+    """Passes connections to ``target``.
+
+    Arguments:
+        target: ``host:port`` of the server; nobody has to listen there yet.
+        port: where to listen on 127.0.0.1; 0: a port that is free.
+
+    Raises:
+        ConfigurationError: the target is no address.
+
+    """
+
+    def __init__(self, target: str, *, port: int = 0) -> None:
+        host, colon, number = target.rpartition(":")
+        if not (host and colon and number.isdecimal()):
+            raise ConfigurationError(f"the target of a proxy is host:port, not {target!r}", setting="target")
+        self.target = (host, int(number))
+        self._port = port
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._server: asyncio.Server | None = None
+        self._up, self._down = Links(), Links()
+        self._pairs: dict[asyncio.Task[None], Pair] = {}
+        self._accepted = self._cut = self._refused = 0
+
+    # --- for every thread ------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients; the same over :meth:`stop` and :meth:`start`."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def stats(self) -> ProxyStats:
+        """What was seen so far."""
+        return ProxyStats(
+            self._accepted, len(self._pairs), self._cut, self._refused, self._up.passed, self._down.passed
+        )
+
+    def start(self) -> Self:
+        """Listen. May be called again after :meth:`stop`.
+
+        Raises:
+            UnreachableError: somebody else has the port.
+
+        """
+        if self._thread is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="cardinal-tcp-proxy", daemon=True)
+            self._thread.start()
+            try:
+                self._run(self._listen())
+            except OSError as error:
+                self._end()
+                raise UnreachableError(f"a proxy cannot listen at {self.address}", address=self.address) from error
+        return self
+
+    def stop(self) -> None:
+        """Listen no more and reset what is open: whoever connects is refused. May be called twice."""
+        if self._thread is not None:
+            self._run(self._close())
+            self._end()
+
+    def impair(self, up: Link, down: Link | None = None) -> None:
+        """From now on bytes to the target travel by ``up``, bytes from it by ``down`` (``up`` where None)."""
+        if self._thread is None:
+            self._up.link, self._down.link = up, up if down is None else down
+        else:
+            self._run(self._change(up, up if down is None else down))
+
+    def heal(self) -> None:
+        """Clear links; what was held up goes on."""
+        self.impair(CLEAR)
+
+    def reset(self) -> int:
+        """Reset every open connection, both ways; new ones are taken. How many there were."""
+        return self._run(self._reset()) if self._thread is not None else 0
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.stop()
+
+    # --- on the loop -----------------------------------------------------------------------------------------
+
+    def _run(self, call: Coroutine[object, object, _Answer]) -> _Answer:
+        if self._loop is None:
+            call.close()
+            raise UnreachableError("the proxy does not run: call start()", address=self.address)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(_CALL_SECONDS)
+
+    def _end(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CALL_SECONDS)
+            self._loop.close()
+        self._loop = self._thread = None
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        ending = list(self._pairs)
+        await self._reset()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _change(self, up: Link, down: Link) -> None:
+        self._up.change(up)
+        self._down.change(down)
+
+    async def _reset(self) -> int:
+        for task, pair in self._pairs.items():
+            pair.abort()
+            task.cancel()
+            self._cut += 1
+        return len(self._pairs)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._accepted += 1
+        task = asyncio.current_task()
+        if task is None:
+            return
+        pair = self._pairs[task] = Pair(reader, writer)
+        try:
+            if not await pair.connect(*self.target):
+                self._refused += 1
+            elif await pair.relay(self._up, self._down):
+                self._cut += 1
+        except asyncio.CancelledError:
+            task.uncancel()  # reset, which is an end like another
+        finally:
+            pair.abort()
+            del self._pairs[task]
