@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import length_hint
 from typing import Final
 
 from cardinal.errors import ConfigurationError, DecodeError
@@ -120,6 +121,8 @@ class Bounds:
 
 _BOUNDS: Final = Bounds()
 _BATCHES_MAX: Final = 4
+_NO_HEAD: Final = bytes(HASH_END + 1)
+"""What no key begins with: type and hash are shorter."""
 _SUPPLIED: Final = -1
 """Partition and offset of a message that came from no topic."""
 
@@ -180,83 +183,99 @@ class Reassembler:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def receive(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call per message would cost a third of the speed
-        self, records: Iterable[Record], events: list[ReassemblyEvent] | None = None
+        self, records: Iterable[Record]
     ) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order.
 
-        Where ``events`` is given that list is filled and returned, so that records which are made one by one can stop
-        where something came of the last.
+        Most records are a new value of the block, and from the partition, of the record before: what they need of
+        their block stands in local names. Every other record begins with a look at its block, and all that is not a
+        new value of a block in time ends with ``last = _NO_HEAD``, so that the next record takes that look again.
         """
-        events = [] if events is None else events
-        find, done = self._open.get, self._done
-        tracked = self._tracked
+        events: list[ReassemblyEvent] = []
+        find, done = self._open.get, self._done.get
+        tracked, most, overhead = self._tracked, self._bounds.open_bytes, MESSAGE_OVERHEAD
         known_directories = set() if tracked is None else tracked.directories
-        most = self._bounds.open_bytes
-        last_block: OpenBlock | None = None
-        last_topic, last_partition = "", _SUPPLIED
-        for record in records:
-            self._records += 1
+        records = records if isinstance(records, list) else list(records)
+        reading = iter(records)
+        end = self._records + len(records)
+        last, late, topic, partition = _NO_HEAD, _NO_HEAD, "", _SUPPLIED
+        size = 0  # of the messages that `block`, whose messages begin with `last`, does not account for yet
+        for record in reading:
             key = record[3]
-            if len(key) < HASH_END or (kind := key[0]) > BATCH_DELETE_MSG:
-                if key:
-                    self._special(record, events)
-                continue
-            block_hash = key[1:HASH_END]
-            block = find(block_hash)
-            if block is None:
-                if block_hash in done:
-                    self._late(block_hash, record, events)
+            head = key[:HASH_END]
+            if head != last or record[1] != partition or record[0] is not topic:
+                if size:
+                    self._grow(block, size)
+                    size = 0
+                last = _NO_HEAD
+                if head == late:
+                    known = copies.get(key)
+                    if known is None or known[4] != record[4]:
+                        self._late(finished, record, events)
                     continue
-                block = self._open_block(block_hash, record, events)
-                if block is None:
+                if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
+                    if key:
+                        self._special(record, events)
                     continue
-            if block is not last_block or record[1] != last_partition or record[0] is not last_topic:
-                last_block, last_topic, last_partition = block, record[0], record[1]
-                if last_partition >= 0 and (last_topic, last_partition) not in block.first:
-                    block.first[last_topic, last_partition] = record[2]
-            if kind != BATCH_MSG or block.careful:
-                self._other(block, kind, record, events)
-                last_block = None
-                continue
-            messages = block.messages
-            known = messages.get(key)
-            if known is not None:
+                found = find(head[1:])
+                if found is None:
+                    self._records = end - length_hint(reading)
+                    if (past := done(head[1:])) is not None:
+                        self._late(past, record, events)
+                        if past.held is not None and head[0] == BATCH_MSG:
+                            late, finished, copies = head, past, past.held.messages
+                        continue
+                    found = self._open_block(record, events)
+                    if found is None:
+                        continue
+                block, topic, partition = found, record[0], record[1]
+                if partition >= 0 and (topic, partition) not in block.first:
+                    block.first[topic, partition] = record[2]
+                if head[0] != BATCH_MSG or block.careful:
+                    self._other(block, record, events)
+                    late = _NO_HEAD
+                    continue
+                last, messages, hold, counters = head, block.messages, block.messages.setdefault, block.counters
+                held, room = len(messages), most - self._bytes
+                left = None if counters is None else counters.left
+            if tracked is not None and left is None:
+                directory = key[HASH_END : key.rfind(b"/") + 1]
+                if directory not in known_directories and not tracked.may_belong(key[HASH_END:]):
+                    continue
+            known = hold(key, record)
+            if len(messages) == held:
                 if known[4] != record[4] or known[1] < 0:
                     self._copy(block, known, record, events)
+                    last = _NO_HEAD
                 continue
-            counters = block.counters
-            directory = key[HASH_END : key.rfind(b"/") + 1]
-            if counters is None:
-                if (
-                    tracked is not None
-                    and directory not in known_directories
-                    and not tracked.may_belong(key[HASH_END:])
-                ):
-                    self._forget_if_empty(block)
-                    last_block = None
+            if left is not None:
+                directory = key[HASH_END : key.rfind(b"/") + 1]
+                if left.get(directory, 0) > 0:
+                    left[directory] -= 1
+                    counters.outstanding -= 1
+                elif not self._takes(block, record, events):
+                    del messages[key]
                     continue
-            elif counters.left.get(directory, 0) > 0:
-                counters.left[directory] -= 1
-                counters.outstanding -= 1
-            elif not self._takes(block, record, events):
-                continue
-            messages[key] = record
-            size = len(key) + len(record[4]) + MESSAGE_OVERHEAD
-            block.size += size
-            self._bytes += size
-            if counters is not None and not counters.outstanding and block.candidates[0].complete():
-                self._finish(block, block.candidates[0], events)
-                last_block = None
-            elif self._bytes > most:
-                self._evict(events)
-                last_block = None
+            held += 1
+            size += len(key) + len(record[4]) + overhead
+            if size > room or not (left is None or counters.outstanding):
+                self._grow(block, size)
+                size, last, late = 0, _NO_HEAD, _NO_HEAD
+                self._settle(block, events)
+        if size:
+            self._grow(block, size)
+        self._records = end
         return events
 
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
         """Take messages that a node or an archive had: they count where no topic brought a copy."""
         return self.receive(Record(topic, _SUPPLIED, _SUPPLIED, key, value) for topic, key, value in messages)
 
-    def _open_block(self, block_hash: bytes, record: Record, events: list[ReassemblyEvent]) -> OpenBlock | None:
+    def _open_block(self, record: Record, events: list[ReassemblyEvent]) -> OpenBlock | None:
+        key = record.key
+        block_hash = key[1:HASH_END]
+        if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
+            return None
         if block_hash in self._tombstones:
             if self._tombstones.wants_reading(record):
                 explanation = Explanation(
@@ -299,8 +318,9 @@ class Reassembler:
             case _:  # decode gives nothing else for these types
                 raise AssertionError(message)
 
-    def _other(self, block: OpenBlock, kind: int, record: Record, events: list[ReassemblyEvent]) -> None:
+    def _other(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
         """Every message but a BatchMsg of a block that is in time: the same, one step after the other."""
+        kind = record.key[0]
         try:
             if kind == BATCH:
                 self._batch(block, record, events)
@@ -510,12 +530,12 @@ class Reassembler:
                 return
         events.append(Incomplete(block.explain()))
 
-    def _late(self, block_hash: bytes, record: Record, events: list[ReassemblyEvent]) -> None:
+    def _late(self, done: FinishedBlock, record: Record, events: list[ReassemblyEvent]) -> None:
         """A copy after completion: only whether it differs is of interest, and only while the block is held."""
-        done = self._done.get(block_hash)
-        if done is None or done.held is None or done.candidate is None:
+        if done.held is None or done.candidate is None:
             return
         key = record.key
+        block_hash = key[1:HASH_END]
         kept = done.candidate.batch if key[0] == BATCH else done.held.messages.get(key)
         if kept is None:
             followed = key[0] < BATCH_MSG or self._tracked is None or self._tracked.may_belong(key[HASH_END:])
