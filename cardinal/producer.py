@@ -8,11 +8,12 @@ Rules:
 3. A failed block is loud: its future fails, its descendants' Batches wait, and ``add`` of the same payload sends it
    again. While one has failed, ``add`` of others does not wait for room but says which block has to go again.
 4. Nothing of a block is sent that the topics cannot carry as a whole.
+5. Over a transport with transactions (``transactional=update``), what one call of ``add`` or ``reorg`` publishes is one
+   transaction: readers see all of it or nothing. They follow each other, parents before children.
+6. In ``standby`` a block waits until it is this producer's turn (:mod:`cardinal.protocols.streams.standby`), and its
+   future ends as well when another producer has sealed it.
 
-Threads: ``add`` and ``send_sub_batch`` may be called from several threads. Acknowledgements come on threads of the
-transport. Whoever frees a seal appends it to one line; one thread at a time works the line off, so that Batches are
-handed over in the line's order, parents before children. At the moment of sending, the queue is asked again: a
-failure may have come between.
+Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several threads.
 """
 
 from __future__ import annotations
@@ -21,36 +22,47 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections import deque
-from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, LocalProtocolError, TransportError
+from cardinal._channels import Channel, all_of, head_of, linked
+from cardinal._tail import Tail
+from cardinal._underway import ProducerStats, UnderWay, Unit, done
+from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.errors import CardinalError, ConfigurationError, TransportError
 from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.messages import Ping
-from cardinal.protocols.streams.sealing import SealQueue
 from cardinal.protocols.streams.splitter import name_sub_batch, split, split_sub_batch
 from cardinal.protocols.streams.types import Routed
+from cardinal.transports.base import TransactionalSink
 from cardinal.transports.url import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from cardinal.protocols.streams.payload import Payload, SubBatch
+    from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports.base import Sink
     from cardinal.transports.url import TransportUrl
 
+__all__ = ["Producer", "ProducerStats", "Stream", "ping_id"]
+
 _PING_SECONDS: Final = 30.0
+_STANDBY_PING_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
 _MAX_BLOCKS: Final = 1024
+_MAX_BYTES: Final = 256 << 20
+_REDUNDANCIES: Final = ("all", "standby")
 
 
 class Stream(Protocol):
-    """What a producer needs of an application: :class:`cardinal.apps.Application` has it."""
+    """What a producer needs of an application: :class:`cardinal.apps.Application` has it.
+
+    Its ``reorg_threshold``, where it has one, says from which depth on a reorg goes through a channel.
+    """
 
     @property
     def default_topic(self) -> str:
@@ -68,26 +80,6 @@ class Stream(Protocol):
         ...
 
 
-class ProducerStats(NamedTuple):
-    """What a producer has done: sealed blocks, their messages and bytes, and the blocks under way."""
-
-    blocks: int
-    messages: int
-    bytes: int
-    under_way: int
-
-
-@dataclass(slots=True)
-class _Block:
-    """A block under way."""
-
-    batch: Routed
-    messages: int
-    size: int
-    future: Future[None]
-    failed: bool = False
-
-
 def ping_id(producer_id: str) -> bytes:
     """The 32 bytes that a producer's pings carry: the SHA-256 of its configured id."""
     return hashlib.sha256(producer_id.encode()).digest()
@@ -100,12 +92,17 @@ class Producer:
         url: where to, see :mod:`cardinal.transports.url`.
         app: the application, as :func:`cardinal.apps.get` gives it.
         producer_id: this producer's name among those of the stream; stays the same over restarts.
-        redundancy: ``all``: everything is sent, whatever other producers of the stream send.
+        redundancy: ``all``: everything is sent, whatever other producers of the stream send. ``standby``: the producer
+            with the lowest id of those that live sends at once, the others only what it leaves out.
         max_blocks: blocks under way before ``add`` waits.
-        ping_seconds: how often the producer says that it is alive.
+        max_bytes: bytes of their keys and values before ``add`` waits.
+        ping_seconds: how often the producer says that it is alive; default 30, in ``standby`` 1.
+        standby_step: seconds that each rank waits for the one before it.
+        watch: whether to follow what the other producers do, for :attr:`producer_count`; ``standby`` does anyway.
 
     Raises:
         ConfigurationError, UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_sink`.
+        FencedError: over a transport with transactions, another producer with this id takes over at this moment.
 
     """
 
@@ -117,28 +114,43 @@ class Producer:
         producer_id: str,
         redundancy: str = "all",
         max_blocks: int = _MAX_BLOCKS,
-        ping_seconds: float = _PING_SECONDS,
+        max_bytes: int = _MAX_BYTES,
+        ping_seconds: float | None = None,
+        standby_step: float = 0.25,
+        watch: bool = False,
     ) -> None:
-        if redundancy != "all":
+        if redundancy not in _REDUNDANCIES:
             raise ConfigurationError(
-                f"redundancy={redundancy!r} is not in this release: use 'all'", setting="redundancy"
+                f"redundancy is {' or '.join(_REDUNDANCIES)}, not {redundancy!r}", setting="redundancy"
             )
-        if not producer_id or max_blocks < 1 or ping_seconds <= 0:
-            raise ConfigurationError("a producer needs an id, and room for a block, and a time between pings")
+        standby = redundancy == "standby"
+        if ping_seconds is None:
+            ping_seconds = _STANDBY_PING_SECONDS if standby else _PING_SECONDS
+        if not producer_id or min(max_blocks, max_bytes) < 1 or min(ping_seconds, standby_step) <= 0:
+            raise ConfigurationError("a producer needs an id, room for a block, and a time between pings")
         self._app = app
         self._producer_id = producer_id
-        self._max_blocks = max_blocks
-        self._lock = threading.Condition()
-        self._queue = SealQueue()
-        self._blocks: dict[bytes, _Block] = {}
-        self._failures: dict[bytes, CardinalError] = {}
-        self._line: deque[bytes] = deque()
-        self._working = False
-        self._sealed_blocks = self._sealed_messages = self._sealed_bytes = 0
+        self._threshold: int = getattr(app, "reorg_threshold", REORG_THRESHOLD)
+        self._highest: int | None = None
         self._stop = threading.Event()
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
+        self._transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
+        self._under_way = UnderWay(max_blocks, max_bytes, one_at_a_time=self._transactions is not None)
+        self._tail: Tail | None = None
+        try:
+            if standby or watch:
+                self._tail = Tail(url, app, producer_id, step=standby_step, alive=3 * ping_seconds)
+            self._ping()
+            if self._tail is not None:
+                self._tail.start(self._under_way)
+        except BaseException:
+            if self._tail is not None:
+                self._tail.close()
+            self._sink.close()
+            raise
+        self._standby = self._tail if standby else None
         self._pinger = threading.Thread(
-            target=self._ping, args=(ping_seconds,), name="cardinal-producer-ping", daemon=True
+            target=self._go_on_pinging, args=(ping_seconds,), name="cardinal-producer-ping", daemon=True
         )
         self._pinger.start()
 
@@ -153,51 +165,39 @@ class Producer:
     @property
     def stats(self) -> ProducerStats:
         """What was sealed since the start, and what is under way."""
-        with self._lock:
-            return ProducerStats(self._sealed_blocks, self._sealed_messages, self._sealed_bytes, len(self._blocks))
+        return self._under_way.stats
+
+    @property
+    def producer_count(self) -> ProducerCount | None:
+        """Which producers of the stream live, and who was first by how much; None where nobody watches (``watch``)."""
+        return None if self._tail is None else self._tail.producer_count
 
     def add(self, payload: Payload) -> Future[None]:
         """Publish a block, or send a failed one again. Its parent has been added before, or was published.
 
         Returns:
-            A future that ends when the block's Batch is acknowledged, and fails with
-            :class:`~cardinal.errors.DeliveryError` where a message was not: then add the payload again.
+            A future that ends when the block's Batch is acknowledged (in ``standby`` also when another producer has
+            sealed the block), and fails with :class:`~cardinal.errors.DeliveryError` where a message was not
+            acknowledged: then add the payload again.
 
         Raises:
             SplitError: the payload contradicts itself or the application's topics; nothing was sent.
             OversizeError: a message is larger than its topic takes; nothing was sent.
             LocalProtocolError: this block is under way already.
             DeliveryError: there is no room, because another block (``hash``) failed and waits to be added again.
+            FencedError: another producer with the same transactional id took over.
             TransportError: the producer is closed.
 
         """
-        messages = split(payload, self._app.topics, self._app.default_topic)
-        batch = messages.pop()
-        self._sink.check((batch,))
-        self._sink.check(messages)
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
-        size = sum(len(message.key) + len(message.value) for message in messages) + len(batch.key) + len(batch.value)
-        announced = [batch_id for batch_id, content in payload.sub_batches.items() if content is None]
-        with self._lock:
-            self._wait_for_room(payload.hash)
-            self._queue.add(payload.hash, payload.parent, announced)
-            self._failures.pop(payload.hash, None)
-            self._blocks[payload.hash] = _Block(batch, len(messages) + 1, size, future)
-        try:
-            sent = self._sink.send(messages, None)
-        except CardinalError as error:
-            self._fail(payload.hash, error)
-            raise
-        sent.add_done_callback(partial(self._content_done, payload.hash))
-        return future
+        unit = self._block(payload)
+        return self._publish(unit, payload.number)
 
     def send_sub_batch(self, block_hash: bytes, batch_id: bytes, sub_batch: SubBatch) -> Future[None]:
         """Send the content of a sub batch that the block's payload announced with None.
 
         Returns:
-            A future that ends when all messages of the sub batch are acknowledged. Where it fails, send it again;
-            the block's Batch waits for it.
+            A future that ends when all messages of the sub batch are acknowledged; with transactions it has ended, and
+            the block's own future speaks for them. Where it fails, send it again; the block's Batch waits for it.
 
         Raises:
             LocalProtocolError: the block is not under way.
@@ -206,29 +206,60 @@ class Producer:
 
         """
         messages = split_sub_batch(block_hash, batch_id, sub_batch, self._app.topics, self._app.default_topic)
-        with self._lock:
-            block = self._blocks.get(block_hash)
-            if block is None:
-                raise LocalProtocolError(f"block 0x{block_hash.hex()} is not under way: add its payload first")
-            named = name_sub_batch(block.batch, batch_id, sub_batch.path)
+        unit = self._under_way.find(block_hash)
+        self._sink.check(messages)
+        if unit.batch is not None:
+            named = name_sub_batch(unit.batch, batch_id, sub_batch.path)
             self._sink.check((named,))
-            block.batch = named
-        future = self._sink.send(messages, None)
-        with self._lock:
-            block.messages += len(messages)
-        future.add_done_callback(partial(self._sub_batch_done, block_hash, block, batch_id))
+            unit.batch = named
+        if self._transactions is None:
+            future = self._sink.send(messages, None)
+        else:
+            unit.content += messages
+            future = done()
+        self._under_way.grow(unit, len(messages), _size(messages))
+
+        def acknowledged(sent: Future[None]) -> None:
+            if sent.exception() is None:
+                self._under_way.sub_batch_sent(unit, batch_id)
+
+        future.add_done_callback(acknowledged)
         return future
 
     def reorg(self, ancestor: BlockRef, payloads: Iterable[Payload]) -> Future[None]:
-        """Publish a branch that leaves deeper than the reorg threshold, on a channel of its own: not in this release.
+        """Publish a branch, from its first block above the common ancestor to one that is heavier than the old head.
 
-        Branches within the threshold need no channel: ``add`` their payloads.
+        Within the reorg threshold its blocks are added one by one, or in one transaction. Deeper it goes through a
+        channel of its own: a topic, announced on the default topic, that holds the whole branch (specification, Reorg
+        Handling). Every producer sends such a channel for itself, also in ``standby``; consumers take the first that is
+        complete. Waits until the channel is announced.
+
+        Arguments:
+            ancestor: the last block that both branches have.
+            payloads: the blocks above it, oldest first, each the parent of the next.
+
+        Returns:
+            A future that ends when all of it is on the topics. Where it fails, call again with the same branch: of a
+            channel a new attempt begins.
+
+        Raises:
+            LocalProtocolError: no branch above the ancestor, or a sub batch without content; nothing was sent.
+            ConfigurationError: the transport has no reorg channels.
+            TopicError: the channel's topic cannot be created; and as :meth:`add`.
+
         """
-        del payloads
-        raise LocalProtocolError(
-            f"reorg channels are not in this release: add the payloads above block {ancestor.number}; "
-            "consumers switch to them within the reorg threshold"
-        )
+        branch = linked(ancestor, payloads)
+        depth = self._head() - ancestor.number
+        if depth > self._threshold:
+            channel = Channel(self._sink, self._app, ancestor, branch)
+            self._under_way.enter(channel.unit)
+            self._highest = max(self._head(), branch[-1].number)
+            self._under_way.begin(channel.unit)
+            return channel.unit.future
+        units = [self._block(payload) for payload in branch]
+        if self._transactions is None:
+            return all_of([self._publish(unit, payload.number) for unit, payload in zip(units, branch, strict=True)])
+        return self._publish(self._together(ancestor, units), branch[-1].number)
 
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until every block that was added is sealed.
@@ -238,11 +269,7 @@ class Producer:
             TransportError: not done after ``timeout`` seconds.
 
         """
-        with self._lock:
-            if not self._lock.wait_for(lambda: not self._blocks or self._failures, timeout):
-                raise TransportError(f"{len(self._blocks)} blocks are not sealed after {timeout:g} s; flush again")
-            if self._failures:
-                raise next(iter(self._failures.values()))
+        self._under_way.flush(timeout)
 
     def close(self) -> None:
         """Flush for a bounded time and release the connection. Blocks that are not sealed fail. May be called twice."""
@@ -250,112 +277,100 @@ class Producer:
             return
         self._stop.set()
         with contextlib.suppress(CardinalError):  # told to whoever holds the futures
-            self.flush(_CLOSE_SECONDS)
+            self._under_way.flush(_CLOSE_SECONDS)
+        self._under_way.stop()
+        if self._tail is not None:
+            self._tail.close()
         self._sink.close()
         self._pinger.join(_CLOSE_SECONDS)
-        with self._lock:
-            left = [(block_hash, block) for block_hash, block in self._blocks.items() if not block.failed]
-            self._blocks.clear()
-        for block_hash, block in left:
-            block.future.set_exception(
-                DeliveryError(
-                    f"the producer was closed before block 0x{block_hash.hex()} was sealed", block_hash=block_hash
-                )
-            )
+        self._under_way.fail_all()
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _wait_for_room(self, block_hash: bytes) -> None:
-        """With the lock held: wait until one more block may be under way."""
-        if block_hash in self._blocks:
-            return  # it has its room; the queue knows whether it may go again
-        self._lock.wait_for(lambda: len(self._blocks) < self._max_blocks or bool(self._failures) or self._stop.is_set())
-        if self._stop.is_set():
-            raise TransportError("this producer is closed; open another one")
-        if self._failures and len(self._blocks) >= self._max_blocks:
-            failed, error = next(iter(self._failures.items()))
-            raise DeliveryError(
-                f"{len(self._blocks)} blocks wait for block 0x{failed.hex()}, which failed ({error}): add it again",
-                block_hash=failed,
-            )
+    def _block(self, payload: Payload) -> Unit:
+        """One block as a unit, checked."""
+        messages = split(payload, self._app.topics, self._app.default_topic)
+        batch = messages.pop()
+        self._sink.check((batch,))
+        self._sink.check(messages)
+        together = self._transactions is not None
+        return Unit(
+            payload.hash,
+            payload.parent,
+            batch,
+            messages,
+            start=_nothing if together else self._send_content,
+            finish=self._commit if together else self._seal,
+            blocks=1,
+            messages=len(messages) + 1,
+            size=_size(messages) + _size((batch,)),
+            announced=[batch_id for batch_id, content in payload.sub_batches.items() if content is None],
+        )
 
-    def _content_done(self, block_hash: bytes, sent: Future[None]) -> None:
-        if (error := sent.exception()) is not None:
-            self._fail(block_hash, error)
-            return
-        with self._lock:
-            self._line.extend(self._queue.acknowledged(block_hash))
-        self._work()
+    def _together(self, ancestor: BlockRef, units: Sequence[Unit]) -> Unit:
+        """A branch as one unit that is one transaction."""
+        seals = [unit.batch for unit in units if unit.batch is not None]
+        content = [message for unit in units for message in unit.content]
+        return Unit(
+            units[-1].hash,
+            ancestor.hash,
+            None,
+            content,
+            start=_nothing,
+            finish=partial(self._commit, seals=seals),
+            blocks=len(units),
+            messages=len(content) + len(seals),
+            size=sum(unit.size for unit in units),
+        )
 
-    def _sub_batch_done(self, block_hash: bytes, block: _Block, batch_id: bytes, sent: Future[None]) -> None:
-        if sent.exception() is None:
-            with self._lock:
-                if self._blocks.get(block_hash) is not block:
-                    return  # the block was added again since, and its Batch waits to hear of this sub batch anew
-                self._line.extend(self._queue.sub_batch_acknowledged(block_hash, batch_id))
-            self._work()
+    def _publish(self, unit: Unit, number: int) -> Future[None]:
+        """Let a unit in, and begin it: at once, or when it is this producer's turn."""
+        again = self._under_way.enter(unit)
+        self._highest = max(number, self._highest or 0)
+        if self._standby is None or again:
+            self._under_way.begin(unit)
+        else:
+            self._standby.offer(unit)
+        return unit.future
 
-    def _work(self) -> None:
-        """Hand over the Batches of the line, unless another thread (or a caller of this one) is at it."""
-        while True:
-            with self._lock:
-                if self._working or not self._line:
-                    return
-                block_hash = self._line.popleft()
-                if not self._queue.hand_over(block_hash):
-                    continue  # it, or a block below it, failed since it was freed; it comes again
-                self._working = True
-                block = self._blocks.get(block_hash)
-            try:
-                if block is not None:
-                    self._sink.send((), block.batch).add_done_callback(partial(self._batch_done, block_hash))
-            except CardinalError as error:
-                self._fail(block_hash, error)
-            finally:
-                with self._lock:
-                    self._working = False
+    def _send_content(self, unit: Unit) -> Future[None]:
+        content, unit.content = unit.content, []
+        return self._sink.send(content, None)
 
-    def _batch_done(self, block_hash: bytes, sent: Future[None]) -> None:
-        if (error := sent.exception()) is not None:
-            self._fail(block_hash, error)
-            return
-        with self._lock:
-            block = self._blocks.pop(block_hash, None)
-            self._line.extend(self._queue.sealed(block_hash))
-            if block is not None:
-                self._sealed_blocks += 1
-                self._sealed_messages += block.messages
-                self._sealed_bytes += block.size
-            self._lock.notify_all()
-        self._work()
-        if block is not None:
-            block.future.set_result(None)
+    def _seal(self, unit: Unit) -> Future[None]:
+        return done() if unit.batch is None else self._sink.send((), unit.batch)
 
-    def _fail(self, block_hash: bytes, error: BaseException) -> None:
-        with self._lock:
-            block = self._blocks.get(block_hash)
-            if block is None or block.failed:
-                return
-            block.failed = True
-            self._line.extend(self._queue.failed(block_hash))
-            if isinstance(error, CardinalError):
-                self._failures[block_hash] = error
-            self._lock.notify_all()
-        block.future.set_exception(error)
-        self._work()
+    def _commit(self, unit: Unit, seals: Sequence[Routed] = ()) -> Future[None]:
+        if self._transactions is None:
+            return done()
+        content, unit.content = unit.content, []
+        return self._transactions.transact(content, seals or ([unit.batch] if unit.batch else ()))
 
-    def _ping(self, seconds: float) -> None:
+    def _head(self) -> int:
+        """The number of the highest block that consumers may have."""
+        if self._highest is None:
+            self._highest = head_of(self._sink)
+        return self._highest
+
+    def _ping(self) -> None:
+        now = time.time_ns()
+        ping = Ping(ping_id(self._producer_id), now // 1_000_000_000, now % 1_000_000_000)
+        self._sink.send((Routed(self._app.default_topic, *encode(ping)),), None)
+
+    def _go_on_pinging(self, seconds: float) -> None:
         """Say that we are alive, while nothing has failed."""
-        who = ping_id(self._producer_id)
-        while True:
-            with self._lock:
-                healthy = not self._failures
-            if healthy:
-                now = time.time_ns()
-                key, value = encode(Ping(who, now // 1_000_000_000, now % 1_000_000_000))
+        while not self._stop.wait(seconds):
+            if self._under_way.healthy:
                 try:
-                    self._sink.send((Routed(self._app.default_topic, key, value),), None)
+                    self._ping()
                 except TransportError:
-                    return  # the sink is closed
-            if self._stop.wait(seconds):
-                return
+                    return  # the sink is closed, or says the same to whoever adds
+
+
+def _nothing(unit: Unit) -> Future[None]:
+    del unit
+    return done()
+
+
+def _size(messages: Iterable[Routed]) -> int:
+    return sum(len(message.key) + len(message.value) for message in messages)

@@ -330,7 +330,7 @@ class MemorySink:
 
     def open_channel(self, topic: str) -> None:
         """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
-        self._broker.create_channel(topic)
+        self._broker.create(topic, partitions=1)
         self._channels.add(topic)
 
     def flush(self, timeout: float) -> None:

@@ -21,7 +21,6 @@ from cardinal.producer import Producer, ping_id
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import BATCH, Batch, Ping
 from cardinal.protocols.streams.payload import Payload, SubBatch
-from cardinal.protocols.streams.types import BlockRef
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -243,7 +242,15 @@ def test_closing_fails_what_is_not_sealed_and_nothing_is_taken_afterwards(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"redundancy": "standby"}, {"producer_id": ""}, {"max_blocks": 0}, {"ping_seconds": 0.0}]
+    "wrong",
+    [
+        {"redundancy": "some"},
+        {"producer_id": ""},
+        {"max_blocks": 0},
+        {"max_bytes": 0},
+        {"ping_seconds": 0.0},
+        {"redundancy": "standby", "standby_step": 0.0},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(broker: MemoryBroker, wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
@@ -255,6 +262,17 @@ def test_a_memory_broker_that_is_not_there_is_named() -> None:
         Producer("memory://nowhere", Blocks(), producer_id="one")
 
 
-def test_a_reorg_channel_is_refused_with_what_to_do(producer: Producer) -> None:
-    with pytest.raises(LocalProtocolError, match="above block 5"):
-        producer.reorg(BlockRef(5, _hash(5)), [])
+def test_bytes_under_way_are_bounded_and_a_block_beyond_all_bounds_goes_alone(broker: MemoryBroker) -> None:
+    with Producer(broker.url, Blocks(), producer_id="one", max_bytes=1000) as producer:
+        broker.hold()
+        first = producer.add(Payload(1, _hash(1), _hash(0), 1, {"a/1": bytes(5000)}))
+        waiting = threading.Thread(target=producer.add, args=(_payload(2),))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        broker.release()
+        first.result(DEADLINE)
+        waiting.join(DEADLINE)
+        assert not waiting.is_alive()
+        producer.flush(DEADLINE)
+    assert _batches(broker) == [1, 2]

@@ -1,0 +1,224 @@
+"""A producer's ear: reads the stream's newest records, for who lives, who was first, and what others have sealed.
+
+Rules:
+
+1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
+   before is known, and :meth:`Tail.start` returns when all that was there is read.
+2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
+   (:class:`_Whole`); until then its Batches count for nothing.
+3. A tail that cannot read any more holds nothing up: everything is sent from then on.
+
+One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
+that a block never goes before one that was offered earlier.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CardinalError, DecodeError
+from cardinal.protocols.streams.codec import decode
+from cardinal.protocols.streams.events import Completed
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH, PING, Batch
+from cardinal.protocols.streams.reassembler import Reassembler
+from cardinal.protocols.streams.standby import Peers, Standby, Verdict
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.transports.url import open_source
+
+if TYPE_CHECKING:
+    from cardinal._underway import UnderWay, Unit
+    from cardinal.producer import Stream
+    from cardinal.protocols.streams.standby import ProducerCount
+    from cardinal.protocols.streams.types import Record
+    from cardinal.transports.base import Source
+    from cardinal.transports.url import TransportUrl
+
+_BACK: Final = 2_048
+_LIMIT: Final = 5_000
+_POLL_SECONDS: Final = 0.05
+_SHORTEST_SECONDS: Final = 0.001
+_START_SECONDS: Final = 15.0
+_BEFORE_BATCH_MS: Final = 60_000
+_BATCH: Final = bytes((BATCH,))
+_PING: Final = bytes((PING,))
+
+
+class Tail:
+    """See the module.
+
+    Arguments:
+        url, app: the stream; its topics are there.
+        me: the producer's configured id.
+        step: seconds between two ranks.
+        alive: seconds after which a silent producer is taken for dead.
+
+    """
+
+    def __init__(self, url: str | TransportUrl, app: Stream, me: str, *, step: float, alive: float) -> None:
+        self._url = url
+        self._app = app
+        self._me = me
+        self._lock = threading.RLock()
+        self._peers = Peers(alive * 1000)
+        self._standby = Standby(me, step, self._peers)
+        self._waiting: dict[bytes, Unit] = {}
+        self._whole: _Whole | None = None
+        self._deaf = False
+        self._stop = threading.Event()
+        self._caught_up = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._source: Source = open_source(url, app, topics=[app.default_topic])
+        marks = self._source.watermarks()
+        self._ends = {where: high for where, (_, high) in marks.items()}
+        self._source.assign({where: max(low, high - _BACK) for where, (low, high) in marks.items()})
+
+    @property
+    def producer_count(self) -> ProducerCount:
+        """Who lives, and who was first by how much."""
+        with self._lock:
+            return self._peers.count(self._me)
+
+    def start(self, under_way: UnderWay) -> None:
+        """Read on a thread from now on; returns when everything that was there has been read, or cannot be."""
+        self._under_way = under_way
+        self._thread = threading.Thread(target=self._run, name="cardinal-producer-tail", daemon=True)
+        self._thread.start()
+        self._caught_up.wait(_START_SECONDS)
+
+    def offer(self, unit: Unit) -> None:
+        """Begin a unit that was let in, leave it to others, or keep it until that is known.
+
+        Raises:
+            CardinalError: as :meth:`UnderWay.begin`.
+
+        """
+        with self._lock:
+            verdict = Verdict.SEND if self._deaf else self._standby.offer(unit.hash, time.monotonic())
+            if verdict is Verdict.WAIT:
+                self._waiting[unit.hash] = unit
+            elif verdict is Verdict.SEND:
+                self._under_way.begin(unit)
+        if verdict is Verdict.SKIP:
+            self._under_way.skip(unit)
+
+    def close(self) -> None:
+        """Stop reading. May be called twice."""
+        self._stop.set()
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join(_START_SECONDS)
+        self._source.close()
+
+    # --- the thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._read_once()
+        except CardinalError:
+            self._fall_deaf()
+        finally:
+            self._caught_up.set()
+            if self._whole is not None:
+                self._whole.close()
+
+    def _read_once(self) -> None:
+        now = time.monotonic()
+        records = self._source.poll(_LIMIT, self._patience(now))
+        with self._lock:
+            for record in records:
+                self._hear(record)
+            if self._whole is not None:
+                for block_hash in self._whole.read():
+                    self._standby.done(block_hash)
+            if len(records) == _LIMIT:
+                return  # more is there that was appended before now
+            skipped = self._decide(now)
+        for unit in skipped:
+            self._under_way.skip(unit)
+        if not self._caught_up.is_set():
+            positions = self._source.positions()
+            if all(at >= self._ends[where] for where, at in positions.items()):
+                self._caught_up.set()
+
+    def _patience(self, now: float) -> float:
+        with self._lock:
+            due = self._standby.due()
+        return _POLL_SECONDS if due is None else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
+
+    def _decide(self, now: float) -> list[Unit]:
+        """With the lock held: begin what is due; returns what others have done."""
+        skipped: list[Unit] = []
+        for block_hash, verdict in self._standby.advance(now):
+            unit = self._waiting.pop(block_hash, None)
+            if unit is None:
+                continue
+            if verdict is Verdict.SKIP:
+                skipped.append(unit)
+            else:
+                self._begin(unit)
+        return skipped
+
+    def _begin(self, unit: Unit) -> None:
+        try:
+            self._under_way.begin(unit)
+        except CardinalError as error:
+            if not unit.future.done():
+                unit.future.set_exception(error)
+
+    def _fall_deaf(self) -> None:
+        with self._lock:
+            self._deaf = True
+            waiting, self._waiting = self._waiting, {}
+            for unit in waiting.values():
+                self._begin(unit)
+
+    # --- what is read --------------------------------------------------------------------------------------
+
+    def _hear(self, record: Record) -> None:
+        key, headers = record.key, dict(record.headers)
+        producer = headers.get(PRODUCER_HEADER)
+        named = producer is not None
+        who = producer.decode("utf-8", "surrogateescape") if producer is not None else ""
+        if key[:1] == _PING and not named:
+            who = f"0x{key[1:HASH_END].hex()}"
+        if who:
+            self._peers.heard(who, record.timestamp_ms, named=named)
+        if key[:1] == _BATCH and len(key) == HASH_END:
+            block_hash = key[1:]
+            self._peers.batch(block_hash, who or "anonymous", record.timestamp_ms)
+            if SEALED_HEADER in headers:
+                self._standby.done(block_hash)
+            elif not self._standby.is_done(block_hash) and self._decodes(record):
+                self._watch_whole(record)
+
+    @staticmethod
+    def _decodes(record: Record) -> bool:
+        try:
+            return isinstance(decode(record.key, record.value), Batch)
+        except DecodeError:
+            return False  # no consumer can use it either
+
+    def _watch_whole(self, record: Record) -> None:
+        if self._whole is None and self._caught_up.is_set():
+            self._whole = _Whole(self._url, self._app, record)
+
+
+class _Whole:
+    """Sees blocks complete whose Batches are not sealed: reads all topics from a minute before the first of them."""
+
+    def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
+        self._source = open_source(url, app)
+        self._reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
+        self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - _BEFORE_BATCH_MS)))
+
+    def read(self) -> list[bytes]:
+        """The blocks that have become complete."""
+        records = self._source.poll(_LIMIT, 0.0)
+        return [event.payload.hash for event in self._reassembler.receive(records) if isinstance(event, Completed)]
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._source.close()

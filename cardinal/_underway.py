@@ -1,0 +1,316 @@
+"""What a producer has under way: units on their way from ``begin`` to their seal.
+
+Rules:
+
+1. A unit is a block, or a reorg, which goes by the hash of its last block. It is started at once, many beside each
+   other, and finished (its Batch handed over) when :class:`~cardinal.protocols.streams.sealing.SealQueue` frees it.
+2. There is room for so many units and so many bytes; ``enter`` waits. A unit that is larger than all the room goes
+   alone.
+3. A failed unit is loud: its future fails, its descendants wait, and one of the same hash may be begun again.
+4. Where units are finished one at a time, the next is finished after the one before has ended, well or not.
+
+Threads: every method may be called from several. Acknowledgements come on threads of the transport. Whoever frees a
+unit appends it to one line; one thread at a time works the line off, so that Batches are handed over in the line's
+order, parents before children. At the moment of sending, the queue is asked again: a failure may have come between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, TransportError
+from cardinal.protocols.streams.sealing import SealQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cardinal.protocols.streams.types import Routed
+
+
+class ProducerStats(NamedTuple):
+    """What a producer has done: sealed blocks, their messages and bytes; blocks under way; blocks left to others."""
+
+    blocks: int
+    messages: int
+    bytes: int
+    under_way: int
+    skipped: int = 0
+
+
+def new_future() -> Future[None]:
+    """A future that cannot be cancelled."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def done() -> Future[None]:
+    """A future that has ended."""
+    future = new_future()
+    future.set_result(None)
+    return future
+
+
+@dataclass(slots=True)
+class Unit:
+    """What is sealed as one.
+
+    Attributes:
+        hash: 32 bytes; of a reorg its last block's.
+        parent: 32 bytes; of a reorg the ancestor's.
+        batch: the block's Batch; None for a reorg.
+        content: the other messages, until they are sent.
+        start: sends what need not wait; its future ends when that is acknowledged.
+        finish: sends the rest, when the queue says so.
+        blocks, messages, size: what it counts for; size in bytes.
+        announced: ids of sub batches whose content comes later.
+        future: whom to tell.
+
+    """
+
+    hash: bytes
+    parent: bytes
+    batch: Routed | None
+    content: list[Routed]
+    start: Callable[[Unit], Future[None]]
+    finish: Callable[[Unit], Future[None]]
+    blocks: int
+    messages: int
+    size: int
+    announced: Iterable[bytes] = ()
+    future: Future[None] = field(default_factory=new_future)
+    failed: bool = False
+
+
+class UnderWay:
+    """See the module.
+
+    Arguments:
+        max_units: how many may be under way.
+        max_bytes: of keys and values.
+        one_at_a_time: see rule 4.
+
+    """
+
+    def __init__(self, max_units: int, max_bytes: int, *, one_at_a_time: bool) -> None:
+        self._max_units = max_units
+        self._max_bytes = max_bytes
+        self._one_at_a_time = one_at_a_time
+        self._lock = threading.Condition()
+        self._queue = SealQueue()
+        self._units: dict[bytes, Unit] = {}
+        self._bytes = 0
+        self._failures: dict[bytes, CardinalError] = {}
+        self._line: deque[bytes] = deque()
+        self._working = False
+        self._closed = False
+        self._stats = ProducerStats(0, 0, 0, 0)
+
+    @property
+    def stats(self) -> ProducerStats:
+        """What was sealed or left to others, and what is under way."""
+        with self._lock:
+            return self._stats._replace(under_way=sum(unit.blocks for unit in self._units.values()))
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing has failed, or all of it was begun again."""
+        with self._lock:
+            return not self._failures
+
+    def enter(self, unit: Unit) -> bool:
+        """Take a unit in, when there is room. Returns whether one of its hash had failed: then it is begun at once.
+
+        Raises:
+            LocalProtocolError: one of its hash is under way.
+            DeliveryError: there is no room, because another unit (``hash``) failed and waits to be begun again.
+            TransportError: closed.
+
+        """
+        with self._lock:
+            before = self._before(unit)
+            if before is None:
+                self._wait_for_room(unit.size)
+                self._before(unit)  # another thread may have had the same thought
+            self._units[unit.hash] = unit
+            self._bytes += unit.size - (before.size if before else 0)
+            return before is not None
+
+    def begin(self, unit: Unit) -> None:
+        """Send what need not wait of a unit that was entered, and the rest when its time comes.
+
+        Raises:
+            LocalProtocolError: it contradicts one of the same hash, or is its own ancestor.
+            CardinalError: of the transport; the unit has failed.
+
+        """
+        with self._lock:
+            try:
+                self._queue.add(unit.hash, unit.parent, unit.announced)
+            except LocalProtocolError:
+                self._leave(unit.hash)
+                raise
+            self._failures.pop(unit.hash, None)
+        try:
+            sent = unit.start(unit)
+        except CardinalError as error:
+            self._fail(unit, error)
+            raise
+        sent.add_done_callback(partial(self._started, unit))
+
+    def skip(self, unit: Unit) -> None:
+        """Others have sealed a unit that was entered and not begun."""
+        with self._lock:
+            if self._units.get(unit.hash) is not unit:
+                return  # closed meanwhile
+            self._leave(unit.hash)
+            self._stats = self._stats._replace(skipped=self._stats.skipped + unit.blocks)
+        unit.future.set_result(None)
+
+    def find(self, block_hash: bytes) -> Unit:
+        """The unit of this hash; LocalProtocolError where none is under way."""
+        with self._lock:
+            unit = self._units.get(block_hash)
+        if unit is None:
+            raise LocalProtocolError(f"block 0x{block_hash.hex()} is not under way: add its payload first")
+        return unit
+
+    def grow(self, unit: Unit, messages: int, size: int) -> None:
+        """More messages belong to a unit than it was entered with."""
+        with self._lock:
+            unit.messages += messages
+            unit.size += size
+            self._bytes += size if self._units.get(unit.hash) is unit else 0
+
+    def sub_batch_sent(self, unit: Unit, batch_id: bytes) -> None:
+        """The content of an announced sub batch is acknowledged."""
+        with self._lock:
+            if self._units.get(unit.hash) is not unit:
+                return  # it was begun again since, and waits to hear of this sub batch anew
+            self._line.extend(self._queue.sub_batch_acknowledged(unit.hash, batch_id))
+        self._work()
+
+    def flush(self, timeout: float) -> None:
+        """Wait until nothing is under way; the error of what failed, or TransportError after ``timeout`` seconds."""
+        with self._lock:
+            if not self._lock.wait_for(lambda: not self._units or self._failures, timeout):
+                raise TransportError(f"{len(self._units)} blocks are not sealed after {timeout:g} s; flush again")
+            if self._failures:
+                raise next(iter(self._failures.values()))
+
+    def stop(self) -> None:
+        """Let nobody in any more, and nobody wait."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+
+    def fail_all(self) -> None:
+        """Fail what is left."""
+        with self._lock:
+            left = [unit for unit in self._units.values() if not unit.failed]
+            self._units.clear()
+            self._bytes = 0
+        for unit in left:
+            unit.future.set_exception(
+                DeliveryError(
+                    f"the producer was closed before block 0x{unit.hash.hex()} was sealed", block_hash=unit.hash
+                )
+            )
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _before(self, unit: Unit) -> Unit | None:
+        """The failed unit that this one replaces, if any."""
+        before = self._units.get(unit.hash)
+        if before is not None and not before.failed:
+            raise LocalProtocolError(f"block {unit.hash.hex()} is already being sent")
+        return before
+
+    def _wait_for_room(self, size: int) -> None:
+        def room() -> bool:
+            return len(self._units) < self._max_units and (not self._units or self._bytes + size <= self._max_bytes)
+
+        self._lock.wait_for(lambda: room() or bool(self._failures) or self._closed)
+        if self._closed:
+            raise TransportError("this producer is closed; open another one")
+        if not room():
+            failed, error = next(iter(self._failures.items()))
+            raise DeliveryError(
+                f"{len(self._units)} blocks wait for block 0x{failed.hex()}, which failed ({error}): add it again",
+                block_hash=failed,
+            )
+
+    def _leave(self, block_hash: bytes) -> Unit | None:
+        unit = self._units.pop(block_hash, None)
+        self._bytes -= unit.size if unit else 0
+        self._lock.notify_all()
+        return unit
+
+    def _started(self, unit: Unit, sent: Future[None]) -> None:
+        if (error := sent.exception()) is not None:
+            self._fail(unit, error)
+            return
+        with self._lock:
+            if self._units.get(unit.hash) is unit:
+                self._line.extend(self._queue.acknowledged(unit.hash))
+        self._work()
+
+    def _work(self) -> None:
+        """Finish the units of the line, unless another thread (or a caller of this one) is at it."""
+        while True:
+            with self._lock:
+                if self._working or not self._line:
+                    return
+                block_hash = self._line.popleft()
+                if not self._queue.hand_over(block_hash):
+                    continue  # it, or a block below it, failed since it was freed; it comes again
+                unit = self._units.get(block_hash)
+                if unit is None:
+                    continue  # closed meanwhile
+                self._working = True
+            try:
+                sent = unit.finish(unit)
+            except CardinalError as error:
+                self._rest()
+                self._fail(unit, error)
+                continue
+            if not self._one_at_a_time:
+                self._rest()
+            sent.add_done_callback(partial(self._finished, unit))
+
+    def _rest(self) -> None:
+        with self._lock:
+            self._working = False
+
+    def _finished(self, unit: Unit, sent: Future[None]) -> None:
+        if self._one_at_a_time:
+            self._rest()
+        if (error := sent.exception()) is not None:
+            self._fail(unit, error)
+            return
+        with self._lock:
+            left = self._leave(unit.hash)
+            self._line.extend(self._queue.sealed(unit.hash))
+            if left is not None:
+                blocks, messages, size, *others = self._stats
+                self._stats = ProducerStats(blocks + unit.blocks, messages + unit.messages, size + unit.size, *others)
+        self._work()
+        if left is not None:
+            unit.future.set_result(None)
+
+    def _fail(self, unit: Unit, error: BaseException) -> None:
+        with self._lock:
+            if self._units.get(unit.hash) is not unit or unit.failed:
+                return
+            unit.failed = True
+            self._line.extend(self._queue.failed(unit.hash))
+            if isinstance(error, CardinalError):
+                self._failures[unit.hash] = error
+            self._lock.notify_all()
+        unit.future.set_exception(error)
+        self._work()

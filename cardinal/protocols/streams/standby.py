@@ -1,0 +1,203 @@
+"""Whose turn it is to publish a block, among redundant producers: a pure state machine.
+
+Rules:
+
+1. Producers are ranked by their configured ids, lowest first, among those that live. The lowest sends at once; rank r
+   waits r steps, and then sends what is not done by then.
+2. A block is done when a sealed Batch of it was read, whoever sealed it, or when all its messages were. A Batch without
+   the seal says nothing: its producer may have died before the rest. What is done is skipped, also by the lowest.
+3. Blocks are sent in the order in which they were offered: none before its parent. Each is looked at for itself: a
+   block is never skipped because its child is done.
+4. A producer lives while records of its own come, pings or Batches. Its last one may be ``alive`` older than the newest
+   record of any producer, by the topic's clock; a reader that lags behind takes nobody for dead for that reason. Which
+   producers there are is known from the beginning by what was read before the first offer.
+
+Time here is the time *up to which the stream has been read* (seconds; any clock that goes forward). So a reader that
+lags waits for longer; it does not send what others have sealed long since. Nothing but sending too much depends on it.
+
+A block moves: offered -> WAIT -> SEND or SKIP; or at once to SEND or SKIP.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+from cardinal.errors import ConfigurationError
+
+REMEMBERED: Final = 65_536
+"""Blocks whose end is remembered: more than any producer's feed is behind another's, and 10 MB."""
+
+
+class Verdict(Enum):
+    """What to do with a block."""
+
+    SEND = auto()
+    """Publish it now."""
+
+    WAIT = auto()
+    """Another producer has the first right to it; :meth:`Standby.advance` will tell."""
+
+    SKIP = auto()
+    """It is on the topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerCount:
+    """The producers of a stream, as one of them, or a consumer, sees them.
+
+    Attributes:
+        live: configured ids, lowest first; a producer that sends none is named by its ping, ``0x…``.
+        rank: how many live ones come before us; 0 sends at once.
+        first: how many blocks each producer was first with.
+        lead_ms: how many milliseconds earlier than the next copy each producer's Batches came, on average; of those
+            blocks only of which several copies came.
+
+    """
+
+    live: tuple[str, ...]
+    rank: int
+    first: Mapping[str, int]
+    lead_ms: Mapping[str, float]
+
+    @property
+    def count(self) -> int:
+        """How many live."""
+        return len(self.live)
+
+
+class Peers:
+    """Who lives, and who was first. ``alive`` is in milliseconds of the topic's clock."""
+
+    def __init__(self, alive: float) -> None:
+        self._alive = alive
+        self._newest = 0
+        self._last: dict[str, int] = {}
+        self._unnamed: dict[str, int] = {}
+        self._firsts: OrderedDict[bytes, tuple[str, int] | None] = OrderedDict()
+        self._first: dict[str, int] = {}
+        self._leads: dict[str, tuple[int, int]] = {}
+
+    def heard(self, producer: str, at_ms: int, *, named: bool = True) -> None:
+        """A record of a producer was read, appended at this time. Unnamed ones count and are not ranked."""
+        self._newest = max(self._newest, at_ms)
+        last = self._last if named else self._unnamed
+        last[producer] = max(at_ms, last.get(producer, at_ms))
+        if len(last) > 2 * len(self.live()) + 64:  # ids that come and go
+            for gone in [one for one, at in last.items() if at < self._newest - self._alive]:
+                del last[gone]
+
+    def batch(self, block_hash: bytes, producer: str, at_ms: int) -> None:
+        """A Batch was read. Copies of it are in one partition, so the first that is read came first."""
+        if block_hash not in self._firsts:
+            self._firsts[block_hash] = (producer, at_ms)
+            self._first[producer] = self._first.get(producer, 0) + 1
+            if len(self._firsts) > REMEMBERED:
+                self._firsts.popitem(last=False)
+        elif (first := self._firsts[block_hash]) is not None and first[0] != producer:
+            blocks, lead = self._leads.get(first[0], (0, 0))
+            self._leads[first[0]] = (blocks + 1, lead + max(0, at_ms - first[1]))
+            self._firsts[block_hash] = None
+
+    def named(self) -> list[str]:
+        """The configured ids of those that live, lowest first."""
+        return sorted((one for one, at in self._last.items() if at >= self._newest - self._alive), key=_order)
+
+    def live(self) -> tuple[str, ...]:
+        """All that live: the named ones by rank, then the others."""
+        others = sorted(one for one, at in self._unnamed.items() if at >= self._newest - self._alive)
+        return (*self.named(), *others)
+
+    def count(self, me: str) -> ProducerCount:
+        """What to show."""
+        named = [one for one in self.named() if one != me]
+        rank = sum(_order(one) < _order(me) for one in named)
+        averages = {one: lead / blocks for one, (blocks, lead) in self._leads.items()}
+        return ProducerCount(
+            (*named[:rank], me, *named[rank:], *self.live()[len(self.named()) :]),
+            rank,
+            MappingProxyType(dict(self._first)),
+            MappingProxyType(averages),
+        )
+
+    def rank(self, me: str) -> int:
+        """How many live ones come before this one."""
+        return sum(_order(one) < _order(me) for one in self.named())
+
+
+class Standby:
+    """One producer's part.
+
+    Arguments:
+        me: our configured id.
+        step: seconds between two ranks.
+        peers: who lives.
+
+    """
+
+    def __init__(self, me: str, step: float, peers: Peers) -> None:
+        if step <= 0:
+            raise ConfigurationError("the step between two producers must be longer than 0 s", setting="standby_step")
+        self._me = me
+        self._step = step
+        self._peers = peers
+        self._done: OrderedDict[bytes, None] = OrderedDict()
+        self._waiting: OrderedDict[bytes, float] = OrderedDict()
+        self._skips: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        """How many blocks wait."""
+        return len(self._waiting)
+
+    def done(self, block_hash: bytes) -> None:
+        """This block is on the topics: its sealed Batch was read, or all of its messages were."""
+        self._done[block_hash] = None
+        self._done.move_to_end(block_hash)
+        if len(self._done) > REMEMBERED:
+            self._done.popitem(last=False)
+        if self._waiting.pop(block_hash, None) is not None:
+            self._skips.append(block_hash)
+
+    def is_done(self, block_hash: bytes) -> bool:
+        """Whether it is known to be on the topics."""
+        return block_hash in self._done
+
+    def offer(self, block_hash: bytes, now: float) -> Verdict:
+        """A block that our node has. One that waits is told of by :meth:`advance`."""
+        if block_hash in self._done:
+            return Verdict.SKIP
+        if not self._waiting and self._peers.rank(self._me) == 0:
+            return Verdict.SEND
+        self._waiting[block_hash] = now
+        return Verdict.WAIT
+
+    def withdraw(self, block_hash: bytes) -> None:
+        """It is not ours to publish any more."""
+        self._waiting.pop(block_hash, None)
+
+    def advance(self, now: float) -> list[tuple[bytes, Verdict]]:
+        """The stream has been read up to this time: what to do with blocks that waited, in order."""
+        out = [(block_hash, Verdict.SKIP) for block_hash in self._skips]
+        self._skips.clear()
+        delay = self._peers.rank(self._me) * self._step
+        while self._waiting:
+            block_hash, offered = next(iter(self._waiting.items()))
+            if offered + delay > now:
+                break
+            del self._waiting[block_hash]
+            out.append((block_hash, Verdict.SEND))
+        return out
+
+    def due(self) -> float | None:
+        """When the next block is to be sent, as things stand; None where none waits."""
+        if not self._waiting:
+            return None
+        return next(iter(self._waiting.values())) + self._peers.rank(self._me) * self._step
+
+
+def _order(producer: str) -> bytes:
+    return producer.encode("utf-8", "surrogateescape")
