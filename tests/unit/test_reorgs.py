@@ -421,7 +421,6 @@ def test_without_a_default_topic_there_are_no_channels() -> None:
     ("bounds", "reason"),
     [
         (ChannelBounds(blocks=5), "it holds more than it may"),
-
         (ChannelBounds(blocks=1), "it speaks of more blocks than it may"),
     ],
 )
