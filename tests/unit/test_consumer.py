@@ -184,7 +184,7 @@ def test_a_stream_that_begins_later_begins_with_its_first_block(broker: MemoryBr
 
 
 def test_partitions_far_apart_in_time_are_read_in_step_and_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.consumer._POLL_RECORDS", 10)
+    monkeypatch.setattr("cardinal.reading.POLL_RECORDS", 10)
     seconds = iter(range(10**9))
     with MemoryBroker(uuid.uuid4().hex, partitions=3, clock=lambda: 5 * next(seconds)) as broker:
         _publish(broker, _line(1, 200))
@@ -284,6 +284,7 @@ def test_a_cursor_that_cannot_be_used_says_why(broker: MemoryBroker) -> None:
         Consumer(broker.url, Blocks(), start="middle")
     with pytest.raises(CursorMismatchError):
         Consumer(broker.url, Blocks(chain="blocks:2"), start=cursor)
+    _publish(broker, _line(31, 40))
     for partition in range(3):
         broker.trim("block", partition, broker.source(["block"]).watermarks()["block", partition][1])
     with pytest.raises(CursorExpiredError) as caught:

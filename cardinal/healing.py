@@ -1,0 +1,114 @@
+"""Blocks that are overdue: whether anything of them is still to be read, and asking somebody for what they lack.
+
+A reassembler calls a block overdue after so many others were completed. While partitions are caught up with, one by
+one, that says little: what lacks may only be unread. So a block is reported when every partition has passed the
+watermarks that were taken after it was overdue, and it still lacks something (:class:`Overdue`).
+
+A hook (:class:`Healer`) may then have its messages: a node, an archive. It is called on a thread of its own, one block
+after the other, so that reading goes on; no block is given up meanwhile. What it answers is taken by whoever reads the
+stream. A hook that raises is reported and asked no more about that block.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from cardinal.protocols.streams.block import Explanation
+from cardinal.protocols.streams.types import Partition, Routed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Heal: TypeAlias = Callable[[Explanation], Iterable[Routed]]
+"""Given what a block lacks, the messages of that block, all of them or those that lack; empty where there are none."""
+
+_WAITING_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class HealingFailed:
+    """The hook raised. ``reason`` is the error's kind and sentence."""
+
+    block: bytes
+    reason: str
+
+
+class Overdue:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._new: list[bytes] = []
+        self._waiting: deque[tuple[Mapping[Partition, int], list[bytes]]] = deque()
+
+    def add(self, block_hash: bytes) -> None:
+        """A block is overdue."""
+        self._new.append(block_hash)
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether watermarks are to be taken now."""
+        return bool(self._new)
+
+    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
+        """The blocks of which nothing is left to read.
+
+        Arguments:
+            positions: the next offset of every partition.
+            ends: watermarks that were just taken; None where none were.
+
+        """
+        if ends is not None and self._new:
+            self._waiting.append((ends, self._new))
+            self._new = []
+        passed: list[bytes] = []
+        while self._waiting and all(positions.get(where, end) >= end for where, end in self._waiting[0][0].items()):
+            passed += self._waiting.popleft()[1]
+        return passed
+
+
+class Healer:
+    """Asks a hook. ``ask`` and ``results`` belong to one thread."""
+
+    def __init__(self, hook: Heal) -> None:
+        self._hook = hook
+        self._waiting = 0
+        self._closed = False
+        self._asked: queue.SimpleQueue[Explanation | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[list[Routed] | HealingFailed] = queue.SimpleQueue()
+        # A daemon: a hook that never ends must not keep the process alive.
+        self._worker = threading.Thread(target=self._run, name="cardinal-heal", daemon=True)
+        self._worker.start()
+
+    def ask(self, lacking: Explanation) -> None:
+        """Ask about a block, unless too many are waiting to be asked about."""
+        if self._waiting < _WAITING_MAX:
+            self._waiting += 1
+            self._asked.put(lacking)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is waited for, or to be taken."""
+        return self._waiting > 0
+
+    def results(self) -> Iterator[list[Routed] | HealingFailed]:
+        """What was answered since."""
+        while not self._answers.empty():
+            self._waiting -= 1
+            yield self._answers.get()
+
+    def close(self) -> None:
+        """Ask no more; a call that is under way is not waited for."""
+        self._closed = True
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (lacking := self._asked.get()) is not None and not self._closed:
+            try:
+                self._answers.put(list(self._hook(lacking)))
+            except Exception as error:  # noqa: BLE001 - whatever a user's hook raises is reported, and holds up nothing
+                self._answers.put(HealingFailed(lacking.block, f"{type(error).__name__}: {error}"))

@@ -1,0 +1,217 @@
+"""A stream's records as a consumer reads them: its topics, reorg channels beside them, and older records again.
+
+Rules:
+
+1. Partitions are kept in step while they are caught up with (:mod:`cardinal.transports.pace`); memory is bounded by
+   pausing the ones ahead.
+2. A reorg channel is a topic that comes and goes: one that is not there yet is looked for again, one that is gone is
+   let go. It never holds up the stream's own topics.
+3. Older records are read again a step at a time, beside the stream, never instead of it.
+4. Partitions that are added while the stream is read are read from their beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.starting import batches_from, read_batches
+from cardinal.transports import open_source
+from cardinal.transports.pace import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports import Source, TransportUrl
+    from cardinal.transports.url import Topics
+
+POLL_RECORDS: Final = 10_000
+POLL_SECONDS: Final = 0.2
+_PACE_SECONDS: Final = 0.1
+_CHANNEL_SECONDS: Final = 1.0
+_PARTITIONS_SECONDS: Final = 5.0
+
+Marks = dict["Partition", tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Records of one block that are to be read again: from these offsets up to those."""
+
+    block: bytes
+    begin: Mapping[Partition, int]
+    end: Mapping[Partition, int]
+
+
+class Reader:
+    """See the module. It belongs to one thread at a time.
+
+    Arguments:
+        url: where from.
+        app: the application whose topics are read.
+        wait: seconds to wait for the topics to exist.
+
+    Raises:
+        UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
+
+    """
+
+    def __init__(self, url: str | TransportUrl, app: Topics, *, wait: float) -> None:
+        self._url = url
+        self._app = app
+        self.main: Source = open_source(url, app, wait=wait)
+        self._channels: dict[str, Source | None] = {}
+        self._looked = 0.0
+        self._pace = Pace()
+        self._paced = 0.0
+        self._counted = time.monotonic()
+        self._spans: deque[Span] = deque()
+        self._again: Source | None = None
+
+    # --- where -----------------------------------------------------------------------------------------------
+
+    def marks(self) -> Marks:
+        """The lowest offset that is kept and the one after the highest, of every partition, channels included."""
+        marks = self.main.watermarks()
+        for topic, source in self._open_channels():
+            with self._may_go(topic):
+                marks |= source.watermarks()
+        return marks
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every partition that is read, channels included."""
+        positions = self.main.positions()
+        for _, source in self._open_channels():
+            positions |= source.positions()
+        return positions
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def poll(self) -> list[Record]:
+        """The next records of everything that is read; empty where none come in time.
+
+        Raises:
+            CursorExpiredError, TopicError, RefusedError, TransportError: of the stream's own topics.
+
+        """
+        records = self.main.poll(POLL_RECORDS, POLL_SECONDS)
+        if records or self._pace.paused:
+            self._keep_in_step(records)
+        self._look_for_partitions()
+        for topic, source in self._open_channels():
+            with self._may_go(topic):
+                records += source.poll(POLL_RECORDS, 0.0)
+        return records
+
+    def follow(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
+        """Read exactly these reorg channels beside the stream, each from ``begin`` or from its start."""
+        wanted = set(topics)
+        for topic in self._channels.keys() - wanted:
+            self._let_go(topic, forget=True)
+        missing = [topic for topic in sorted(wanted) if self._channels.get(topic) is None]
+        if not missing or not (wanted - self._channels.keys() or time.monotonic() - self._looked > _CHANNEL_SECONDS):
+            return
+        self._looked = time.monotonic()
+        for topic in missing:
+            self._channels[topic] = None
+            with contextlib.suppress(TopicError, UnreachableError):  # looked for again
+                source = open_source(self._url, self._app, topics=(topic,))
+                self._channels[topic] = source
+                with self._may_go(topic):
+                    low = source.watermarks()
+                    source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
+
+    def _open_channels(self) -> list[tuple[str, Source]]:
+        return [(topic, source) for topic, source in self._channels.items() if source is not None]
+
+    @contextlib.contextmanager
+    def _may_go(self, topic: str) -> Iterator[None]:
+        """A channel whose topic goes is read no longer."""
+        try:
+            yield
+        except (TopicError, CursorExpiredError):
+            self._let_go(topic, forget=False)
+
+    def _let_go(self, topic: str, *, forget: bool) -> None:
+        source = self._channels.pop(topic)
+        if source is not None:
+            source.close()
+        if not forget:
+            self._channels[topic] = None
+
+    # --- again -----------------------------------------------------------------------------------------------
+
+    def read_again(self, block_hash: bytes, begin: Mapping[Partition, int]) -> None:
+        """Read a block's messages again, from these offsets up to where the reading stands."""
+        positions = self.main.positions()
+        known = {where: offset for where, offset in begin.items() if offset < positions.get(where, 0)}
+        self._spans.append(Span(block_hash, known, {where: positions[where] for where in known}))
+
+    def poll_again(self) -> list[Record]:
+        """The next records of blocks that are read again; empty where there are none."""
+        if not self._spans:
+            return []
+        span = self._spans[0]
+        if self._again is None:
+            self._again = open_source(self._url, self._app)
+            lows = self._again.watermarks()
+            self._again.assign({where: max(at, lows[where][0]) for where, at in span.begin.items() if where in lows})
+        records = self._again.poll(POLL_RECORDS, POLL_SECONDS)
+        if all(at >= span.end[where] for where, at in self._again.positions().items()):
+            self._spans.popleft()
+            self._again.close()
+            self._again = None
+        return [record for record in records if record.key[1:HASH_END] == span.block]
+
+    def older_batches(self, number: int) -> list[Record]:
+        """Every Batch of the default topic from this number on, about; reads them all, which takes its time."""
+        source = open_source(self._url, self._app, topics=(self._app.default_topic,))
+        try:
+            begin = batches_from(source, self._app, number)
+            return [batch.record for batch in read_batches(source, begin)]
+        finally:
+            source.close()
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _keep_in_step(self, records: list[Record]) -> None:
+        self._pace.seen(records)
+        now = time.monotonic()
+        if now - self._paced < _PACE_SECONDS:
+            return
+        self._paced = now
+        try:
+            marks = self.main.watermarks()
+        except UnreachableError:
+            return  # the server is away: reading goes on by itself when it is back
+        before = self._pace.paused
+        paused = self._pace.ahead(self.main.positions(), marks)
+        if paused != before:
+            self.main.pause(paused)
+
+    def _look_for_partitions(self) -> None:
+        now = time.monotonic()
+        if now - self._counted < _PARTITIONS_SECONDS:
+            return
+        self._counted = now
+        with contextlib.suppress(UnreachableError):
+            positions = self.main.positions()
+            if added := set(self.main.partitions()) - positions.keys():
+                lows = self.main.watermarks()
+                self.main.assign(positions | {where: lows[where][0] for where in added})
+                self.main.pause(self._pace.paused)
+
+    def close(self) -> None:
+        """Release every connection. May be called twice."""
+        for topic in list(self._channels):
+            self._let_go(topic, forget=True)
+        if self._again is not None:
+            self._again.close()
+            self._again = None
+        self.main.close()

@@ -1,0 +1,197 @@
+"""Where a consumer without a cursor begins: at the start, at the tail, at a time, or at a block's number.
+
+A block's number is found on the default topic alone: Batches lie there in nearly the order of their numbers, so their
+place is found by halving, and the chain that leads to the block is walked by parent hash. What lies on the other
+topics is found by time: a producer sends a block's Batch right after the rest of the block.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import ConfigurationError, DecodeError, TransportError
+from cardinal.protocols.streams import avro
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.types import BlockRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports import Source
+    from cardinal.transports.url import Topics
+
+BEFORE_BATCH_MS: Final = 60_000
+"""How much earlier than its Batch the rest of a block may have been sent; ample."""
+
+_POLL_RECORDS: Final = 1_000
+_POLL_SECONDS: Final = 0.1
+_IDLE_SECONDS: Final = 15.0
+_NEAR: Final = 64
+"""Offsets: below this distance reading on is quicker than halving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where to read every partition from; ``below`` is the last block not to deliver, where that is known."""
+
+    positions: Mapping[Partition, int]
+    below: BlockRef | None = None
+    weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A Batch on its topic."""
+
+    number: int
+    hash: bytes
+    parent: bytes
+    weight: int
+    record: Record
+
+
+def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
+    """Begin with the blocks whose Batches were written from this moment on.
+
+    Raises:
+        ConfigurationError: the moment has no time zone.
+
+    """
+    if moment.tzinfo is None:
+        raise ConfigurationError("a start time needs its time zone: write datetime(…, tzinfo=UTC)", setting="start")
+    return Beginning(_around(source, app, int(moment.timestamp() * 1000)))
+
+
+def at_number(source: Source, app: Topics, number: int, threshold: int) -> Beginning:
+    """Begin with the block of this number on the heaviest chain that the topics hold above it.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        number: of the first block to deliver.
+        threshold: blocks above it within which the heaviest chain is chosen.
+
+    Raises:
+        ConfigurationError: the stream does not hold that block; the sentence says what it holds.
+        TransportError: the records do not arrive.
+
+    """
+    places = batches_from(source, app, number - 1)
+    found = [batch for batch in read_batches(source, places, until=number + threshold) if batch.number >= number - 1]
+    known = {batch.hash: batch for batch in found}
+    tips = [batch for batch in found if number <= batch.number <= number + threshold]
+    if not tips:
+        held = ", ".join(str(batch.number) for batch in found[:1]) or "none so high"
+        raise ConfigurationError(
+            f"the stream does not hold block {number} yet (the nearest below it: {held}); start at the tail",
+            setting="start",
+        )
+    block = max(tips, key=lambda batch: (batch.weight, batch.number))
+    while block.number > number and block.parent in known:
+        block = known[block.parent]
+    if block.number != number:
+        lowest = min(batch.number for batch in found)
+        raise ConfigurationError(
+            f"the stream's chain cannot be followed down to block {number}: it is held from block {lowest} on; "
+            f"start at {lowest} or later",
+            setting="start",
+        )
+    below = known.get(block.parent)
+    positions = _around(source, app, min(batch.record.timestamp_ms for batch in found if batch.number >= number))
+    positions.update(places)
+    return Beginning(positions, BlockRef(number - 1, block.parent), None if below is None else below.weight)
+
+
+def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]:
+    """The default topic from this moment on, the others from a little earlier."""
+    later = source.offsets_for_time(moment_ms)
+    earlier = source.offsets_for_time(max(0, moment_ms - BEFORE_BATCH_MS))
+    return {where: offset if where[0] == app.default_topic else earlier[where] for where, offset in later.items()}
+
+
+def batches_from(source: Source, app: Topics, number: int) -> dict[Partition, int]:
+    """For every partition of the default topic an offset below which no Batch of this number or a higher one lies.
+
+    Found by halving: right where Batches lie in the order of their numbers, and too low by little where a reorg or a
+    repair has mixed them.
+    """
+    marks = source.watermarks()
+    low = {where: first for where, (first, _) in marks.items() if where[0] == app.default_topic}
+    high = {where: marks[where][1] for where in low}
+    while wide := [where for where in low if high[where] - low[where] > _NEAR]:
+        middle = {where: (low[where] + high[where]) // 2 for where in wide}
+        first = _first_batches(source, middle, high)
+        for where in wide:
+            batch = first.get(where)
+            if batch is not None and batch.number < number:
+                low[where] = middle[where]
+            else:
+                high[where] = middle[where]
+    return low
+
+
+def read_batches(source: Source, begin: Mapping[Partition, int], *, until: int | None = None) -> list[Found]:
+    """Every Batch from these offsets on, to the end or to the first above ``until`` in every partition."""
+    marks = source.watermarks()
+    found: list[Found] = []
+    done: set[Partition] = set()
+
+    def take(record: Record) -> bool:
+        batch = _batch(record)
+        if batch is not None:
+            found.append(batch)
+            if until is not None and batch.number > until:
+                done.add((record.topic, record.partition))
+        return len(done) == len(begin)
+
+    _read(source, begin, {where: marks[where][1] for where in begin}, take)
+    return found
+
+
+def _first_batches(
+    source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int]
+) -> dict[Partition, Found]:
+    first: dict[Partition, Found] = {}
+
+    def take(record: Record) -> bool:
+        where = (record.topic, record.partition)
+        if where not in first and record.offset < end[where] and (batch := _batch(record)) is not None:
+            first[where] = batch
+        return len(first) == len(begin)
+
+    _read(source, begin, end, take)
+    return first
+
+
+def _read(
+    source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int], take: Callable[[Record], bool]
+) -> None:
+    """Give every record of these ranges to ``take``, until it has enough."""
+    source.assign(begin)
+    heard = time.monotonic()
+    while any(at < end[where] for where, at in source.positions().items()):
+        records = source.poll(_POLL_RECORDS, _POLL_SECONDS)
+        if records:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _IDLE_SECONDS:
+            raise TransportError(f"the default topic's records did not arrive within {_IDLE_SECONDS:.0f} s")
+        enough = False
+        for record in records:
+            enough = take(record)
+        if enough:
+            return
+
+
+def _batch(record: Record) -> Found | None:
+    if len(record.key) != HASH_END or record.key[0] != BATCH:
+        return None
+    try:
+        fields = avro.read_batch(record.value)
+    except DecodeError:
+        return None
+    return Found(fields.number, record.key[1:], fields.parent, fields.weight, record)
