@@ -267,6 +267,11 @@ class Consumer:
         return self.caught_up and not self._ready and not self._given and self._follower.orderer.violation is None
 
     @property
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every partition that is read."""
+        return self._reader.positions()
+
+    @property
     def head(self) -> BlockRef | None:
         """The newest block read in chain order: of the cursor, or of the newest update; None before the first."""
         return self._follower.orderer.head

@@ -50,9 +50,10 @@ def line(first: int, last: int, branch: str = "a", below: str = "", weight: int 
 
 
 def publish(
-    broker: MemoryBroker, payloads: list[Payload], producer_id: str = "one", app: Application | None = None
+    broker: MemoryBroker | str, payloads: list[Payload], producer_id: str = "one", *, app: Application | None = None
 ) -> None:
-    with Producer(broker.url, app or Blocks(), producer_id=producer_id) as producer:
+    url = broker if isinstance(broker, str) else broker.url
+    with Producer(url, app or Blocks(), producer_id=producer_id) as producer:
         for payload in payloads:
             producer.add(payload)
         producer.flush(DEADLINE)

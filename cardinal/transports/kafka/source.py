@@ -6,17 +6,20 @@ Rules:
 2. Committed records only. A position passes control records and gaps, because the end of a partition is reported
    with the offset that comes next (``enable.partition.eof``).
 3. Offsets that retention has removed are reported with what is missing, never skipped in silence.
-4. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
+4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
+   tools show the lag; nothing is ever read from them.
+5. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Record
 
 from .errors import bad_setting, kafka_error
@@ -33,6 +36,7 @@ _WATERMARKS_SECONDS: Final = 0.25
 _TOPICS_SECONDS: Final = 0.1
 _RECENT_SECONDS: Final = 10.0
 _BATCH_MAX: Final = 10_000
+_COMMIT_SECONDS: Final = 5.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
 
@@ -50,6 +54,7 @@ class KafkaSource:
     def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._settings = settings
         self._admin = TopicAdmin(settings)
+        self._topics = tuple(topics)
         self._partitions = self._find(topics, wait)
         self._reasons = self._admin.reasons
         try:
@@ -61,12 +66,20 @@ class KafkaSource:
         self._held: list[Message] = []
         self._error: CardinalError | None = None
         self._watermarks: tuple[float, dict[Partition, tuple[int, int]]] | None = None
+        self._grouped = "group.id" in settings.properties
+        self._committed = time.monotonic()
         self._closed = False
 
     # --- Source --------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics, sorted."""
+        """Every partition of the topics as they are now, sorted; those known before where no broker answers."""
+        with contextlib.suppress(UnreachableError):
+            counts = self._admin.partition_counts(self._topics)
+            now = {(topic, number) for topic, count in counts.items() for number in range(count)}
+            if added := now.difference(self._partitions):
+                self._partitions = tuple(sorted({*self._partitions, *added}))
+                self._watermarks = None
         return self._partitions
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -110,6 +123,7 @@ class KafkaSource:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        self._commit()
         records = self._release(limit)
         if not records:
             records = self._receive(limit, 0.0) or self._wait(limit, timeout)
@@ -145,10 +159,21 @@ class KafkaSource:
     def close(self) -> None:
         """Release the connection. May be called twice."""
         if not self._closed:
+            self._commit(last=True)
             self._closed = True
             self._consumer.close()
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _commit(self, *, last: bool = False) -> None:
+        """Tell the group's coordinator where the reading stands. Only a figure for operators: a failure is no error."""
+        now = time.monotonic()
+        if not self._grouped or not self._positions or (now - self._committed < _COMMIT_SECONDS and not last):
+            return
+        self._committed = now
+        offsets = [TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()]
+        with contextlib.suppress(KafkaException):
+            self._consumer.commit(offsets=offsets, asynchronous=not last)
 
     def _find(self, topics: Sequence[str], wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait

@@ -1,0 +1,78 @@
+"""The consumer on a real broker: where it begins, what it notices while it runs."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer as Client
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from blocks import DEADLINE, Blocks, line, publish, steps, until
+from cardinal.consumer import Consumer
+
+if TYPE_CHECKING:
+    from cardinal.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.broker
+
+
+def fresh() -> Blocks:
+    name = uuid.uuid4().hex
+    return Blocks(default_topic=f"{name}-block", topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+
+
+def consumer(url: str, app: Blocks, **options: object) -> Consumer:
+    return Consumer(url, app, idle_timeout=DEADLINE, **options)  # type: ignore[arg-type] # tests name them
+
+
+def test_it_begins_with_the_block_of_a_number_or_at_a_time(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
+    publish(url, line(1, 150), app=app)
+    middle = datetime.now(tz=UTC)
+    publish(url, line(151, 300), app=app)
+    with consumer(url, app, start=120) as reading:
+        assert steps(until(reading, "300a")) == [f"+{number}a" for number in range(120, 301)]
+    with consumer(url, app, start=middle) as reading:
+        assert steps(until(reading, "300a")) == [f"+{number}a" for number in range(151, 301)]
+
+
+def test_partitions_that_are_added_while_it_runs_are_read(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cardinal.reading._PARTITIONS_SECONDS", 0.2)
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 20), app=app)
+    with consumer(url, app) as reading:
+        before = until(reading, "20a")
+        admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+        for future in admin.create_partitions([NewPartitions(topic, 4) for topic in app.all_topics]).values():
+            future.result(DEADLINE)
+        deadline = time.monotonic() + DEADLINE
+        while len(admin.list_topics(app.default_topic).topics[app.default_topic].partitions) < 4:
+            assert time.monotonic() < deadline
+        publish(url, line(21, 60), app=app)
+        after = until(reading, "60a")
+    assert steps([*before, *after]) == [f"+{number}a" for number in range(1, 61)]
+    with consumer(url, app, start=str(before[-1].cursor)) as reading:  # a cursor that knows one partition of four
+        assert steps(until(reading, "60a")) == [f"+{number}a" for number in range(21, 61)]
+
+
+def test_where_the_url_names_a_group_its_lag_can_be_seen(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    group = uuid.uuid4().hex
+    publish(url, line(1, 30), app=app)
+    with consumer(f"{url}&group.id={group}", app) as reading:
+        until(reading, "30a")
+        positions = reading.positions
+    client = Client({"bootstrap.servers": cardinal_broker.bootstrap, "group.id": group})
+    try:
+        asked = [TopicPartition(topic, number) for topic, number in positions]
+        committed = {(found.topic, found.partition): found.offset for found in client.committed(asked, DEADLINE)}
+    finally:
+        client.close()
+    assert committed == positions
