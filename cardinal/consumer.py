@@ -332,10 +332,10 @@ class Consumer:
     def _lacks(self, event: Incomplete) -> None:
         """Read a block again that was dropped; wait for what may still come of another one."""
         lacking = event.explanation
-        if lacking.state != "dropped":
+        if lacking.state in _LACKING:
             self._overdue.add(lacking.block)
             return
-        if places := self._follower.reread(lacking.block):
+        if lacking.state == "dropped" and (places := self._follower.reread(lacking.block)):
             self._reader.read_again(lacking.block, places)
         if self._on_event is not None:
             self._on_event(event)
