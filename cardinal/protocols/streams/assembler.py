@@ -1,0 +1,62 @@
+"""What a follower needs of whoever makes blocks out of records: one shape for every policy.
+
+:class:`~.reassembler.Reassembler` is the policy ``first``, :class:`~.quorum.QuorumReassembler` is ``quorum:k``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from .block import Explanation
+from .events import ReassemblyEvent
+from .types import Partition, Record, Routed
+
+
+class Assembler(Protocol):
+    """Blocks under assembly."""
+
+    def receive(self, records: Iterable[Record]) -> list[ReassemblyEvent]:
+        """Take records in the order read; returns what came of them, in order."""
+        ...
+
+    def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
+        """Take messages that a node or an archive had."""
+        ...
+
+    def give_up(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
+        """Wait no longer for an open block."""
+        ...
+
+    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
+        """Hold a block again that was dropped or finished; where to read it from, None where that is not known."""
+        ...
+
+    def head_moved(self, number: int) -> list[ReassemblyEvent]:
+        """The chain's head is at ``number``: what lies too far below it is let go."""
+        ...
+
+    def open_positions(self) -> dict[Partition, int]:
+        """For every partition the lowest offset that an open block still needs."""
+        ...
+
+    def open_blocks(self) -> list[bytes]:
+        """The hashes of the open blocks, oldest first."""
+        ...
+
+    def done_blocks(self) -> list[tuple[int, bytes]]:
+        """Number and hash of the blocks that are finished with and still recognised."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held, in bytes."""
+        ...
+
+    def ignore(self, prefixes: Iterable[bytes]) -> None:
+        """Treat blocks whose hash begins with one of these 8 bytes as done."""
+        ...
+
+    def explain(self, block_hash: bytes) -> Explanation:
+        """What this block waits for, or what became of it."""
+        ...
