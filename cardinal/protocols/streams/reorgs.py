@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from .assembler import Assembler
 from .cursor import CHANNELS_MAX
 from .events import Completed, Event, ForkBelowStart, Rejected, ReorgAbandoned, ReorgBegan, ReorgEnded
 from .keys import HASH_END
 from .messages import BATCH_DELETE_MSG
 from .ordering import Orderer, Reach
-from .reassembler import Reassembler
 from .splitter import reorg_topic
 from .types import PRODUCER_HEADER, BlockRef, Partition, Record
 
@@ -73,7 +73,7 @@ class _Channel:
         "since",
     )
 
-    def __init__(self, ancestor: BlockRef, topic: str, reassembler: Reassembler) -> None:
+    def __init__(self, ancestor: BlockRef, topic: str, reassembler: Assembler) -> None:
         self.ancestor = ancestor
         self.partition: Partition = (topic, 0)
         self.reassembler = reassembler
@@ -128,7 +128,7 @@ class Reorgs:
         self,
         default_topic: str | None,
         orderer: Orderer,
-        reassembler: Callable[[], Reassembler],
+        reassembler: Callable[[], Assembler],
         threshold: int,
         bounds: ChannelBounds,
     ) -> None:

@@ -173,7 +173,10 @@ class KafkaSource:
         self._committed = now
         offsets = [TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()]
         with contextlib.suppress(KafkaException):
-            self._consumer.commit(offsets=offsets, asynchronous=not last)
+            if last:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+            else:
+                self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def _find(self, topics: Sequence[str], wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait
