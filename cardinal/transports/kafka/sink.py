@@ -57,6 +57,7 @@ _OVERHEAD: Final = 128
 """Bytes that travel with a key and value at most: batch header, lengths, our two headers without the id."""
 
 _LOG: Final = logging.getLogger("cardinal.transports.kafka")
+_LOG.addHandler(logging.NullHandler())  # what matters is in the errors; whoever wants the rest sets a handler
 _POLL_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 0.005
 CLOSE_SECONDS: Final = 10.0
@@ -242,7 +243,9 @@ class KafkaSink:
             self._serving.now = True
             try:
                 self._producer.poll(seconds)
-            except KafkaError as error:  # type: ignore[misc] # the client raises it, and its type claims to be one
+            except KafkaException as error:
+                self._stop_for_good(kafka_error(error))
+            except KafkaError as error:  # type: ignore[misc] # the client raises this too, and its type claims to be one
                 self._stop_for_good(error)
             finally:
                 self._serving.now = False

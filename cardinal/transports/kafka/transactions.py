@@ -256,7 +256,8 @@ class TransactionalKafkaSink(KafkaSink):
                 producer.init_transactions(_SLICE)
             except KafkaException as error:
                 inner = kafka_error(error)
-                producer.poll(0)
+                with contextlib.suppress(KafkaException, KafkaError):  # type: ignore[arg-type] # see KafkaSink._poll
+                    producer.poll(0)
                 if refusal := self._reasons.refusal():
                     raise refusal from None
                 if inner.code() in _SETTINGS:

@@ -1,0 +1,282 @@
+"""`transactional=update`: readers of committed records see a whole update or nothing, whoever is killed when."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, named, small_stream
+
+from cardinal.apps import Application
+from cardinal.embedded import EmbeddedKafka
+from cardinal.errors import ConfigurationError, DeliveryError, FencedError, OversizeError
+from cardinal.producer import Producer
+from cardinal.protocols.streams import Batch, Completed, Payload, Reassembler, ReorgComplete, decode, reorg_topic
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Record
+from cardinal.transports import open_source
+
+pytestmark = pytest.mark.broker
+
+BUSY = """
+import sys
+from kafka_streams import a_block, a_chain, small_stream, named
+from cardinal.producer import Producer
+from cardinal.protocols.streams.types import BlockRef
+url, stem, first = sys.argv[1:]
+first = int(first)
+with Producer(url, small_stream(stem), producer_id="one") as producer:
+    print("up", flush=True)
+    for number in range(first, first + 100_000):
+        producer.add(a_block(f"{number}a", f"{number - 1}a", values=30)).result()
+        if number % 5 == 0:
+            side = [a_block(f"{number - 1}b{first}", f"{number - 2}a"),
+                    a_block(f"{number}b{first}", f"{number - 1}b{first}"),
+                    a_block(f"{number + 1}b{first}", f"{number}b{first}")]
+            producer.reorg(BlockRef(number - 2, named(f"{number - 2}a")), side).result()
+        print(number, flush=True)
+"""
+HALF = """
+import sys
+from kafka_streams import a_block, small_stream
+from cardinal.transports import open_sink
+from cardinal.protocols.streams import split
+url, stem = sys.argv[1:]
+app = small_stream(stem)
+sink = open_sink(url, app, producer_id="one")
+*content, batch = split(a_block("2a", "1a"), app.topics, app.default_topic)
+send = sink._send
+def stage_and_say(stage, count):
+    send(stage, count)
+    print("half", flush=True)
+    sys.stdin.readline()
+sink._send = stage_and_say
+future = sink.send(content, batch)
+try:
+    future.result()
+    print("committed", flush=True)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def looking_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A broker that looks for overdue transactions every half second; by default Kafka does every ten."""
+    properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with EmbeddedKafka(tmp_path_factory.mktemp("looking-broker"), properties=properties) as broker:
+        yield broker
+
+
+def _url(broker: EmbeddedKafka, options: str = "") -> str:
+    return f"kafka://{broker.bootstrap}?transactional=update{options}"
+
+
+def _half_seen(records: list[Record]) -> tuple[set[bytes], set[bytes]]:
+    """Of what a reader of committed records has: hashes of all blocks spoken of, and of the complete ones."""
+    reassembler = Reassembler(("a/",), prefixes=("a/",))
+    whole = {event.payload.hash for event in reassembler.receive(records) if isinstance(event, Completed)}
+    return {record.key[1:33] for record in records if record.key[0] in {0, 3}}, whole
+
+
+def test_a_block_is_one_transaction_and_its_batch_is_sealed(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(), _url(cardinal_broker)
+    with Producer(url, app, producer_id=app.default_topic) as producer:
+        for payload in a_chain("1a 2a 3a"):
+            producer.add(payload)
+        producer.flush(DEADLINE)
+        assert producer.stats[:2] == (3, 18)
+    records = everything_on(url, app)
+    spoken, whole = _half_seen(records)
+    assert spoken == whole == {named("1a"), named("2a"), named("3a")}
+    assert sum(SEALED_HEADER in dict(record.headers) for record in records) == 3
+
+
+def test_a_producer_killed_anywhere_leaves_nothing_half_for_readers_of_committed_records(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    app = small_stream()
+    stem, url = app.default_topic.removesuffix("-block"), _url(cardinal_broker)
+    first = 1
+    for lasting in (0.05, 0.21, 0.4):
+        with child(BUSY, url, stem, str(first)) as busy:
+            assert busy.stdout is not None
+            assert busy.stdout.readline() == "up\n"
+            time.sleep(lasting)  # the kill is to hit anything, also what nobody thought of
+            busy.kill()
+            said = busy.stdout.read().split("\n")[:-1]
+        first += len(said)
+    Producer(url, app, producer_id="one").close()  # takes the id over, and what was open is aborted
+    committed = everything_on(url, app)
+    spoken, whole = _half_seen(committed)
+    assert spoken == whole, "a block was half visible"
+    assert {named(f"{number}a") for number in range(1, first)} <= whole, "what was acknowledged is there"
+    branches = {block.lstrip(b"\0").split(b"b")[1] for block in whole if b"b" in block}
+    for run in branches:
+        at = sorted(int(b.lstrip(b"\0").split(b"b")[0]) for b in whole if b.endswith(b"b" + run))
+        assert len(at) % 3 == 0, "a reorg was half visible"
+
+
+def test_a_producer_killed_in_mid_transaction_shows_nothing_and_the_next_one_with_its_id_ends_it_at_once(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    app = small_stream()
+    stem, url = app.default_topic.removesuffix("-block"), _url(cardinal_broker, f"&transactional.id={uuid_of(app)}")
+    with Producer(url, app, producer_id="one") as producer:
+        producer.add(a_block("1a", "0g")).result(DEADLINE)
+    with child(HALF, url, stem) as half:
+        assert half.stdout is not None
+        assert half.stdout.readline() == "half\n"
+        half.kill()
+        half.wait(DEADLINE)
+    began = time.monotonic()
+    with Producer(url, app, producer_id="one") as producer:
+        producer.add(a_block("2a", "1a")).result(DEADLINE)
+        assert time.monotonic() - began < 8, "it waited for the transaction timeout"
+    spoken, whole = _half_seen(everything_on(url, app))
+    assert spoken == whole == {named("1a"), named("2a")}
+
+
+def uuid_of(app: Application) -> str:
+    """A transactional id of this test's own."""
+    return app.default_topic
+
+
+def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_and_then_goes_on(
+    looking_broker: EmbeddedKafka,
+) -> None:
+    app = small_stream()
+    stem, url = app.default_topic.removesuffix("-block"), _url(looking_broker, "&transaction.timeout.ms=1500")
+    with Producer(url, app, producer_id="other") as other, child(HALF, url, stem) as half:
+        assert half.stdout is not None
+        assert half.stdin is not None
+        assert half.stdout.readline() == "half\n"
+        half.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        other.add(a_block("1a", "0g", values=40)).result(DEADLINE)
+        found = everything_on(url, app, list(app.all_topics))
+        while not _half_seen(found)[1]:  # complete for a reader of committed records
+            assert time.monotonic() - began < 6, "readers were held up"
+            found = everything_on(url, app, list(app.all_topics))
+        assert _half_seen(found) == ({named("1a")}, {named("1a")})
+        half.send_signal(signal.SIGCONT)
+        half.stdin.write("\n\n")
+        half.stdin.flush()
+        said = half.stdout.readline()
+        assert said.startswith("DeliveryError"), said
+        assert "transaction.timeout.ms" in said
+
+
+def test_a_hung_producer_sends_its_block_again_after_its_transaction_was_aborted(
+    looking_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, url = small_stream(), _url(looking_broker, "&transaction.timeout.ms=1000")
+    with Producer(url, app, producer_id="two") as producer:
+        sink = producer._sink
+        producer.add(a_block("1a", "0g")).result(DEADLINE)
+        send = sink._send  # type: ignore[attr-defined] # of the transactional sink
+
+        def hang(*args: object) -> None:
+            send(*args)
+            time.sleep(2.5)  # longer than the timeout and the broker's looking: what this test is about
+
+        monkeypatch.setattr(sink, "_send", hang)
+        failed, child_ = producer.add(a_block("2a", "1a")), producer.add(a_block("3a", "2a"))
+        with pytest.raises(DeliveryError, match="timeout"):
+            failed.result(DEADLINE)
+        monkeypatch.undo()
+        assert not child_.done()
+        producer.add(a_block("2a", "1a")).result(DEADLINE)
+        child_.result(DEADLINE)
+    spoken, whole = _half_seen(everything_on(url, app))
+    assert spoken == whole == {named("1a"), named("2a"), named("3a")}
+
+
+def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_it_is(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    app = small_stream()
+    url = _url(cardinal_broker, f"&transactional.id={uuid_of(app)}")
+    with Producer(url, app, producer_id="one") as first:
+        first.add(a_block("1a", "0g")).result(DEADLINE)
+        with Producer(url, app, producer_id="one") as second:
+            second.add(a_block("2a", "1a")).result(DEADLINE)
+            with pytest.raises(FencedError, match="same id"):
+                first.add(a_block("2a", "1a")).result(DEADLINE)
+            with pytest.raises(FencedError, match="same id"):
+                first.add(a_block("3a", "2a"))
+            second.add(a_block("3a", "2a")).result(DEADLINE)
+    assert not FencedError.retriable
+    spoken, whole = _half_seen(everything_on(url, app))
+    assert spoken == whole == {named("1a"), named("2a"), named("3a")}
+
+
+def test_a_branch_within_the_threshold_is_one_transaction(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(), _url(cardinal_broker)
+    with Producer(url, app, producer_id=app.default_topic) as producer:
+        for payload in a_chain("1a 2a 3a 4a"):
+            producer.add(payload)
+        producer.flush(DEADLINE)
+        reader = open_source(url, app)
+        reader.assign({where: high for where, (_, high) in reader.watermarks().items()})
+        branch = a_chain("3b 4b 5b", root="2a", values=200)
+        producer.reorg(BlockRef(2, named("2a")), branch)
+        producer.add(a_block("6b", "5b"))
+        seen: list[Record] = []
+        deadline = time.monotonic() + DEADLINE
+        while named("6b") not in {record.key[1:33] for record in seen}:
+            assert time.monotonic() < deadline
+            seen += [record for record in reader.poll(10_000, 0.05) if record.key]
+        reader.close()
+        producer.flush(DEADLINE)
+    records = everything_on(url, app)
+    spoken, whole = _half_seen(records)
+    assert spoken == whole >= {named("5b"), named("6b")}
+    for partition in {record[:2] for record in records}:
+        order = [r.key[1:33] for r in records if r[:2] == partition and r.key[1:33] != named("6b")]
+        first = next((at for at, block in enumerate(order) if block.endswith(b"b")), len(order))
+        assert all(block.endswith(b"b") for block in order[first:])
+
+
+def test_a_deep_branch_is_one_transaction_with_its_announcement(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(threshold=2), _url(cardinal_broker)
+    with Producer(url, app, producer_id=app.default_topic) as producer:
+        for payload in a_chain("1a 2a 3a 4a 5a"):
+            producer.add(payload)
+        branch = a_chain("2b 3b 4b 5b 6b", root="1a")
+        producer.reorg(BlockRef(1, named("1a")), branch).result(DEADLINE)
+    channel = reorg_topic(app.default_topic, named("1a"))
+    records = everything_on(url, app, [channel])
+    messages = [decode(record.key, record.value) for record in records]
+    assert [m.hash for m in messages if isinstance(m, Batch)] == [payload.hash for payload in branch]
+    assert messages[-1] == ReorgComplete(named("1a"), 1)
+    assert [r.key for r in everything_on(url, app, [app.default_topic]) if r.key[:1] == b"\5"] == [b"\5" + named("1a")]
+
+
+def test_an_oversize_value_is_refused_before_a_transaction_begins(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(), _url(cardinal_broker, "&cardinal.max.message.bytes=20000")
+    with Producer(url, app, producer_id=app.default_topic) as producer:
+        with pytest.raises(OversizeError) as caught:
+            producer.add(Payload(1, named("1a"), named("0g"), 1, {"a/1": b"x", "a/big": bytes(20_001)}))
+        assert (caught.value.path, caught.value.limit) == ("a/big", 20_000)
+        assert caught.value.size > 20_001
+        producer.add(a_block("1a", "0g")).result(DEADLINE)
+    assert _half_seen(everything_on(url, app))[0] == {named("1a")}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("transactional=always", "update or none"),
+        ("transactional.id=x", "transactional=update"),
+        ("transaction.timeout.ms=500", "transactional=update"),
+        ("transactional=update&transaction.timeout.ms=soon", "transaction.timeout.ms"),
+        ("transactional=update&transaction.timeout.ms=99999999", "transaction.timeout.ms"),
+    ],
+)
+def test_transaction_settings_that_cannot_work_are_named(
+    cardinal_broker: EmbeddedKafka, options: str, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Producer(f"kafka://{cardinal_broker.bootstrap}?{options}", small_stream(), producer_id="one")
