@@ -439,13 +439,14 @@ class QuorumReassembler:
             self._expect(block_hash, outcome.seen_at, index)
         self._take(index, found, events)
 
-    def _needless(self, index: int, block: Explanation, outcome: _Outcome, events: list[ReassemblyEvent]) -> None:
+    def _needless(self, index: int, block_hash: bytes, outcome: _Outcome, events: list[ReassemblyEvent]) -> None:
         """Wait no longer for a producer's copy of a delivered block."""
-        names = ", ".join(repr(self._names[other]) for other in outcome.agreed)
+        names = ", ".join(repr(self._names[other]) for other in sorted(outcome.agreed))
         reason = f"producer {self._names[index]!r} never supplied all of it; {names} agreed"
-        self._copies[index].give_up(block.block, reason)
+        lacks = self._copies[index].explain(block_hash)
+        self._copies[index].give_up(block_hash, reason)
         outcome.copies[index] = Copy.LET_GO
-        events.append(Incomplete(replace(block, state="complete", reason=reason)))
+        events.append(Incomplete(replace(lacks, state="complete", reason=reason)))
 
     # --- deadlines ---------------------------------------------------------------------------------------------
 
@@ -458,17 +459,22 @@ class QuorumReassembler:
     def _is_awaited(self, due: _Due) -> bool:
         if due.producer is None:
             return self._open.get(due.block) == due.seen_at
+        return self._awaited_copy(due) is not None
+
+    def _awaited_copy(self, due: _Due) -> _Outcome | None:
         outcome = self._outcome(due.block)
-        return outcome is not None and outcome.seen_at == due.seen_at and outcome.copies.get(due.producer) is Copy.OPEN
+        if outcome is None or outcome.seen_at != due.seen_at or due.producer is None:
+            return None
+        return outcome if outcome.copies.get(due.producer) is Copy.OPEN else None
 
     def _look_at_deadlines(self, events: list[ReassemblyEvent]) -> None:
         while self._due and self._due[0].at <= self._completed:
             due = self._due.popleft()
-            if not self._is_awaited(due):
-                continue
             if due.producer is not None:
-                explanation = self._copies[due.producer].explain(due.block)
-                self._needless(due.producer, explanation, cast("_Outcome", self._outcome(due.block)), events)
+                if (outcome := self._awaited_copy(due)) is not None:
+                    self._needless(due.producer, due.block, outcome, events)
+                continue
+            if not self._is_awaited(due):
                 continue
             if standings := self._of(due.block):
                 agreeing = largest(standings)
@@ -515,12 +521,16 @@ class QuorumReassembler:
         if head == self._trimmed:
             return events
         self._trimmed = head
+        floor = head - self._threshold
+        for due in list(self._due):
+            outcome = self._awaited_copy(due)
+            if outcome is not None and outcome.number < floor:
+                self._needless(cast("int", due.producer), due.block, outcome, events)
         for index, copy in enumerate(self._copies):
             for event in cast("list[Quarantined]", copy.head_moved(number)):
                 outcome = self._outcome(event.block)
                 if outcome is not None:
-                    self._needless(index, Explanation(event.block, event.number, "complete"), outcome, events)
-        floor = head - self._threshold
+                    self._needless(index, event.block, outcome, events)
         for block_hash in list(self._open):
             said = self._of(block_hash).values()
             if all(own.number < floor for own in said) and not self._anybody_assembles(block_hash):
