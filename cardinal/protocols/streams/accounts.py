@@ -25,7 +25,10 @@ def largest(standings: Mapping[int, Standing]) -> tuple[int, ...]:
     groups: dict[object, list[int]] = {}
     for index, own in standings.items():
         groups.setdefault(index if own.digest is None else own.digest, []).append(index)
-    return tuple(max(groups.values(), key=len)) if groups else ()
+    if not groups:
+        return ()
+    found: list[int] = max(groups.values(), key=len)
+    return tuple(found)
 
 
 def as_a_whole(block_hash: bytes, digest: bytes | None, other: Standing) -> Divergence:
