@@ -32,7 +32,7 @@ class Security:
             with it the broker speaks TLS.
         authority: a PEM file with the certificate of the CA that clients' certificates, and the broker's, are of.
         client_certificates: whether clients must show a certificate; its common name is their user.
-        mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``; with it clients must log in.
+        mechanisms: any of ``PLAIN``, ``SCRAM-SHA-256`` and ``SCRAM-SHA-512``; with one, clients must log in.
         users: password by user; not in ``repr``.
         acls: whether what no ACL grants is denied.
 
@@ -44,7 +44,7 @@ class Security:
     certificate: Path | None = None
     authority: Path | None = None
     client_certificates: bool = False
-    mechanism: str | None = None
+    mechanisms: tuple[str, ...] = ()
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     acls: bool = False
 
@@ -53,17 +53,17 @@ class Security:
             raise ConfigurationError("TLS needs the broker's certificate and its authority's", setting="certificate")
         if self.client_certificates and self.certificate is None:
             raise ConfigurationError("client certificates need TLS", setting="client_certificates")
-        if self.mechanism not in (None, PLAIN, *SCRAM):
-            raise ConfigurationError(f"there is no mechanism {self.mechanism}", setting="mechanism")
-        if bool(self.users) != (self.mechanism is not None):
-            raise ConfigurationError("users and the mechanism by which they log in go together", setting="users")
-        if self.acls and not (self.client_certificates or self.mechanism):
+        if unknown := set(self.mechanisms) - {PLAIN, *SCRAM}:
+            raise ConfigurationError(f"there is no mechanism {unknown.pop()} here", setting="mechanisms")
+        if bool(self.users) != bool(self.mechanisms):
+            raise ConfigurationError("users and the mechanisms by which they log in go together", setting="users")
+        if self.acls and not (self.client_certificates or self.mechanisms):
             raise ConfigurationError("ACLs need clients that say who they are", setting="acls")
 
     @property
     def protocol(self) -> str:
         """Kafka's name for the listener's protocol."""
-        return f"{'SASL_' if self.mechanism else ''}{'SSL' if self.certificate else 'PLAINTEXT'}"
+        return f"{'SASL_' if self.mechanisms else ''}{'SSL' if self.certificate else 'PLAINTEXT'}"
 
     def properties(self) -> dict[str, str]:
         """The broker's properties."""
@@ -77,12 +77,10 @@ class Security:
                 "ssl.client.auth": "required" if self.client_certificates else "none",
                 "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
             }
-        if self.mechanism is not None:
-            listener = f"listener.name.client.{self.mechanism.lower()}"
-            values |= {
-                "sasl.enabled.mechanisms": self.mechanism,
-                f"{listener}.sasl.jaas.config": self._login_module(),
-            }
+        if self.mechanisms:
+            values["sasl.enabled.mechanisms"] = ",".join(self.mechanisms)
+        for mechanism in self.mechanisms:
+            values[f"listener.name.client.{mechanism.lower()}.sasl.jaas.config"] = self._login_module(mechanism)
         if self.acls:
             values |= {
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -99,17 +97,17 @@ class Security:
         values = {"security.protocol": self.protocol}
         if self.authority is not None:
             values["ssl.ca.location"] = str(self.authority.absolute())
-        if self.mechanism is not None:
+        if self.mechanisms:
             name = user or next(iter(self.users))
             values |= {
-                "sasl.mechanism": self.mechanism,
+                "sasl.mechanism": self.mechanisms[0],
                 "sasl.username": name,
                 "sasl.password": self.users[name],
             }
         return values if values != {"security.protocol": "PLAINTEXT"} else {}
 
-    def _login_module(self) -> str:
-        if self.mechanism != PLAIN:
+    def _login_module(self, mechanism: str) -> str:
+        if mechanism != PLAIN:
             return "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         users = " ".join(f"user_{name}={_quoted(password)}" for name, password in self.users.items())
         return f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"

@@ -19,6 +19,8 @@ from cardinal.errors import EmbeddedBrokerError
 from .security import SCRAM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .security import Security
 
 _ITERATIONS = 4096
@@ -30,20 +32,22 @@ def introduce_users(address: str, security: Security, deadline: float) -> None:
 
     Arguments:
         address: the administrators' listener.
-        security: names users and mechanism; nothing is done for others than SCRAM's.
+        security: names users and mechanisms; nothing is done for others than SCRAM's.
         deadline: the monotonic time in seconds at which it is given up.
 
     Raises:
         EmbeddedBrokerError: the broker did not take them.
 
     """
-    mechanism = _MECHANISMS.get(security.mechanism or "")
-    if mechanism is None:
-        return
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    info = ScramCredentialInfo(mechanism, _ITERATIONS)
+    for name in security.mechanisms:
+        if mechanism := _MECHANISMS.get(name):  # a request changes a user once
+            _introduce(admin, security.users, ScramCredentialInfo(mechanism, _ITERATIONS), deadline)
+
+
+def _introduce(admin: AdminClient, users: Mapping[str, str], info: ScramCredentialInfo, deadline: float) -> None:
     wanted: list[UserScramCredentialAlteration] = [
-        UserScramCredentialUpsertion(user, info, password.encode()) for user, password in security.users.items()
+        UserScramCredentialUpsertion(user, info, password.encode()) for user, password in users.items()
     ]
     for user, future in admin.alter_user_scram_credentials(wanted).items():
         try:

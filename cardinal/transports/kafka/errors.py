@@ -8,11 +8,14 @@ beside it, through ``error_cb`` (seen on a real broker: wrong password, foreign 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from cardinal.errors import ConfigurationError, FencedError, RefusedError, TransportError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001 - public codes with private names
 _TLS: Final = frozenset({KafkaError._SSL})  # noqa: SLF001 - the same
@@ -27,7 +30,7 @@ _AWAY: Final = frozenset(
         KafkaError.NETWORK_EXCEPTION,
     }
 )
-_FORBIDDEN: Final = frozenset(
+FORBIDDEN: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -35,6 +38,8 @@ _FORBIDDEN: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+"""What Kafka says where an ACL is missing."""
+
 _TAKEN_OVER: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001 - the same
 )
@@ -49,11 +54,15 @@ class Reasons:
 
     Arguments:
         address: the brokers without credentials.
+        look: a look of our own at a broker that librdkafka fails with, for what it does not say (:mod:`.probe`).
 
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, look: Callable[[], str | None] = lambda: None) -> None:
         self.address = address
+        self._look = look
+        self._looked = False
+        self._seen: str | None = None
         self._refusal: KafkaError | None = None
         self._away: KafkaError | None = None
 
@@ -67,11 +76,25 @@ class Reasons:
 
     def refusal(self) -> RefusedError | None:
         """The error that says that the broker refuses us, once it has said so."""
-        return None if self._refusal is None else _refused(self._refusal, self.address)
+        if self._refusal is None:
+            return None
+        if self._refusal.code() not in _LOGIN and (found := self.suspicion()):
+            return found
+        return _refused(self._refusal, self.address)
+
+    def suspicion(self) -> RefusedError | None:
+        """What is wrong with a broker that has neither answered nor refused us, by a look of our own; done once."""
+        if not self._looked:
+            self._looked = True
+            self._seen = self._look()
+        if self._seen is None:
+            return None
+        return RefusedError(f"Kafka at {self.address} cannot be talked to: {self._seen}")
 
     def forget(self) -> None:
         """Start anew: the broker has answered."""
-        self._refusal = self._away = None
+        self._refusal = self._away = self._seen = None
+        self._looked = False
 
     def unreachable(self, seconds: float) -> TransportError:
         """The error for a broker that has not answered for so many seconds."""
@@ -95,7 +118,7 @@ class Reasons:
         code = error.code()
         if _is_refusal(error):
             return _refused(error, self.address)
-        if code in _FORBIDDEN:
+        if code in FORBIDDEN:
             return RefusedError(f"Kafka at {self.address} does not permit this {doing}: {_clean(error)}; grant the ACL")
         if code in _TAKEN_OVER:
             return FencedError(f"another producer with the same id took over {doing}: give each producer its own id")

@@ -39,10 +39,13 @@ _SHORT: Final[Mapping[str, str]] = {
     "max.waittime": "fetch.wait.max.ms",
     "net.maxopenrequests": "max.in.flight.requests.per.connection",
 }
-# Quick to notice that a broker is back: librdkafka's own back-off grows to 10 s.
+# Quick to notice that a broker is back: librdkafka's own back-off grows to 10 s. Not quicker: after a failed TLS
+# handshake it knocks every half of the first number for ever (seen: 40 times a second at 50 ms); and the strategy
+# "rebootstrap" begins the back-off anew with every failure of the last broker.
 _COMMON: Final[Mapping[str, str]] = {
-    "reconnect.backoff.ms": "50",
+    "reconnect.backoff.ms": "250",
     "reconnect.backoff.max.ms": "1000",
+    "metadata.recovery.strategy": "none",
     "allow.auto.create.topics": "false",
     "log_level": "0",
 }

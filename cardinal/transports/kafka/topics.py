@@ -11,8 +11,10 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -26,7 +28,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 
 from cardinal.errors import RefusedError, TopicError
 
-from .errors import Reasons, bad_setting, kafka_error
+from .errors import FORBIDDEN, Reasons, bad_setting, kafka_error
+from .probe import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
-_SLICE: Final = 1.0
+_SLICE: Final = 2.0
 _REPLICATION_MAX: Final = 3
 _MIN_MESSAGE_BYTES: Final = 1_000
 _SETTLE_SECONDS: Final = 0.02
@@ -55,6 +58,7 @@ _SETTLING: Final = frozenset(
         KafkaError._TIMED_OUT,  # noqa: SLF001 - public code with a private name
     }
 )
+_SILENT: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT})  # noqa: SLF001 - public codes with private names
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class TopicAdmin:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self.reasons = Reasons(settings.address)
+        self.reasons = Reasons(settings.address, partial(reason, settings.properties))
         # The client is kept: a temporary one would be collected in the middle of a call.
         try:
             config: dict[str, Any] = {**settings.client(), "error_cb": self.reasons}
@@ -85,7 +89,9 @@ class TopicAdmin:
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """The number of partitions of every one of these topics that exists and has leaders."""
+        names = tuple(names)
         topics = self._metadata().topics
+        self._refuse_hidden([name for name in names if name not in topics])
         return {
             name: len(topics[name].partitions)
             for name in names
@@ -137,22 +143,32 @@ class TopicAdmin:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _metadata(self) -> Any:  # noqa: ANN401 - confluent-kafka's ClusterMetadata
-        """The cluster as it is now; asked in slices, so that a refusal is told at once."""
+    def _metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401 - confluent-kafka's ClusterMetadata
+        """The cluster, or one topic of it, as it is now; asked in slices, so that a refusal is told at once."""
         deadline = time.monotonic() + self._settings.connect_timeout
-        while True:
+        for patience in itertools.chain((_SLICE / 4, _SLICE / 2), itertools.repeat(_SLICE)):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise self.reasons.unreachable(self._settings.connect_timeout)
+                break
             try:
-                return self._client.list_topics(timeout=min(_SLICE, left))
+                return self._client.list_topics(topic, timeout=min(patience, left))
             except KafkaException as error:
                 inner = kafka_error(error)
                 self._client.poll(0)
                 if refusal := self.reasons.refusal():
                     raise refusal from None
-                if not inner.retriable() and inner.code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):  # noqa: SLF001 - public codes with private names
+                if inner.code() in _SILENT and (suspicion := self.reasons.suspicion()):
+                    raise suspicion from None
+                if not inner.retriable() and inner.code() not in _SILENT:
                     raise self.reasons.map(inner, "while asking for its topics") from None
+        raise self.reasons.unreachable(self._settings.connect_timeout)
+
+    def _refuse_hidden(self, absent: Sequence[str]) -> None:
+        """Of all topics Kafka lists those that we may see; asked for one by its name it says that we may not."""
+        for name in absent[:1]:  # whoever waits for topics comes again, and asks for the next
+            found = self._metadata(name).topics.get(name)
+            if found is not None and found.error is not None and found.error.code() in FORBIDDEN:
+                raise self.reasons.map(found.error, f"while looking for the topic {name}")
 
     def _create(self, names: Sequence[str], *, brokers: int, partitions: int | None = None) -> None:
         settings = self._settings
@@ -273,4 +289,4 @@ class TopicAdmin:
     def _refresh(self) -> None:
         """Learn the leaders anew: after a broker's restart the client asks with the old epoch until it is told to."""
         with contextlib.suppress(KafkaException):
-            self._client.list_topics(timeout=_SLICE)
+            self._client.list_topics(timeout=_SLICE / 2)
