@@ -35,6 +35,23 @@ class MissingExtraError(ConfigurationError):
         self.extra = extra
 
 
+class CoverageChangedError(ConfigurationError):
+    """A recent block is on the topics with other entries than this producer would publish for it.
+
+    ``number`` and ``hash`` name the block; ``missing`` are entries that are on the topics and not ours, ``added`` those
+    that would be ours alone.
+    """
+
+    def __init__(
+        self, message: str, *, number: int, block_hash: bytes, missing: tuple[str, ...], added: tuple[str, ...]
+    ) -> None:
+        super().__init__(message, setting="app")
+        self.number = number
+        self.hash = block_hash
+        self.missing = missing
+        self.added = added
+
+
 # --- protocols ---------------------------------------------------------------------------------------------
 
 
@@ -175,6 +192,23 @@ class OversizeError(TransportError):
 
 class FencedError(TransportError):
     """Another producer with the same id took over."""
+
+
+class LogInUseError(TransportError):
+    """Another process writes to the folder of a file transport. ``pid`` is that process where it is known."""
+
+    def __init__(self, message: str, *, pid: int | None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class LogDamagedError(TransportError):
+    """Bytes of a file transport's segment are not what was written. ``path`` and ``position`` say where."""
+
+    def __init__(self, message: str, *, path: str, position: int) -> None:
+        super().__init__(message)
+        self.path = path
+        self.position = position
 
 
 # --- applications and feeds --------------------------------------------------------------------------------

@@ -172,6 +172,11 @@ class Producer:
         """Which producers of the stream live, and who was first by how much; None where nobody watches (``watch``)."""
         return None if self._tail is None else self._tail.producer_count
 
+    @property
+    def transactional(self) -> bool:
+        """Whether what one call publishes is one transaction."""
+        return self._transactions is not None
+
     def add(self, payload: Payload) -> Future[None]:
         """Publish a block, or send a failed one again. Its parent has been added before, or was published.
 

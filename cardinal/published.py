@@ -12,6 +12,9 @@ Rules:
    different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason;
    where that one is not complete, more is read.
 3. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
+4. Half published is what is spoken of near the ends of the topics and is not complete: by a Batch without the rest, or
+   by other messages without a Batch. "Near" is so many seconds before the newest Batch: what a producer that was
+   killed had under way.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import DecodeError, TransportError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.events import Completed
-from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, Batch
 from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
 
@@ -40,6 +44,8 @@ _MORE: Final = 4
 _BEFORE_BATCH_MS: Final = 60_000
 """A producer sends a block's Batch right after the rest of the block; this is ample."""
 
+_NEAR_MS: Final = 10_000
+_NEAR_RECORDS: Final = 8_192
 _POLL_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.2
 _IDLE_SECONDS: Final = 15.0
@@ -74,6 +80,45 @@ class _Tail:
         return min((time for block, time in self.times.items() if block not in self.complete), default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class HalfPublished:
+    """A block of which something is on the topics, and not all. Without its Batch its number is not known."""
+
+    hash: bytes
+    number: int | None
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the topics' ends hold.
+
+    Attributes:
+        chain: the newest blocks that are complete, one chain, oldest first.
+        batches: the Batches of these, and others, by hash.
+        half: blocks that are half published, the lowest first, those without a number last.
+
+    """
+
+    chain: list[BlockRef]
+    batches: Mapping[bytes, Batch]
+    half: tuple[HalfPublished, ...]
+
+
+def survey(source: Source, app: Stream, *, tail: int = _TAIL) -> Survey:
+    """Where the topics end, and what is half published there; the arguments are those of :func:`published_chain`."""
+    chain, found = _look(source, app, tail)
+    newest = max(found.times.values(), default=None)
+    spoken = {} if newest is None else _spoken_of(source, app, newest - _NEAR_MS, found)
+    missing = [block for block in found.batches if block not in found.complete]
+    half = [
+        HalfPublished(block, found.batches[block].number if block in found.batches else None, spoken.get(block, 0))
+        for block in {*missing, *(spoken.keys() - found.complete)}
+    ]
+    half.sort(key=lambda one: (one.number is None, one.number or 0, one.hash))
+    return Survey(chain, found.batches, tuple(half))
+
+
 def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[BlockRef]:
     """The newest blocks that are complete on the topics, one chain, oldest first.
 
@@ -86,6 +131,11 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
         TransportError: the records do not arrive.
 
     """
+    return _look(source, app, tail)[0]
+
+
+def _look(source: Source, app: Stream, tail: int) -> tuple[list[BlockRef], _Tail]:
+    """The chain, and what was found on the way."""
     marks = source.watermarks()
     default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
     ends = {where: high for where, (_, high) in marks.items()}
@@ -98,8 +148,59 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
             found.complete |= _found_whole(source, app, {**_others(source, app, since), **starts}, ends)
         chain = complete_chain(found.batches.values(), found.complete, floor=_floor(found, starts))
         if chain or all(starts[where] == low for where, (low, _) in default.items()):
-            return chain or _above_what_retention_took(found)
+            return chain or _above_what_retention_took(found), found
         tail *= _MORE
+
+
+def _spoken_of(source: Source, app: Stream, since_ms: int, found: _Tail) -> dict[bytes, int]:
+    """How many messages there are, besides Batches, of each block that is spoken of since this time.
+
+    A block whose Batch lies farther back than what was found so far is looked for on the way, and is no half one.
+    """
+    marks = source.watermarks()
+    starts = {
+        where: offset if where[0] == app.default_topic else max(offset, marks[where][1] - _NEAR_RECORDS)
+        for where, offset in source.offsets_for_time(max(0, since_ms)).items()
+    }
+    spoken: dict[bytes, int] = defaultdict(int)
+
+    def take(record: Record) -> None:
+        if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
+            if record.key[0] == BATCH:
+                found.add(record)
+            else:
+                spoken[record.key[1:HASH_END]] += 1
+
+    read_range(source, starts, {where: high for where, (_, high) in marks.items()}, take)
+    return spoken
+
+
+def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple[dict[bytes, Batch], set[bytes]]:
+    """The Batches of these heights on the topics, and which of their blocks are complete. Reads every kept Batch.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        first: the lowest block number.
+        last: the highest, included.
+
+    Raises:
+        TransportError: the records do not arrive.
+
+    """
+    marks = source.watermarks()
+    ends = {where: high for where, (_, high) in marks.items()}
+    found = _Tail()
+    read_range(
+        source, {where: low for where, (low, _) in marks.items() if where[0] == app.default_topic}, ends, found.add
+    )
+    batches = {block: batch for block, batch in found.batches.items() if first <= batch.number <= last}
+    complete = found.complete & batches.keys()
+    times = [found.times[block] for block in batches if block not in complete]
+    if times:
+        starts = source.offsets_for_time(max(0, min(times) - _BEFORE_BATCH_MS))
+        complete |= _found_whole(source, app, starts, ends) & batches.keys()
+    return batches, complete
 
 
 def _others(source: Source, app: Stream, since_ms: int) -> dict[Partition, int]:

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 import click
 
 from cardinal import apps
-from cardinal.server.produce import Feed, ProduceService, Progress, open_feed
+from cardinal.server.produce import Feed, ProduceService, ProduceSettings, Progress, open_feed
 from cardinal.transports import parse_url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cardinal.errors import CardinalError
     from cardinal.protocols.streams.payload import Payload
+    from cardinal.published import HalfPublished
 
 _REPORT_SECONDS = 2.0
+_NAMED = 10
 
 
 @click.command()
@@ -29,8 +33,24 @@ _REPORT_SECONDS = 2.0
 @click.option("--until", type=click.IntRange(0), help="Stop after this block (default: follow the head for ever).")
 @click.option("--producer-id", help="This producer's name among those of the stream (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
+@click.option(
+    "--redundancy",
+    type=click.Choice(["all", "standby"]),
+    default="all",
+    show_default=True,
+    help="Beside other producers: send everything, or only what those with lower names leave out.",
+)
+@click.option("--allow-coverage-change", is_flag=True, help="Publish also where recent blocks have other entries.")
 def produce(
-    *, from_url: str, to_url: str, start: int | None, until: int | None, producer_id: str | None, chain_id: int | None
+    *,
+    from_url: str,
+    to_url: str,
+    start: int | None,
+    until: int | None,
+    producer_id: str | None,
+    chain_id: int | None,
+    redundancy: str,
+    allow_coverage_change: bool,
 ) -> None:
     """Publish a node's blocks: from where the topics end, then the head as it moves.
 
@@ -38,15 +58,17 @@ def produce(
     """
     parse_url(to_url)
     feed = open_feed(from_url, chain_id=chain_id)
-    asyncio.run(_produce(feed, to_url, producer_id or socket.gethostname(), start=start, until=until))
+    settings = ProduceSettings(producer_id or socket.gethostname(), redundancy, allow_coverage_change)
+    asyncio.run(_produce(feed, to_url, settings, start=start, until=until))
 
 
-async def _produce(feed: Feed, to_url: str, producer_id: str, *, start: int | None, until: int | None) -> None:
+async def _produce(feed: Feed, to_url: str, settings: ProduceSettings, *, start: int | None, until: int | None) -> None:
     service: ProduceService | None = None
     try:
         app = apps.get("evm", chain_id=await feed.chain_id())
-        service = ProduceService(feed, to_url, app, producer_id=producer_id, again=_say_again)
+        service = ProduceService(feed, to_url, app, settings=settings, again=_say_again)
         published = await service.prepare()
+        _say_half("half published where the topics end, sent again as the node gives them", service.progress.half)
         begins = f"continues after block {published[-1].number}" if published else "begins a stream"
         click.echo(f"{begins} on {parse_url(to_url)}", err=True)
         await _until_told(service, asyncio.create_task(service.run(published, start=start, until=until)))
@@ -70,7 +92,9 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
             loop.remove_signal_handler(number)
         await service.close()
         final, seconds = service.progress, time.monotonic() - began
-        click.echo(f"{final.blocks} blocks, {final.messages} messages in {seconds:.1f} s", err=True)
+        left = f", {final.skipped} blocks left to others" if final.skipped else ""
+        click.echo(f"{final.blocks} blocks, {final.messages} messages in {seconds:.1f} s{left}", err=True)
+        _say_half("left half published, because the node did not give them (consumers expire them)", final.half)
 
 
 def _report(before: Progress, now: Progress, seconds: float) -> Progress:
@@ -80,6 +104,13 @@ def _report(before: Progress, now: Progress, seconds: float) -> Progress:
             f"block {now.number}: {blocks:.0f} blocks/s, {messages:.0f} messages/s, {now.under_way} under way", err=True
         )
     return now
+
+
+def _say_half(what: str, half: Sequence[HalfPublished]) -> None:
+    if half:
+        names = [f"{'?' if one.number is None else one.number} (0x{one.hash.hex()})" for one in half[:_NAMED]]
+        more = f" and {len(half) - _NAMED} more" if len(half) > _NAMED else ""
+        click.echo(f"{len(half)} blocks {what}: {', '.join(names)}{more}", err=True)
 
 
 def _say_again(payload: Payload, error: CardinalError) -> None:

@@ -6,6 +6,10 @@ Rules:
 2. A block that was not acknowledged is sent again, for as long as that can help; an error that time does not heal
    ends the service.
 3. Told to stop, it takes no further block and waits for those under way.
+4. It publishes nothing where a recent block is on the topics with other entries than its own application gives it
+   (:mod:`.coverage`).
+5. Blocks that are half published where the topics end are completed as the node gives them, or gives them by their
+   hash where its feed can (:class:`ByHash`). The rest is left and named: consumers expire it.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import asyncio
 import time
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, DeliveryError
 from cardinal.producer import Producer
-from cardinal.published import published_chain
+from cardinal.published import HalfPublished, Survey, survey
+from cardinal.server.branches import Branch, Branches, Step
+from cardinal.server.coverage import check_coverage
 from cardinal.transports import open_source
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
     from cardinal.producer import Stream
     from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
 
 _GROUP: Final = "cardinal.connectors"
@@ -54,9 +62,38 @@ class Feed(Protocol):
         ...
 
 
+@runtime_checkable
+class ByHash(Protocol):
+    """A feed whose node gives blocks by their hash, also such that are not on its chain any more."""
+
+    async def block(self, block_hash: bytes) -> Payload | None:
+        """The block, checked as all others; None where the node does not have it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceSettings:
+    """How to produce.
+
+    Attributes:
+        producer_id: the producer's configured id.
+        redundancy: see :class:`cardinal.Producer`.
+        allow_coverage_change: publish also where recent blocks have other entries on the topics.
+
+    """
+
+    producer_id: str
+    redundancy: str = "all"
+    allow_coverage_change: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the service is. ``number`` and ``hash`` are the newest block handed over, None before the first."""
+    """How far the service is. ``number`` and ``hash`` are the newest block handed over, None before the first.
+
+    ``skipped`` blocks were left to other producers; ``half`` are the half-published ones that are not completed;
+    ``producers`` is what is known of the stream's producers.
+    """
 
     number: int | None
     hash: bytes | None
@@ -64,6 +101,9 @@ class Progress:
     messages: int
     under_way: int
     again: int
+    skipped: int = 0
+    half: tuple[HalfPublished, ...] = ()
+    producers: ProducerCount | None = None
 
 
 def open_feed(url: str, *, chain_id: int | None = None) -> Feed:
@@ -97,7 +137,8 @@ class ProduceService:
         feed: where blocks come from.
         url: the stream's transport.
         app: the application.
-        producer_id: the producer's configured id.
+        producer_id: the producer's configured id, where no settings are given.
+        settings: how to produce.
         again: told of every block that has to be sent again, with the reason.
 
     """
@@ -108,19 +149,23 @@ class ProduceService:
         url: str,
         app: Stream,
         *,
-        producer_id: str,
+        producer_id: str | None = None,
+        settings: ProduceSettings | None = None,
         again: Callable[[Payload, CardinalError], None] = lambda payload, error: None,  # noqa: ARG005 - names for callers
     ) -> None:
         self._feed = feed
         self._url = url
         self._app = app
         self._tell_again = again
-        self._producer_id = producer_id
+        self._settings = settings or ProduceSettings(producer_id or "")
         self._producer: Producer | None = None
+        self._branches = Branches(1, None)
+        self._half: dict[bytes, HalfPublished] = {}
         self._newest: Payload | None = None
         self._again_count = 0
-        self._failed: asyncio.Queue[tuple[Payload, CardinalError]] = asyncio.Queue()
-        self._under_way: dict[bytes, Payload] = {}
+        self._failed: asyncio.Queue[tuple[Step, CardinalError]] = asyncio.Queue()
+        self._under_way: dict[bytes, Step] = {}
+        self._waiting_again: set[bytes] = set()
 
     @property
     def progress(self) -> Progress:
@@ -133,12 +178,32 @@ class ProduceService:
             stats.messages if stats else 0,
             stats.under_way if stats else 0,
             self._again_count,
+            stats.skipped if stats else 0,
+            tuple(self._half.values()),
+            self._producer.producer_count if self._producer else None,
         )
 
     async def prepare(self) -> list[BlockRef]:
-        """Connect, create what is missing, and find where the topics end: the published chain, oldest first."""
-        self._producer = await asyncio.to_thread(Producer, self._url, self._app, producer_id=self._producer_id)
-        return await asyncio.to_thread(self._published)
+        """Connect, create what is missing, and find where the topics end: the published chain, oldest first.
+
+        Raises:
+            CoverageChangedError: see rule 4.
+            CardinalError: of the feed or the stream.
+
+        """
+        self._producer = await asyncio.to_thread(self._connect)
+        found = await asyncio.to_thread(self._survey)
+        if not self._settings.allow_coverage_change:
+            await check_coverage(self._feed, self._app, found)
+        self._half = {one.hash: one for one in found.half}
+        newest = found.chain[-1] if found.chain else None
+        self._branches = Branches(
+            getattr(self._app, "reorg_threshold", REORG_THRESHOLD),
+            newest,
+            found.batches[newest.hash].weight if newest else 0,
+            together=self._producer.transactional,
+        )
+        return found.chain
 
     async def run(self, published: Sequence[BlockRef], *, start: int | None, until: int | None) -> None:
         """Publish until the feed ends, or until cancelled; then wait for what is under way.
@@ -167,50 +232,81 @@ class ProduceService:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _published(self) -> list[BlockRef]:
+    def _connect(self) -> Producer:
+        settings = self._settings
+        return Producer(
+            self._url, self._app, producer_id=settings.producer_id, redundancy=settings.redundancy, watch=True
+        )
+
+    def _survey(self) -> Survey:
         source = open_source(self._url, self._app)
         try:
-            return published_chain(source, self._app)
+            return survey(source, self._app)
         finally:
             source.close()
 
     async def _pump(self, published: Sequence[BlockRef], start: int | None, until: int | None) -> None:
+        await self._complete_half()
         async for payload in self._feed.follow(published, start=start, until=until):
-            await self._add(payload)
+            for step in self._branches.receive(payload):
+                await self._add(step)
             self._newest = payload
+        for step in self._branches.rest():
+            await self._add(step)
 
-    async def _add(self, payload: Payload) -> None:
-        """Hand a block over, waiting for room and for blocks that have to go again first."""
-        if self._producer is None:
-            raise ConfigurationError("prepare the service before it runs")
+    async def _complete_half(self) -> None:
+        """Ask the node for half-published blocks by their hash; the ones on its chain come by themselves as well."""
+        if isinstance(self._feed, ByHash):
+            for block_hash in list(self._half):
+                payload = await self._feed.block(block_hash)
+                if payload is not None:
+                    await self._add(payload)
+
+    async def _add(self, step: Step) -> None:
+        """Hand a step over, waiting for room and for blocks that have to go again first."""
         loop = asyncio.get_running_loop()
+        newest = step.newest if isinstance(step, Branch) else step
+        if newest.hash in self._under_way and newest.hash not in self._waiting_again:
+            return  # the node gave it by its hash a moment ago
         while True:
             try:
-                future = await asyncio.to_thread(self._producer.add, payload)
+                future = await asyncio.to_thread(self._hand_over, step)
             except DeliveryError:
                 await asyncio.sleep(_AGAIN_SECONDS)  # `_resend` is about to send the one that failed
             else:
                 break
-        self._under_way[payload.hash] = payload
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._ended, payload, done))
+        self._under_way[newest.hash] = step
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._ended, newest.hash, step, done))
 
-    def _ended(self, payload: Payload, done: Future[None]) -> None:
+    def _hand_over(self, step: Step) -> Future[None]:
+        if self._producer is None:
+            raise ConfigurationError("prepare the service before it runs")
+        return (
+            self._producer.reorg(step.ancestor, step.payloads) if isinstance(step, Branch) else self._producer.add(step)
+        )
+
+    def _ended(self, block_hash: bytes, step: Step, done: Future[None]) -> None:
         error = done.exception()
         if error is None:
-            self._under_way.pop(payload.hash, None)
+            self._under_way.pop(block_hash, None)
+            for payload in step.payloads if isinstance(step, Branch) else (step,):
+                self._half.pop(payload.hash, None)
         elif isinstance(error, CardinalError):
-            self._failed.put_nowait((payload, error))
+            self._waiting_again.add(block_hash)
+            self._failed.put_nowait((step, error))
 
     async def _resend(self) -> None:
         """Send failed blocks again, for ever; an error that is not retriable ends the service."""
         while True:
-            payload, error = await self._failed.get()
+            step, error = await self._failed.get()
             if not error.retriable:
                 raise error
+            newest = step.newest if isinstance(step, Branch) else step
             self._again_count += 1
-            self._tell_again(payload, error)
+            self._tell_again(newest, error)
             await asyncio.sleep(_AGAIN_SECONDS)
-            await self._add(payload)
+            await self._add(step)
+            self._waiting_again.discard(newest.hash)
 
     async def _drain(self, resend: asyncio.Task[None]) -> None:
         """Wait until every block is sealed; failed ones go on being sent again meanwhile."""

@@ -1,0 +1,92 @@
+"""Whether a producer would publish what the stream already holds: the same entries for the same block.
+
+A producer with other prefixes than the ones before it (an option left out, another release) would change under its
+consumers' feet what a block consists of, and redundant producers that differ in it never agree. So the newest published
+block that the node still has is rebuilt, and its entries compared: paths, kinds and counts, not values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cardinal.errors import CoverageChangedError
+from cardinal.protocols.streams.codec import decode
+from cardinal.protocols.streams.messages import Batch, Update
+from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.types import NO_ID
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from cardinal.producer import Stream
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.types import BlockRef
+    from cardinal.published import Survey
+
+_TRIED: Final = 3
+_SHOWN: Final = 3
+
+
+class Feed(Protocol):
+    """What is asked of a feed: blocks by their number."""
+
+    def follow(
+        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
+    ) -> AsyncIterator[Payload]:
+        """Blocks from ``start`` to ``until``."""
+        ...
+
+
+async def check_coverage(feed: Feed, app: Stream, found: Survey) -> None:
+    """Compare the newest published block that the node has with what its own payload would declare.
+
+    Raises:
+        CoverageChangedError: they differ.
+        CardinalError: of the feed; SplitError: the payload does not fit the application.
+
+    """
+    for ref in found.chain[: -_TRIED - 1 : -1]:
+        given = [payload async for payload in feed.follow(start=ref.number, until=ref.number)]
+        for payload in given:
+            if payload.hash == ref.hash:
+                _compare(payload, found.batches[ref.hash], app)
+                return
+
+
+def _compare(payload: Payload, published: Batch, app: Stream) -> None:
+    ours = decode(*split(payload, app.topics, app.default_topic)[-1][1:])
+    if not isinstance(ours, Batch):
+        return
+    here, there = _entries(ours.updates), _entries(published.updates)
+    if here == there:
+        return
+    missing, added = tuple(sorted(there - here)), tuple(sorted(here - there))
+    raise CoverageChangedError(
+        f"block {payload.number} (0x{payload.hash.hex()}) is on the topics with other entries than this producer would "
+        f"publish ({(_shown('not ours', missing) + _shown('only ours', added)).rstrip('; ')}): use the options that it "
+        "was published with, or --allow-coverage-change where the change is meant",
+        number=payload.number,
+        block_hash=payload.hash,
+        missing=missing,
+        added=added,
+    )
+
+
+def _entries(updates: Mapping[str, Update]) -> set[str]:
+    """Path and kind of every entry, as a reader would write them down."""
+    return {f"{path}{_kind(update)}" for path, update in updates.items() if update.sub_batch == NO_ID} | {
+        f"sub batch {update.sub_batch.hex()}" for update in updates.values() if update.sub_batch != NO_ID
+    }
+
+
+def _kind(update: Update) -> str:
+    if update.count:
+        return f" ×{update.count}"
+    return " deleted" if update.delete else ""
+
+
+def _shown(what: str, entries: tuple[str, ...]) -> str:
+    if not entries:
+        return ""
+    more = f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
+    return f"{what}: {', '.join(entries[:_SHOWN])}{more}; "
