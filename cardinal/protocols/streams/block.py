@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from . import avro
 from .keys import HASH_END, ID_END
 from .messages import BATCH_DELETE_MSG, BATCH_MSG
+from .payload import PathMap
 from .prefixes import Counters, Taken, Tracked
 from .types import NO_ID, Partition, Record, path_text
 
@@ -153,18 +154,23 @@ class Candidate:
     ) -> None:
         self.batch, self.fields = batch, fields
         everything = fields.entries.values()
-        self.entries = list(everything) if tracked is None else [entry for entry in everything if tracked.entry(entry)]
-        self.announced = frozenset(entry.sub_batch for entry in self.entries if entry.sub_batch != NO_ID)
-        self._passed_over = frozenset(entry.sub_batch for entry in everything) - self.announced
-        followed = {entry.path for entry in self.entries}
-        self.counters = Counters(
-            (
-                (entry.path, entry.count)
-                for entry in self.entries
-                if entry.count or (not _has_content(entry) and is_prefix(entry.path))
-            ),
-            (entry.path for entry in everything if entry.count and entry.path not in followed),
-        )
+        self.entries = list(everything) if tracked is None else list(filter(tracked.entry, everything))
+        announced, counts = set(), {}
+        for path, value, count, delete, sub_batch in self.entries:
+            if count:
+                counts[path] = count
+            if sub_batch != NO_ID:
+                announced.add(sub_batch)
+            elif not (count or value or delete) and is_prefix(path):
+                counts[path] = 0
+        self.announced = frozenset(announced)
+        self._passed_over: frozenset[bytes] = frozenset()
+        ignored: list[bytes] = []
+        if len(self.entries) < len(everything):
+            self._passed_over = frozenset(entry.sub_batch for entry in everything) - self.announced
+            followed = {entry.path for entry in self.entries}
+            ignored = [entry.path for entry in everything if entry.count and entry.path not in followed]
+        self.counters = Counters(counts, ignored)
         self.surplus: set[bytes] = set()
         """Keys of held messages that are not part of the block that this Batch describes."""
         self.waiting = set(self.announced)
@@ -172,21 +178,14 @@ class Candidate:
 
     def count(self, messages: Iterable[bytes], subs: Mapping[bytes, SubBatchState]) -> list[bytes]:
         """Count the messages that came before the Batch; returns the keys of those beyond what it counts."""
-        counters, left = self.counters, self.counters.left
-        counted, beyond = 0, []
-        for key in messages:
-            if key[0] >= BATCH_MSG:
-                directory = key[HASH_END : key.rfind(b"/") + 1]
-                if left.get(directory, 0) > 0:
-                    left[directory] -= 1
-                    counted += 1
-                    continue
-            taken = self.take(key)
-            if taken is not Taken.COUNTED:
-                self.surplus.add(key)
-            if taken is Taken.BEYOND:
-                beyond.append(key)
-        counters.outstanding -= counted
+        beyond: list[bytes] = []
+        if not self.counters.take_all(messages):
+            for key in messages:
+                taken = self.take(key)
+                if taken is not Taken.COUNTED:
+                    self.surplus.add(key)
+                if taken is Taken.BEYOND:
+                    beyond.append(key)
         for batch_id, sub in subs.items():
             self.sub_batch_changed(batch_id, sub)
         return beyond
@@ -270,27 +269,29 @@ class OpenBlock:
             counted = [record for key, record in self.messages.items() if key not in candidate.surplus]  # type: ignore[assignment]  # both are iterables of records
         return Ends([*counted, candidate.batch])
 
-    def content(self, candidate: Candidate, is_prefix: Callable[[bytes], bool]) -> Content:
+    def content(self, candidate: Candidate, is_prefix: Callable[[bytes], bool]) -> tuple[list[bytes], PathMap]:
         """Deletes and updates of the whole block, merged (rule 3)."""
-        deletes: list[bytes] = []
+        deletes: list[bytes] = [entry.path for entry in candidate.entries if entry.delete]
+        own = {
+            entry.path: entry.value
+            for entry in candidate.entries
+            if entry.value or not (_has_content(entry) or entry.count or is_prefix(entry.path))
+        }
         if not self.mixed and not candidate.surplus:
-            updates = {key[HASH_END:]: record[4] for key, record in self.messages.items()}
-        else:
-            deletes, updates = self._sub_batch_content(candidate)
-            for key, record in self.messages.items():
-                kind = key[0]
-                if kind < BATCH_MSG or key in candidate.surplus:
-                    continue
-                if kind == BATCH_DELETE_MSG:
-                    deletes.append(key[HASH_END:])
-                else:
-                    updates[key[HASH_END:]] = record.value
-        for entry in candidate.entries:
-            if entry.delete:
-                deletes.append(entry.path)
-            if entry.value or not (_has_content(entry) or entry.count or is_prefix(entry.path)):
-                updates[entry.path] = entry.value
-        return deletes, updates
+            messages = self.messages
+            # The messages of a complete block do not change any more.
+            return deletes, PathMap(lambda: {key[HASH_END:]: record[4] for key, record in messages.items()} | own)
+        removed, updates = self._sub_batch_content(candidate)
+        deletes += removed
+        for key, record in self.messages.items():
+            kind = key[0]
+            if kind < BATCH_MSG or key in candidate.surplus:
+                continue
+            if kind == BATCH_DELETE_MSG:
+                deletes.append(key[HASH_END:])
+            else:
+                updates[key[HASH_END:]] = record.value
+        return deletes, PathMap(updates | own)
 
     def _sub_batch_content(self, candidate: Candidate) -> Content:
         deletes: list[bytes] = []

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
@@ -23,13 +23,28 @@ _NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class PathMap(Mapping[str, bytes]):
     """A read-only view of a dict with byte paths as a mapping with text paths; nothing is copied.
 
-    ``raw`` is the underlying dict, for code that wants bytes.
+    Arguments:
+        raw: the dict, or what makes it when somebody looks for the first time: few readers look into every block.
+
     """
 
-    __slots__ = ("raw",)
+    __slots__ = ("_make", "_raw")
 
-    def __init__(self, raw: dict[bytes, bytes]) -> None:
-        self.raw = raw
+    def __init__(self, raw: dict[bytes, bytes] | Callable[[], dict[bytes, bytes]]) -> None:
+        self._raw: dict[bytes, bytes] = raw if isinstance(raw, dict) else {}
+        self._make = None if isinstance(raw, dict) else raw
+
+    def __reduce__(self) -> tuple[type[PathMap], tuple[dict[bytes, bytes]]]:
+        return PathMap, (self.raw,)
+
+    @property
+    def raw(self) -> dict[bytes, bytes]:
+        """The underlying dict, for code that wants bytes."""
+        make = self._make  # in a local name: another thread may be here too, and they make equal dicts
+        if make is not None:
+            self._raw = make()
+            self._make = None
+        return self._raw
 
     def __getitem__(self, path: str) -> bytes:
         """Return the value of ``path``; KeyError where there is none."""

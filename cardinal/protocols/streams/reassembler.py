@@ -65,7 +65,7 @@ from .events import (
 from .finished import FinishedBlock, FinishedBlocks
 from .keys import HASH_END, ID_END
 from .messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG, Ping, Reorg, ReorgComplete
-from .payload import PathMap, Payload
+from .payload import Payload
 from .prefixes import Taken, Tracked
 from .tombstones import Tombstones
 from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, path_text
@@ -199,11 +199,13 @@ class Reassembler:
         reading = iter(records)
         end = self._records + len(records)
         last, late, topic, partition = _NO_HEAD, _NO_HEAD, "", _SUPPLIED
-        size = 0  # of the messages that `block`, whose messages begin with `last`, does not account for yet
+        block, finished = OpenBlock(b"", 0), FinishedBlock(0)  # until there are others
+        copies: dict[bytes, Record] = {}
+        size = 0  # of the messages that `block` does not account for yet
         for record in reading:
             key = record[3]
             head = key[:HASH_END]
-            if head != last or record[1] != partition or record[0] is not topic:
+            if head != last or record[1] is not partition or record[0] is not topic:
                 if size:
                     self._grow(block, size)
                     size = 0
@@ -237,8 +239,8 @@ class Reassembler:
                     continue
                 last, messages, hold, counters = head, block.messages, block.messages.setdefault, block.counters
                 held, room = len(messages), most - self._bytes
-                left = None if counters is None else counters.left
-            if tracked is not None and left is None:
+                left = {} if counters is None else counters.left
+            if tracked is not None and counters is None:
                 directory = key[HASH_END : key.rfind(b"/") + 1]
                 if directory not in known_directories and not tracked.may_belong(key[HASH_END:]):
                     continue
@@ -248,7 +250,7 @@ class Reassembler:
                     self._copy(block, known, record, events)
                     last = _NO_HEAD
                 continue
-            if left is not None:
+            if counters is not None:
                 directory = key[HASH_END : key.rfind(b"/") + 1]
                 if left.get(directory, 0) > 0:
                     left[directory] -= 1
@@ -258,7 +260,7 @@ class Reassembler:
                     continue
             held += 1
             size += len(key) + len(record[4]) + overhead
-            if size > room or not (left is None or counters.outstanding):
+            if size > room or not (counters is None or counters.outstanding):
                 self._grow(block, size)
                 size, last, late = 0, _NO_HEAD, _NO_HEAD
                 self._settle(block, events)
@@ -492,13 +494,13 @@ class Reassembler:
         fields, batch = candidate.fields, candidate.batch
         payload: Header
         if self._contents is Contents.VALUES:
-            deletes, values = block.content(candidate, self._is_prefix)
+            deletes, updates = block.content(candidate, self._is_prefix)
             payload = Payload(
                 fields.number,
                 block.hash,
                 fields.parent,
                 fields.weight,
-                PathMap(values),
+                updates,
                 frozenset(map(path_text, deletes)) if deletes else _NO_DELETES,
             )
         else:
