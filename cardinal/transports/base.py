@@ -106,6 +106,27 @@ class TransactionalSink(Protocol):
 
 
 @runtime_checkable
+class RecordSink(Protocol):
+    """A sink that takes records as they were elsewhere, for copies of a stream."""
+
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Hand over records in this order, with their keys, values and headers; no header is added.
+
+        The partition is that of the key, the offset is the next one there. The time is kept where the transport keeps
+        times that are given. Who calls it answers for the sealing: a Batch with the header ``cardinal-sealed`` is
+        handed over when what it seals is acknowledged.
+
+        Returns:
+            A future as :meth:`Sink.send` gives it.
+
+        Raises:
+            OversizeError, TopicError, TransportError: as :meth:`Sink.check`; nothing was sent.
+
+        """
+        ...
+
+
+@runtime_checkable
 class Source(Protocol):
     """Where a consumer's records come from."""
 

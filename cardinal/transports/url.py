@@ -3,13 +3,22 @@
 Forms::
 
     kafka://user:password@host:port,host:port?tls=1&sasl.mechanism=SCRAM-SHA-512&compression.codec=lz4
+    file:///folder?fsync=interval&segment.bytes=1000000        file://folder (relative)
     memory://name
+    null://
+    mux:URL,URL          mux:0=URL,64=URL
 
 Rules:
 
 1. A URL is taken apart here and nowhere else. What an option means is the transport's business.
 2. Credentials are held apart from everything that is printed: neither ``str`` nor ``repr`` nor an error shows them.
 3. A scheme opens the module that the table names, imported at that moment.
+4. In every part ``%XX`` stands for a byte that would mean something else there (``%40`` an ``@`` in a user's name,
+   ``%3F`` a ``?`` in a folder).
+5. Members of a mux are separated by a comma that is followed by ``scheme://`` (or ``number=scheme://``); the comma
+   between Kafka's hosts is not. Such a comma inside of a member is written ``%2C``. See :mod:`.mux` for the numbers.
+6. A secret may come from a file: ``password_file=/run/secrets/kafka``, and likewise every secret option with ``_file``
+   behind its name (:mod:`.secrets`). It is read when the transport is opened.
 """
 
 from __future__ import annotations
@@ -19,21 +28,46 @@ import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from cardinal.errors import ConfigurationError
+
+from .secrets import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .base import Sink, Source
 
-_TRANSPORTS: Final = MappingProxyType({"kafka": "cardinal.transports.kafka", "memory": "cardinal.transports.memory"})
-_FORMS: Final = MappingProxyType({"kafka": "kafka://host:port", "memory": "memory://name"})
+_TRANSPORTS: Final = MappingProxyType(
+    {
+        "kafka": "cardinal.transports.kafka",
+        "memory": "cardinal.transports.memory",
+        "file": "cardinal.transports.file",
+        "null": "cardinal.transports.null",
+        "mux": "cardinal.transports.mux",
+    }
+)
+_FORMS: Final = MappingProxyType(
+    {
+        "kafka": "kafka://host:port",
+        "memory": "memory://name",
+        "file": "file://DIR",
+        "null": "null://",
+        "mux": "mux:URL,URL",
+    }
+)
 _DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092})
 _PORT_MAX: Final = 65535
-_SECRET: Final = re.compile(r"password|secret|token|\.pem|\.key$|oauthbearer\.config", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"(?:password|passphrase|secret|token|credential|\.pem|\.key$|oauthbearer\.config)(?!.*_file$)", re.IGNORECASE
+)
 _MASK: Final = "***"
+_MUX: Final = "mux:"
+_MEMBER: Final = re.compile(r",(?=(?:\d{1,9}=)?[A-Za-z][A-Za-z0-9+.-]*://)")
+_NUMBERED: Final = re.compile(r"(?:(\d{1,9})=)?(.*)", re.DOTALL)
+_STRIDE: Final = 64
+"""Partition numbers that a member of a mux has for itself unless the URL says otherwise: DESIGN's bound for cursors."""
 
 
 class Topics(Protocol):
@@ -71,10 +105,11 @@ class TransportUrl:
     """A transport URL in parts.
 
     Attributes:
-        scheme: ``kafka``, ``memory``.
-        hosts: ``host:port`` of every server; a memory broker's name.
+        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``.
+        hosts: ``host:port`` of every server; a memory broker's name; a folder's path; nothing.
         user, password: decoded; None where the URL has none.
         options: the query, in order. Names and meanings are the transport's.
+        members: of a mux: the first partition number and the URL of each.
 
     """
 
@@ -83,18 +118,22 @@ class TransportUrl:
     user: str | None = None
     password: str | None = field(default=None)
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    members: tuple[tuple[int, TransportUrl], ...] = ()
 
     @property
     def address(self) -> str:
-        """The servers, without credentials: what an error may name."""
-        return ",".join(self.hosts)
+        """The servers or the folder, without credentials: what an error may name."""
+        return ",".join(self.hosts) if not self.members else ",".join(one.address for _, one in self.members)
 
     def __str__(self) -> str:
         """The URL with every secret masked."""
+        if self.members:
+            return _MUX + ",".join(f"{first}={member}" for first, member in self.members)
         who = f"{_MASK}@" if self.user is not None or self.password is not None else ""
-        shown = {name: _MASK if _SECRET.search(name) else value for name, value in self.options.items()}
+        shown = {name: _MASK if is_secret(name) else value for name, value in self.options.items()}
         query = f"?{urlencode(shown, safe='*/:,')}" if shown else ""
-        return f"{self.scheme}://{who}{self.address}{query}"
+        where = quote(self.address) if self.scheme == "file" else self.address
+        return f"{self.scheme}://{who}{where}{query}"
 
     def __repr__(self) -> str:
         """The masked URL."""
@@ -111,6 +150,8 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
     """
     if isinstance(url, TransportUrl):
         return url
+    if url[: len(_MUX)].lower() == _MUX:
+        return _mux(url[len(_MUX) :])
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
     if not separator:
@@ -125,12 +166,18 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
         raise ConfigurationError(
             f"this {scheme} URL cannot be read: write {form}?option=value&option=value", setting="url"
         ) from None
+    if scheme == "file":
+        return _file(parts, options)
     if parts.path.strip("/") or parts.fragment:
         raise ConfigurationError(
             f"a {scheme} URL has nothing after its hosts but options (topics come from the application): write {form}",
             setting="url",
         )
     who, _, where = parts.netloc.rpartition("@")
+    if scheme == "null":
+        if parts.netloc:
+            raise ConfigurationError(f"a null URL names nothing: write {form}", setting="url")
+        return TransportUrl(scheme, (), options=_options(scheme, options))
     user, has_password, password = who.partition(":")
     return TransportUrl(
         scheme,
@@ -139,6 +186,37 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
         unquote(password) if has_password else None,
         _options(scheme, options),
     )
+
+
+def is_secret(option: str) -> bool:
+    """Whether the value of an option with this name is never to be shown."""
+    return bool(_SECRET.search(option))
+
+
+def _mux(text: str) -> TransportUrl:
+    members: list[tuple[int, TransportUrl]] = []
+    for part in _MEMBER.split(text):
+        number, rest = _NUMBERED.fullmatch(part).groups()  # type: ignore[union-attr] # it matches every text
+        first = int(number) if number else members[-1][0] + _STRIDE if members else 0
+        member = parse_url(rest)
+        if member.scheme == "mux":
+            raise ConfigurationError("a mux in a mux is not needed: list all members in one", setting="url")
+        if members and first <= members[-1][0]:
+            raise ConfigurationError(
+                f"the first partition numbers of a mux's members ascend, and {first} follows {members[-1][0]}",
+                setting="url",
+            )
+        members.append((first, member))
+    return TransportUrl("mux", (), members=tuple(members))
+
+
+def _file(parts: SplitResult, options: list[tuple[str, str]]) -> TransportUrl:
+    folder = unquote(parts.netloc + parts.path)
+    if not folder or "\0" in folder or parts.fragment:
+        raise ConfigurationError(
+            f"a file URL names a folder: write {_FORMS['file']}, with %23 for a # in it", setting="url"
+        )
+    return TransportUrl("file", (folder,), options=_options("file", options))
 
 
 def _all_forms() -> str:
@@ -185,9 +263,11 @@ def _options(scheme: str, pairs: list[tuple[str, str]]) -> Mapping[str, str]:
     return MappingProxyType(options)
 
 
-def _transport(url: TransportUrl) -> Transport:
-    module: Any = importlib.import_module(_TRANSPORTS[url.scheme])
-    return cast("Transport", module)
+def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
+    """A URL's transport, and the URL with its secrets read."""
+    parsed = with_secrets(parse_url(url))
+    module: Any = importlib.import_module(_TRANSPORTS[parsed.scheme])
+    return cast("Transport", module), parsed
 
 
 def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink:
@@ -203,8 +283,8 @@ def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink
         UnreachableError, RefusedError, TopicError: the server is away, says no, or has topics that cannot carry this.
 
     """
-    parsed = parse_url(url)
-    return _transport(parsed).open_sink(parsed, app, producer_id=producer_id)
+    transport, parsed = _opened(url)
+    return transport.open_sink(parsed, app, producer_id=producer_id)
 
 
 def open_source(
@@ -223,9 +303,9 @@ def open_source(
         UnreachableError, RefusedError, TopicError: the server is away, says no, or has no such topic.
 
     """
-    parsed = parse_url(url)
+    transport, parsed = _opened(url)
     chosen = tuple(app.all_topics if topics is None else topics)
-    return _transport(parsed).open_source(parsed, app, topics=chosen, wait=wait)
+    return transport.open_source(parsed, app, topics=chosen, wait=wait)
 
 
 def list_topics(url: str | TransportUrl) -> frozenset[str]:
@@ -235,5 +315,5 @@ def list_topics(url: str | TransportUrl) -> frozenset[str]:
         ConfigurationError, UnreachableError, RefusedError: as :func:`open_source`.
 
     """
-    parsed = parse_url(url)
-    return _transport(parsed).list_topics(parsed)
+    transport, parsed = _opened(url)
+    return transport.list_topics(parsed)

@@ -1,0 +1,163 @@
+"""A folder's segments as one log: which partitions it holds, where they begin and end, and where an offset is found.
+
+A place is a segment's number and a position in its file. Places order all records of the log; each partition's offsets
+ascend along them. Segments' headers say the next offset of every partition at their beginning, so a place is found
+by halving over headers, then by the segment's index, then by reading.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .segments import Segments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cardinal.protocols.streams.types import Partition
+
+    from .segments import Block
+
+_FAR: Final = 1 << 62
+
+
+class Place(NamedTuple):
+    """Where something lies: a segment and a position in its file."""
+
+    number: int
+    at: int
+
+
+class Following(NamedTuple):
+    """The next segment: its first block, its next offsets there, and whether nothing was removed before it."""
+
+    place: Place
+    offsets: Mapping[Partition, int]
+    adjoins: bool
+
+
+class Log:
+    """See the module. Reading only; one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._segments = Segments(folder)
+        self._end = Place(0, 0)
+        self._ends: dict[Partition, int] = {}
+
+    def close(self) -> None:
+        """Release every file. May be called twice."""
+        self._segments.close()
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the log, sorted."""
+        numbers = self._segments.numbers()
+        header = self._segments.header(numbers[-1]) if numbers else None
+        return tuple(sorted(header.offsets)) if header is not None else ()
+
+    def ends(self) -> dict[Partition, int]:
+        """The offset after the last readable record of every partition."""
+        if numbers := self._segments.numbers():
+            if numbers[-1] != self._end.number and (mark := self._segments.newest_mark(numbers[-1])) is not None:
+                self._end = Place(numbers[-1], mark.at)
+                self._ends = dict(mark.offsets)
+            while (block := self._segments.read(*self._end)) is not None:
+                for record in block.records:
+                    self._ends[record.topic, record.partition] = record.offset + 1
+                self._end = Place(self._end.number, block.end)
+        return dict(self._ends)
+
+    def starts(self) -> dict[Partition, int]:
+        """The lowest offset that is kept, or that the first record will have, of every partition."""
+        numbers = self._segments.numbers()
+        starts: dict[Partition, int] = {}
+        if numbers and (first := self._segments.header(numbers[0])) is not None:
+            starts |= first.offsets
+        for where in self.partitions():
+            if where not in starts:  # its topic was created later
+                at = bisect_right(numbers, 0, key=lambda number: int(where in self._offsets(number)))
+                starts[where] = self._offsets(numbers[min(at, len(numbers) - 1)]).get(where, 0)
+        return starts
+
+    def find(self, wanted: Mapping[Partition, int]) -> Place:
+        """A place from which on nothing is missed of what lies at these offsets or above."""
+        numbers = self._segments.numbers()
+        if not numbers:
+            return Place(1, 0)
+
+        def beyond(number: int) -> int:
+            offsets = self._offsets(number)
+            return int(any(offsets.get(where, -1) > at for where, at in wanted.items()))
+
+        number = numbers[max(0, bisect_right(numbers, 0, key=beyond) - 1)]
+        return Place(number, self._segments.nearest_mark(number, wanted))
+
+    def read(self, place: Place) -> Block | None:
+        """The block at a place; None where none is whole (yet)."""
+        return self._segments.read(*self._begun(place))
+
+    def after(self, place: Place) -> Following | None:
+        """Where reading goes on when a segment is read to its end: the next segment, if it was begun.
+
+        Raises:
+            LogDamagedError: there is more in the segment, and it cannot be read.
+
+        """
+        numbers = self._segments.numbers()
+        following = bisect_right(numbers, place.number)
+        if following == len(numbers):
+            return None
+        place = self._begun(place)
+        segment = self._segments.get(place.number)
+        if segment is not None:
+            if self._segments.read(*place) is not None:
+                return None  # it grew before the next one was begun
+            if place.at < segment.size():
+                raise segment.damaged(place.at, "a block is not whole, and the next segment was begun")
+        number = numbers[following]
+        header = self._segments.header(number)
+        if header is None:
+            return None
+        adjoins = segment is not None and number == place.number + 1
+        return Following(Place(number, header.size), header.offsets, adjoins=adjoins)
+
+    def from_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        numbers = self._segments.numbers()
+        ends, starts = self.ends(), self.starts()
+        # latest only grows from header to header: what is looked for lies in the last segment that began before it.
+        first = bisect_right(numbers, timestamp_ms - 1, key=self._latest)
+        found: dict[Partition, int] = {}
+        for position in range(max(0, first - 1), len(numbers)):
+            begin = self._offsets(numbers[position])
+            end = self._offsets(numbers[position + 1]) if position + 1 < len(numbers) else ends
+            left = {where for where in ends if where not in found and begin.get(where, 0) < end.get(where, 0)}
+            if left:
+                self._look(numbers[position], timestamp_ms, left, found)
+        return {where: max(found.get(where, end), starts.get(where, 0)) for where, end in ends.items()}
+
+    def _look(self, number: int, timestamp_ms: int, left: set[Partition], found: dict[Partition, int]) -> None:
+        place = self._begun(Place(number, 0))
+        while left and (block := self._segments.read(*place)) is not None:
+            place = Place(number, block.end)
+            for record in block.records:
+                where = (record.topic, record.partition)
+                if record.timestamp_ms >= timestamp_ms and where in left:
+                    found[where] = record.offset
+                    left.discard(where)
+
+    def _begun(self, place: Place) -> Place:
+        """The place, its segment's first block where it has no position yet."""
+        if place.at == 0 and (header := self._segments.header(place.number)) is not None:
+            return Place(place.number, header.size)
+        return place
+
+    def _offsets(self, number: int) -> Mapping[Partition, int]:
+        header = self._segments.header(number)
+        return {} if header is None else header.offsets
+
+    def _latest(self, number: int) -> int:
+        header = self._segments.header(number)
+        return _FAR if header is None else header.latest

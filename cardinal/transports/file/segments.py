@@ -1,0 +1,252 @@
+"""The segments of a folder, for reading: ``000000000001.avro`` and on, each an Avro container file.
+
+Rules:
+
+1. A segment appears whole: its header is written under another name first. From then on it only grows.
+2. What can be read ends before the first block that is not whole. In the newest segment more may come there; in an
+   older one, or where the marker of the file stands behind it, it is damage and said so.
+3. A reader holds no lock and writes nothing, so any number of them may read while one process writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cardinal.errors import LogDamagedError, TransportError
+
+from . import index
+from .container import PREFIX_SIZE, SYNC_SIZE, BadBytesError, Header, decode_block, read_header, read_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cardinal.protocols.streams.types import Partition, Record
+
+_NAME: Final = re.compile(r"(\d{12})\.avro")
+_OPEN_MAX: Final = 8
+_CACHED_BLOCKS: Final = 4
+_SETTLE_SECONDS: Final = 1.0
+"""While a writer mends the tail, a reader may see half of the old and half of the new bytes, for a moment."""
+
+_CHUNK: Final = 1 << 20
+
+
+class Block(NamedTuple):
+    """One block of a segment, and where it ends in the file."""
+
+    records: list[Record]
+    end: int
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """The file of a segment."""
+    return folder / f"{number:012}.avro"
+
+
+def numbers_of(folder: Path) -> list[int]:
+    """The numbers of all segments that are there, ascending. TransportError where the folder cannot be read."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise TransportError(f"the folder {folder} cannot be read: {error.strerror}") from None
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+class Segment:
+    """One segment, open for reading.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        LogDamagedError: it has no header of ours.
+
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.path = path_of(folder, number)
+        self.number = number
+        try:
+            with self.path.open("rb") as file:
+                self.header: Header = read_header(file)
+                self._fd = os.dup(file.fileno())
+        except BadBytesError as error:
+            raise self.damaged(0, str(error)) from None
+        except PermissionError as error:
+            raise TransportError(f"{self.path} cannot be read: {error.strerror}") from None
+        self._bad: tuple[int, float] | None = None
+        self._torn: tuple[int, int, int] | None = None
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._fd)
+
+    def size(self) -> int:
+        """Bytes of the file now."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, at: int) -> Block | None:
+        """The block at this position; None where none is whole (yet).
+
+        Raises:
+            LogDamagedError: what stands here was altered.
+
+        """
+        state = os.fstat(self._fd)
+        size, seen = state.st_size, (at, state.st_size, state.st_mtime_ns)
+        if self._torn == seen:
+            return None
+        why = "a block is not whole"
+        try:
+            if (block := self.try_read(at, size)) is not None:
+                self._bad = None
+                return block
+        except BadBytesError as error:
+            why = str(error)
+        if at < size and self.has_marker(at, size):
+            self._doubt(at, why)
+        else:
+            self._torn = seen  # the end, or the tail of a crash that the next writer cuts: asked again when it changes
+        return None
+
+    def try_read(self, at: int, size: int) -> Block | None:
+        """As :meth:`read`; BadBytesError where these bytes are no block."""
+        prefix = read_prefix(os.pread(self._fd, min(PREFIX_SIZE, max(0, size - at)), at), at)
+        if prefix is None or prefix.end > size:
+            return None
+        body = os.pread(self._fd, prefix.end - prefix.data, prefix.data)
+        if len(body) != prefix.end - prefix.data:
+            return None  # cut in this moment
+        return Block(decode_block(prefix.records, body, self.header.sync), prefix.end)
+
+    def has_marker(self, at: int, size: int) -> bool:
+        """Whether the file's marker stands anywhere from this position on: then a whole block was there."""
+        rest = b""
+        while at < size:
+            data = os.pread(self._fd, min(_CHUNK, size - at), at)
+            if self.header.sync in rest + data:
+                return True
+            rest = data[-SYNC_SIZE + 1 :]
+            at += len(data) or _CHUNK
+        return False
+
+    def follows_marker(self, at: int) -> bool:
+        """Whether a block may begin here."""
+        return at == self.header.size or os.pread(self._fd, SYNC_SIZE, at - SYNC_SIZE) == self.header.sync
+
+    def damaged(self, at: int, why: str) -> LogDamagedError:
+        """The error for bytes at this position."""
+        return LogDamagedError(
+            f"{self.path} is damaged at byte {at} ({why}): restore the file from a copy, or drop everything from "
+            "there on by opening the folder for writing with ?recover=cut",
+            path=str(self.path),
+            position=at,
+        )
+
+    def _doubt(self, at: int, why: str) -> None:
+        """Give a writer that mends the tail a moment; then it is damage."""
+        now = time.monotonic()
+        if self._bad is None or self._bad[0] != at:
+            self._bad = (at, now)
+        elif now - self._bad[1] > _SETTLE_SECONDS:
+            raise self.damaged(at, why)
+
+
+class Segments:
+    """All segments of a folder: opened when needed, the last few kept open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._headers: dict[int, Header] = {}
+        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
+
+    def numbers(self) -> list[int]:
+        """The numbers of the segments that are there."""
+        return numbers_of(self.folder)
+
+    def get(self, number: int) -> Segment | None:
+        """A segment; None where it is gone."""
+        segment = self._open.get(number)
+        if segment is None:
+            try:
+                segment = Segment(self.folder, number)
+            except FileNotFoundError:
+                return None
+            self._open[number] = segment
+            self._headers[number] = segment.header
+            if len(self._open) > _OPEN_MAX:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(number)
+        return segment
+
+    def header(self, number: int) -> Header | None:
+        """A segment's header; None where the segment is gone."""
+        found = self._headers.get(number)
+        if found is None and (segment := self.get(number)) is not None:
+            found = segment.header
+        return found
+
+    def read(self, number: int, at: int) -> Block | None:
+        """The block at a position of a segment; None where none is whole yet, or the segment is gone.
+
+        The last few blocks are kept: who looks for the end and who reads there decode them once.
+        """
+        where = (number, at)
+        block = self._blocks.get(where)
+        if block is None and (segment := self.get(number)) is not None:
+            block = segment.read(at)
+            if block is not None:
+                self._blocks[where] = block
+                if len(self._blocks) > _CACHED_BLOCKS:
+                    self._blocks.popitem(last=False)
+        return block
+
+    def nearest_mark(self, number: int, wanted: Mapping[Partition, int]) -> int:
+        """A position in a segment from which on nothing is missed of what lies at these offsets or above.
+
+        The index beside the segment is a hint: what it says is used where the data agrees, else reading begins at
+        the segment's first block.
+        """
+        segment = self.get(number)
+        if segment is None:
+            return 0
+        best = segment.header.size
+        for mark in index.read(segment.path, segment.header):
+            if mark.at > segment.size() or any(mark.offsets.get(where, 0) > at for where, at in wanted.items()):
+                break
+            if not self._agrees(segment, mark):
+                break
+            best = mark.at
+        return best
+
+    def newest_mark(self, number: int) -> index.Mark | None:
+        """The last place of a segment that its index knows and the data agrees with; else its beginning."""
+        segment = self.get(number)
+        if segment is None:
+            return None
+        size = segment.size()
+        for mark in reversed(index.read(segment.path, segment.header)):
+            if mark.at <= size and self._agrees(segment, mark):
+                return mark
+        return index.Mark(segment.header.size, segment.header.latest, segment.header.offsets)
+
+    def close(self) -> None:
+        """Release every file."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _agrees(self, segment: Segment, mark: index.Mark) -> bool:
+        """Whether a block may begin at the mark, and if one is there, whether it goes on from the mark's offsets."""
+        if not segment.follows_marker(mark.at):
+            return False
+        block = self.read(segment.number, mark.at)
+        first: dict[Partition, int] = {}
+        for record in block.records if block is not None else ():
+            first.setdefault((record.topic, record.partition), record.offset)
+        return all(mark.offsets.get(where) == offset for where, offset in first.items())

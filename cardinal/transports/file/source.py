@@ -1,0 +1,236 @@
+"""A folder's records to a reader, while one process may be writing.
+
+Rules:
+
+1. Records come in the order in which they were written, whatever partition they are of, as long as nothing is paused:
+   the order of a recording is the order of its reading.
+2. What can be read is whole and checked. The end is looked at again and again while a poll waits, each time after a
+   longer pause: there is no busy loop, and a new record is seen within 25 ms.
+3. A partition that is paused keeps its place; when it goes on, reading goes back there and passes over what the others
+   have had already.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CursorExpiredError, TopicError, TransportError
+
+from .log import Log, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from cardinal.protocols.streams.types import Partition, Record
+
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.025
+_TOPICS_SECONDS: Final = 0.05
+_RECENT_POLL: Final = 10_000
+
+
+class FileSource:
+    """A :class:`~cardinal.transports.base.Source` on a folder.
+
+    Arguments:
+        folder: see :mod:`.segments`.
+        topics: the topics to read; None: all that are there.
+        wait: seconds to wait for topics that do not exist yet.
+
+    Raises:
+        TopicError: a topic is not there.
+
+    """
+
+    def __init__(self, folder: Path, topics: Sequence[str] | None, *, wait: float = 0.0) -> None:
+        self._folder = folder
+        self._log = Log(folder)
+        self._topics = None if topics is None else frozenset(topics)
+        self._closed = False
+        self._assigned: dict[Partition, int] = {}
+        self._paused: dict[Partition, Place] = {}
+        self._place = Place(0, 0)
+        self._next = self._place
+        self._block: Sequence[Record] = ()
+        self._in_block = 0
+        self._wait_for_topics(wait)
+
+    # --- Source --------------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the topics, sorted."""
+        return tuple(where for where in self._log.partitions() if self._topics is None or where[0] in self._topics)
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read each of these partitions from the given offset on, and no other.
+
+        Raises:
+            CursorExpiredError: the segments with a position are gone, or it lies behind the end.
+            TopicError: there is no such partition.
+
+        """
+        self._check_open()
+        marks = self.watermarks()
+        self._check_known(positions, marks)
+        self._assigned = dict(positions)
+        self._paused = {}
+        self._go_to(self._log.find(positions))
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
+        wanted = frozenset(partitions) & self._assigned.keys()
+        resumed = {where: self._paused.pop(where) for where in self._paused.keys() - wanted}
+        for where in wanted - self._paused.keys():
+            self._paused[where] = self._place
+        if resumed and (back := min(resumed.values())) <= self._place:
+            self._go_to(back)
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """At most ``limit`` records, in the order of the log; empty after ``timeout`` seconds without any.
+
+        Raises:
+            CursorExpiredError: segments that were to be read were removed meanwhile.
+            LogDamagedError: bytes are not what was written.
+            TransportError: the source is closed, or a file cannot be read.
+
+        """
+        self._check_open()
+        deadline = time.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            records = self._read(limit)
+            left = deadline - time.monotonic()
+            if records or left <= 0:
+                return records
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every assigned partition."""
+        return dict(self._assigned)
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest offset that is kept and the one after the last whole record, of every partition."""
+        self._check_open()
+        ends, starts = self._log.ends(), self._log.starts()
+        return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        self._check_open()
+        found = self._log.from_time(timestamp_ms)
+        return {where: found.get(where, 0) for where in self.partitions()}
+
+    def close(self) -> None:
+        """Release the files. May be called twice."""
+        self._closed = True
+        self._log.close()
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _read(self, limit: int) -> list[Record]:
+        """What is there, up to ``limit`` records."""
+        records: list[Record] = []
+        while len(records) < limit and len(self._paused) < len(self._assigned):
+            while self._in_block < len(self._block) and len(records) < limit:
+                record = self._block[self._in_block]
+                self._in_block += 1
+                where = (record.topic, record.partition)
+                if self._assigned.get(where, record.offset + 1) <= record.offset and where not in self._paused:
+                    self._assigned[where] = record.offset + 1
+                    records.append(record)
+            if self._in_block == len(self._block) and not self._advance():
+                break
+        return records
+
+    def _advance(self) -> bool:
+        """Go to the next block; False where there is none yet."""
+        self._go_to(self._next)
+        block = self._log.read(self._place)
+        if block is not None:
+            self._block = block.records
+            self._next = Place(self._place.number, block.end)
+            return True
+        following = self._log.after(self._place)
+        if following is None:
+            return False
+        if not following.adjoins:
+            self._check_kept(following.offsets)
+        for where, offset in following.offsets.items():
+            # A log that keeps the offsets of another transport has its gaps as well.
+            if where not in self._paused and self._assigned.get(where, offset) < offset:
+                self._assigned[where] = offset
+        self._go_to(following.place)
+        return True
+
+    def _go_to(self, place: Place) -> None:
+        self._place = self._next = place
+        self._block, self._in_block = (), 0
+
+    def _wait_for_topics(self, wait: float) -> None:
+        deadline = time.monotonic() + wait
+        while absent := (self._topics or frozenset()) - {topic for topic, _ in self._log.partitions()}:
+            if time.monotonic() >= deadline:
+                topic = min(absent)
+                raise TopicError(
+                    f"the topic {topic} is not in {self._folder}: start a producer or a recording there first, "
+                    "or check application and chain id",
+                    topic=topic,
+                )
+            time.sleep(_TOPICS_SECONDS)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError("this source is closed; open another one")
+
+    def _check_known(self, positions: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
+        for where in positions:
+            if where not in marks:
+                raise TopicError(f"there is no partition {where[1]} of {where[0]} in {self._folder}", topic=where[0])
+        if gone := {where: (at, marks[where][0]) for where, at in positions.items() if at < marks[where][0]}:
+            raise _expired(gone)
+        for where, at in positions.items():
+            if at > marks[where][1]:
+                raise CursorExpiredError(
+                    f"{where[0]}:{where[1]} ends at {marks[where][1]} in {self._folder}, before the position {at}: "
+                    "the folder was made anew, or its disk lost what was not synced; start again",
+                    missing={where: (at, marks[where][1])},
+                )
+
+    def _check_kept(self, starts: Mapping[Partition, int]) -> None:
+        """CursorExpiredError where a segment between was removed with records that were to be read."""
+        gone = {
+            where: (at, starts[where])
+            for where, at in self._assigned.items()
+            if where not in self._paused and at < starts.get(where, 0)
+        }
+        if gone:
+            raise _expired(gone)
+
+
+def read_recent(folder: Path, topic: str, limit: int) -> list[Record]:
+    """The newest records of a topic, at most ``limit`` a partition, in order of their positions."""
+    source = FileSource(folder, (topic,))
+    try:
+        marks = source.watermarks()
+        source.assign({where: max(low, high - limit) for where, (low, high) in marks.items()})
+        records: list[Record] = []
+        while any(at < marks[where][1] for where, at in source.positions().items()):
+            records += [
+                one for one in source.poll(_RECENT_POLL, 0.0) if one.offset < marks[one.topic, one.partition][1]
+            ]
+        return sorted(records, key=lambda record: record[:3])
+    finally:
+        source.close()
+
+
+def _expired(gone: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
+    (topic, number), (at, low) = next(iter(gone.items()))
+    more = f" and {len(gone) - 1} more partitions" if len(gone) > 1 else ""
+    return CursorExpiredError(
+        f"retention has removed the records from {at} to {low} of {topic}:{number}{more}: "
+        "start from a newer cursor or from the start of what is kept, or raise retention.bytes",
+        missing=gone,
+    )

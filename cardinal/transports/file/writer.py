@@ -1,0 +1,287 @@
+"""The one writer of a folder: opens, mends, appends, begins new segments, removes old ones.
+
+Rules:
+
+1. Blocks are appended whole. Where the disk has no room for all, those that are whole stay, the rest is cut off again
+   at once: what a reader has seen is never taken back.
+2. At opening, a torn tail (what a crash leaves: bytes after the last whole block, with no marker of the file behind)
+   is cut. Whatever was acknowledged lies before it. Anything else that cannot be read is damage: refused, or cut where
+   that was asked for.
+3. A segment is on the disk, and its name in the folder, before the next one has a record.
+4. When the disk says that it could not keep what it took, nothing more is written: what it kept is only known to the
+   next one that opens the folder and reads.
+
+One thread at a time. Nothing here knows of producers and acknowledgements: see :mod:`.sink`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import LogDamagedError, TransportError
+
+from . import index
+from .container import SYNC_SIZE, BadBytesError, Header, encode_block, encode_header
+from .lock import WriterLock
+from .segments import Segment, numbers_of, path_of
+from .settings import Recover
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition, Record
+
+    from .settings import FileSettings
+
+_NEW: Final = ".new"
+_DAMAGED: Final = ".damaged"
+_NONE: Final = -1
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class LogWriter:
+    """See the module.
+
+    Arguments:
+        folder: made where it is not there.
+        settings: a URL's options.
+
+    Attributes:
+        offsets: for every partition of the log the next offset.
+        latest: the highest time so far, milliseconds.
+
+    Raises:
+        LogInUseError: another writer is at work.
+        LogDamagedError: the newest segment is damaged, and not by a crash.
+        TransportError: the folder cannot be used.
+
+    """
+
+    def __init__(self, folder: Path, settings: FileSettings) -> None:
+        self.folder = folder
+        self._settings = settings
+        self.offsets: dict[Partition, int] = {}
+        self.latest = 0
+        self._fd = _NONE
+        self._number = self._at = self._written = 0
+        self._index: index.IndexWriter | None = None
+        self._broken: str | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TransportError(f"the folder {folder} cannot be made: {error.strerror}") from None
+        self._lock = WriterLock(folder)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def declare(self, offsets: Mapping[Partition, int]) -> None:
+        """Make these partitions known, or move them ahead to these next offsets: begins a segment where that is new.
+
+        Raises:
+            TransportError: there is no room for it.
+
+        """
+        ahead = {where: offset for where, offset in offsets.items() if offset > self.offsets.get(where, -1)}
+        if ahead:
+            try:
+                self._begin(self._number + 1, {**self.offsets, **ahead})
+            except OSError as error:
+                raise TransportError(f"no segment could be begun in {self.folder}: {error.strerror}") from None
+
+    def append(self, blocks: Sequence[Sequence[Record]]) -> tuple[int, OSError | None]:
+        """Append these blocks, whose offsets go on from :attr:`offsets`, in one stroke.
+
+        Returns:
+            How many of them, from the first, are in the file whole; and what kept the others out.
+
+        Raises:
+            TransportError: the writer stopped for good.
+
+        """
+        self._check()
+        try:
+            if self._at >= self._settings.segment_bytes:
+                self._begin(self._number + 1, self.offsets)
+            encoded = [encode_block(block, self._header.sync) for block in blocks]
+            failure = self._write(b"".join(encoded))
+        except OSError as error:
+            return 0, error
+        whole, end = 0, self._at
+        while whole < len(encoded) and end + len(encoded[whole]) <= self._written:
+            end += len(encoded[whole])
+            self._count(blocks[whole])
+            whole += 1
+        if failure is not None:
+            self._cut(end)
+        self._at = end
+        if self._index is not None:
+            self._index.note(index.Mark(end, self.latest, dict(self.offsets)))
+        return whole, failure
+
+    def sync(self) -> None:
+        """Return when the disk has what was appended.
+
+        Raises:
+            TransportError: it has not; the writer stopped for good.
+
+        """
+        self._check()
+        if self._fd != _NONE:
+            try:
+                _sync_data(self._fd)
+            except OSError as error:
+                # The system may have dropped what it could not write: only reading tells what is there.
+                self._broken = f"the disk could not keep what was written to {self.folder} ({error.strerror})"
+                self._check()
+
+    def close(self) -> None:
+        """Release the folder. May be called twice."""
+        if self._fd != _NONE:
+            with contextlib.suppress(TransportError):
+                self.sync()
+            os.close(self._fd)
+            self._fd = _NONE
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+        self._lock.release()
+
+    # --- appending -----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise TransportError(f"{self._broken}; nothing more is written: look at the disk, then open it again")
+
+    def _write(self, data: bytes) -> OSError | None:
+        """Write at the end; ``_written`` says how far it went, the error why not farther."""
+        self._written = self._at
+        view = memoryview(data)
+        while view:
+            try:
+                count = os.pwrite(self._fd, view, self._written)
+            except OSError as error:
+                return error
+            self._written += count
+            view = view[count:]
+        return None
+
+    def _cut(self, end: int) -> None:
+        try:
+            os.ftruncate(self._fd, end)
+        except OSError as error:
+            self._broken = f"a block that is not whole could not be cut off in {self.folder} ({error.strerror})"
+
+    def _begin(self, number: int, offsets: Mapping[Partition, int]) -> None:
+        """Begin a segment; OSError where there is no room for it, and then nothing has changed."""
+        self.sync()
+        path = path_of(self.folder, number)
+        new = path.with_name(path.name + _NEW)
+        marker = os.urandom(SYNC_SIZE)
+        data = encode_header(marker, offsets, self.latest)
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+            new.rename(path)
+            _sync_folder(self.folder)
+        except OSError:
+            os.close(fd)
+            for leftover in (new, path):
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+            if path.exists():
+                self._broken = f"the segment {path} is there and may be gone after a crash"
+            raise
+        self.offsets = dict(offsets)
+        self._go_on(fd, number, Header(marker, len(data), dict(offsets), self.latest), len(data))
+        self._retain()
+
+    def _go_on(self, fd: int, number: int, header: Header, at: int, marks: Sequence[index.Mark] = ()) -> None:
+        """Append to this segment from here on."""
+        if self._fd != _NONE:
+            os.close(self._fd)
+        if self._index is not None:
+            self._index.close()
+        self._fd, self._number, self._header, self._at = fd, number, header, at
+        self._index = index.IndexWriter(path_of(self.folder, number), header, marks)
+
+    def _retain(self) -> None:
+        """Remove the oldest segments while all together are larger than they may be."""
+        if self._settings.retention_bytes < 0:
+            return
+        numbers = numbers_of(self.folder)
+        sizes = {number: path_of(self.folder, number).stat().st_size for number in numbers}
+        total = sum(sizes.values())
+        for number in numbers[:-1]:
+            if total <= self._settings.retention_bytes:
+                return
+            with contextlib.suppress(OSError):  # what cannot be removed now is tried again at the next segment
+                path_of(self.folder, number).unlink()
+                index.path_of(path_of(self.folder, number)).unlink(missing_ok=True)
+                total -= sizes[number]
+
+    # --- opening -------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Go on with the newest segment, mended."""
+        for leftover in self.folder.glob(f"*{_NEW}"):
+            leftover.unlink()
+        while numbers := numbers_of(self.folder):
+            try:
+                segment = Segment(self.folder, numbers[-1])
+            except LogDamagedError as error:
+                if self._settings.recover is not Recover.CUT:
+                    raise
+                path = Path(error.path)
+                path.rename(path.with_name(path.name + _DAMAGED))
+                continue
+            with contextlib.closing(segment):
+                self._mend(segment)
+            return
+
+    def _mend(self, segment: Segment) -> None:
+        """Read a segment to the last whole block, cut off what a crash left behind it, and go on there."""
+        size, at, header = segment.size(), segment.header.size, segment.header
+        self.offsets, self.latest = dict(header.offsets), header.latest
+        marks: list[index.Mark] = []
+        why = "a block is not whole"
+        try:
+            while (block := segment.try_read(at, size)) is not None:
+                at = block.end
+                self._count(block.records)
+                if at - (marks[-1].at if marks else header.size) >= index.STEP:
+                    marks.append(index.Mark(at, self.latest, dict(self.offsets)))
+        except BadBytesError as error:
+            why = str(error)
+        if at < size and self._settings.recover is not Recover.CUT and segment.has_marker(at, size):
+            raise segment.damaged(at, why)
+        try:
+            fd = os.open(segment.path, os.O_RDWR)
+            if at < size:
+                os.ftruncate(fd, at)
+                os.fsync(fd)
+        except OSError as error:
+            raise TransportError(f"{segment.path} cannot be written: {error.strerror}") from None
+        self._go_on(fd, segment.number, header, at, marks)
+
+    def _count(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.offsets[record.topic, record.partition] = record.offset + 1
+            self.latest = max(self.latest, record.timestamp_ms)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names of a folder's files on the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

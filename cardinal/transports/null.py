@@ -1,0 +1,148 @@
+"""``null://``: a sink that counts and drops, and a source of nothing. For dry runs and measurements."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from cardinal.errors import ConfigurationError, TopicError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition, Record, Routed
+
+    from .url import Topics, TransportUrl
+
+
+class Dropped(NamedTuple):
+    """What a null sink was given: sealed Batches, messages (those among them), and bytes of keys and values."""
+
+    seals: int
+    messages: int
+    bytes: int
+
+
+class NullSink:
+    """A :class:`~cardinal.transports.base.Sink` (and ``ChannelSink`` and ``RecordSink``) that keeps nothing."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._topics = set(topics)
+        self._lock = threading.Lock()
+        self._dropped = Dropped(0, 0, 0)
+        self._closed = False
+
+    @property
+    def dropped(self) -> Dropped:
+        """What was dropped since the start."""
+        with self._lock:
+            return self._dropped
+
+    def check(self, messages: Sequence[Routed]) -> None:
+        """Refuse what is of another stream: see :meth:`cardinal.transports.base.Sink.check`."""
+        if self._closed:
+            raise TransportError("this sink is closed; open another one")
+        for message in messages:
+            if message.topic not in self._topics:
+                raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
+
+    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
+        """Count and drop: see :meth:`cardinal.transports.base.Sink.send`."""
+        messages = block if seal is None else (*block, seal)
+        self.check(messages)
+        return self._drop(messages, 0 if seal is None else 1)
+
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Count and drop: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        self.check([])
+        return self._drop(records, 0)
+
+    def recent(self, limit: int) -> list[Record]:
+        """Nothing."""
+        del limit
+        return []
+
+    def open_channel(self, topic: str) -> None:
+        """Take messages for this topic too."""
+        self._topics.add(topic)
+
+    def flush(self, timeout: float) -> None:
+        """Nothing is ever under way."""
+
+    def close(self) -> None:
+        """Take nothing more. May be called twice."""
+        self._closed = True
+
+    def _drop(self, messages: Sequence[Routed] | Sequence[Record], seals: int) -> Future[None]:
+        size = sum(len(message.key) + len(message.value) for message in messages)
+        with self._lock:
+            before = self._dropped
+            self._dropped = Dropped(before.seals + seals, before.messages + len(messages), before.bytes + size)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+
+class NullSource:
+    """A :class:`~cardinal.transports.base.Source` without partitions."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """None."""
+        return ()
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """TopicError where anything is to be read."""
+        for topic, number in positions:
+            raise TopicError(f"there is no partition {number} of {topic}: null:// has none", topic=topic)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """There is nothing to pause."""
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """Nothing, after ``timeout`` seconds."""
+        del limit
+        time.sleep(timeout)
+        return []
+
+    def positions(self) -> dict[Partition, int]:
+        """None."""
+        return {}
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """None."""
+        return {}
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """None."""
+        del timestamp_ms
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> NullSink:
+    """A sink for the application's topics."""
+    del producer_id
+    _check(url)
+    return NullSink(app.all_topics)
+
+
+def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> NullSource:
+    """A source of nothing, whatever the topics."""
+    del app, topics, wait
+    _check(url)
+    return NullSource()
+
+
+def list_topics(url: TransportUrl) -> frozenset[str]:
+    """None."""
+    _check(url)
+    return frozenset()
+
+
+def _check(url: TransportUrl) -> None:
+    for name in url.options:
+        raise ConfigurationError(f"there is no option {name} of null:// URLs", setting=name)
