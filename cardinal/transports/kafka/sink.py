@@ -172,6 +172,27 @@ class KafkaSink:
         self._poll(0)
         return future
 
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Hand over records with their own headers: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        size = self._check([Routed(record.topic, record.key, record.value) for record in records])
+        if not records:
+            future.set_result(None)
+            return future
+        self._admit(size, wait=True)
+
+        def finish(delivery: Delivery) -> None:
+            self._finished(size)
+            if delivery.error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(self._failed(delivery.error, records[0].key[HASH]))
+
+        self._hand_over_records(records, Delivery(len(records), finish))
+        self._poll(0)
+        return future
+
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
         """One record with an empty key into each of these partitions, acknowledged within ``timeout`` seconds."""
         done: Future[None] = Future()
@@ -322,6 +343,10 @@ class KafkaSink:
                 self._produce_when_room(messages[index], headers, delivery)
             except KafkaException as error:
                 delivery(kafka_error(error), None)
+
+    def _hand_over_records(self, records: Sequence[Record], delivery: Delivery) -> None:
+        for record in records:
+            self._hand_over((Routed(record.topic, record.key, record.value),), list(record.headers), delivery)
 
     def _produce_when_room(
         self, message: Routed, headers: list[tuple[str, str | bytes | None]], delivery: Delivery

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cardinal.errors import ConfigurationError, DeliveryError, FencedError, TransportError
+from cardinal.protocols.streams.types import Routed
 
 from .errors import kafka_error
 from .sink import CLOSE_SECONDS, HASH, Delivery, KafkaSink
@@ -34,7 +35,7 @@ from .sink import CLOSE_SECONDS, HASH, Delivery, KafkaSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cardinal.protocols.streams.types import Routed
+    from cardinal.protocols.streams.types import Record
 
 _SLICE: Final = 1.0
 _SETTINGS: Final = frozenset(
@@ -108,6 +109,13 @@ class TransactionalKafkaSink(KafkaSink):
             stages.append(close)
             counts.append(len(seals) + len(last))
         return self._line_up(everything[0].key[HASH] if everything else b"", size, stages, counts)
+
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """One transaction: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        size = self._check([Routed(record.topic, record.key, record.value) for record in records])
+        stages: list[Callable[[Delivery], None]] = [lambda delivery: self._hand_over_records(records, delivery)]
+        first = records[0].key[HASH] if records else b""
+        return self._line_up(first, size, stages if records else [], [len(records)])
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
         """One record with an empty key into each of these partitions, committed within ``timeout`` seconds."""
