@@ -22,12 +22,15 @@ def standby(me: str, *others: str) -> tuple[Standby, Peers]:
     peers = Peers(ALIVE)
     for name in (me, *others):
         peers.heard(name, 1_000)
-    return Standby(me, STEP, peers), peers
+    machine = Standby(me, STEP, peers)
+    machine.advance(0.0)
+    return machine, peers
 
 
 def test_the_lowest_live_id_sends_at_once_and_rank_r_waits_r_steps() -> None:
     for me, delay in (("a", 0.0), ("b", STEP), ("c", 2 * STEP)):
         machine, _ = standby(me, "a", "b", "c")
+        machine.advance(10.0)
         if not delay:
             assert machine.offer(h("1a"), 10.0) is Verdict.SEND
             continue
@@ -132,7 +135,19 @@ def test_who_was_first_and_by_how_much() -> None:
 
 def test_we_count_before_anything_of_ours_was_read() -> None:
     assert Peers(ALIVE).count("me").live == ("me",)
-    assert Standby("me", STEP, Peers(ALIVE)).offer(h("1a"), 0.0) is Verdict.SEND
+    machine = Standby("me", STEP, Peers(ALIVE))
+    machine.advance(0.0)
+    assert machine.offer(h("1a"), 0.0) is Verdict.SEND
+
+
+def test_a_lowest_producer_that_has_not_read_for_long_reads_before_it_sends() -> None:
+    machine, _ = standby("a", "b")
+    assert machine.offer(h("1a"), STEP) is Verdict.SEND
+    assert machine.offer(h("2a"), STEP + 0.001) is Verdict.WAIT
+    assert machine.offer(h("3a"), STEP + 0.001) is Verdict.WAIT
+    machine.done(h("2a"))
+    assert machine.advance(0.3) == [(h("2a"), Verdict.SKIP), (h("3a"), Verdict.SEND)]
+    assert machine.offer(h("4a"), 0.3) is Verdict.SEND
 
 
 def test_a_step_of_nothing_is_refused() -> None:

@@ -3,7 +3,8 @@
 Rules:
 
 1. Producers are ranked by their configured ids, lowest first, among those that live. The lowest sends at once; rank r
-   waits r steps, and then sends what is not done by then.
+   waits r steps, and then sends what is not done by then. A lowest one that has not read for longer than a step (it was
+   stopped, or is short of processor time) does not know what was done meanwhile: it reads first.
 2. A block is done when a sealed Batch of it was read, whoever sealed it, or when all its messages were. A Batch without
    the seal says nothing: its producer may have died before the rest. What is done is skipped, also by the lowest.
 3. Blocks are sent in the order in which they were offered: none before its parent. Each is looked at for itself: a
@@ -148,6 +149,7 @@ class Standby:
         self._done: OrderedDict[bytes, None] = OrderedDict()
         self._waiting: OrderedDict[bytes, float] = OrderedDict()
         self._skips: deque[bytes] = deque()
+        self._read_until = float("-inf")
 
     def __len__(self) -> int:
         """How many blocks wait."""
@@ -167,10 +169,11 @@ class Standby:
         return block_hash in self._done
 
     def offer(self, block_hash: bytes, now: float) -> Verdict:
-        """A block that our node has. One that waits is told of by :meth:`advance`."""
+        """A block that our node has, at this time. One that waits is told of by :meth:`advance`."""
         if block_hash in self._done:
             return Verdict.SKIP
-        if not self._waiting and self._peers.rank(self._me) == 0:
+        fresh = now - self._read_until <= self._step
+        if fresh and not self._waiting and self._peers.rank(self._me) == 0:
             return Verdict.SEND
         self._waiting[block_hash] = now
         return Verdict.WAIT
@@ -181,6 +184,7 @@ class Standby:
 
     def advance(self, now: float) -> list[tuple[bytes, Verdict]]:
         """The stream has been read up to this time: what to do with blocks that waited, in order."""
+        self._read_until = now
         out = [(block_hash, Verdict.SKIP) for block_hash in self._skips]
         self._skips.clear()
         delay = self._peers.rank(self._me) * self._step

@@ -1,0 +1,199 @@
+"""Standby producers around one broker in memory: who sends, who leaves it to others, and what nobody may skip."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cardinal.errors import DeliveryError
+from cardinal.producer import Producer, ping_id
+from cardinal.protocols.streams import Ping, encode
+from cardinal.protocols.streams.standby import ProducerCount
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Routed
+from cardinal.testing.memory import MemoryBroker
+from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, messages
+
+DEADLINE = 10.0
+LONG = 60.0
+"""A step that does not end in these tests: what happens before it is over was not waited for."""
+
+
+class Stream:
+    default_topic = TOPIC
+    topics = SCHEMA
+    all_topics = tuple(WIDTH)
+
+
+CHAIN = chain("1a 2a 3a 4a 5a")
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex) as broker:
+        yield broker
+
+
+def standby(broker: MemoryBroker, name: str, step: float = LONG, **settings: float) -> Producer:
+    return Producer(broker.url, Stream(), producer_id=name, redundancy="standby", standby_step=step, **settings)  # type: ignore[arg-type] # tests name them
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def knows(producer: Producer, *names: str) -> None:
+    until(lambda: count(producer).live == names)
+
+
+def count(producer: Producer) -> ProducerCount:
+    found = producer.producer_count
+    assert found is not None
+    return found
+
+
+def sealers(broker: MemoryBroker) -> dict[bytes, list[str]]:
+    found: dict[bytes, list[str]] = {}
+    for record in broker.records(TOPIC):
+        headers = dict(record.headers)
+        if SEALED_HEADER in headers:
+            found.setdefault(record.key[1:], []).append(headers[PRODUCER_HEADER].decode())
+    return found
+
+
+def test_the_lowest_sends_and_the_other_leaves_it_to_it(broker: MemoryBroker) -> None:
+    with standby(broker, "b") as second, standby(broker, "a") as first:
+        knows(second, "a", "b")
+        waiting = [second.add(payload) for payload in CHAIN]
+        assert not any(future.done() for future in waiting)
+        for payload in CHAIN:
+            first.add(payload)
+        for future in waiting:
+            future.result(DEADLINE)
+        assert second.stats == (0, 0, 0, 0, 5)
+        first.flush(DEADLINE)
+        assert first.stats.blocks == 5
+    assert sealers(broker) == {payload.hash: ["a"] for payload in CHAIN}
+
+
+def test_what_the_lowest_leaves_out_is_sent_after_the_step_in_order(broker: MemoryBroker) -> None:
+    with standby(broker, "a") as first, standby(broker, "b", step=0.3) as second:
+        knows(second, "a", "b")
+        for payload in (CHAIN[0], CHAIN[3]):
+            first.add(payload).result(DEADLINE)
+        began = time.monotonic()
+        for future in [second.add(payload) for payload in CHAIN]:
+            future.result(DEADLINE)
+        assert time.monotonic() - began > 0.25
+        assert (second.stats.blocks, second.stats.skipped) == (3, 2)
+    assert set(sealers(broker)) == {payload.hash for payload in CHAIN}
+    assert sealers(broker)[h("3a")] == ["b"], "a hole below a sealed block is not skipped"
+
+
+def test_when_the_lowest_dies_the_next_sends_at_once(broker: MemoryBroker) -> None:
+    with standby(broker, "b", ping_seconds=0.1) as second:
+        with standby(broker, "a", ping_seconds=0.1):
+            knows(second, "a", "b")
+            waiting = second.add(CHAIN[0])
+            assert not waiting.done()
+        knows(second, "b")
+        waiting.result(DEADLINE)
+        second.add(CHAIN[1]).result(DEADLINE)
+
+
+def test_what_was_sealed_before_a_producer_started_is_not_sent_again(broker: MemoryBroker) -> None:
+    with standby(broker, "b") as second:
+        for payload in CHAIN:
+            second.add(payload)
+        second.flush(DEADLINE)
+        with standby(broker, "a") as first:
+            for payload in CHAIN:
+                first.add(payload).result(DEADLINE)
+            assert first.stats.skipped == 5
+
+
+def test_a_batch_without_a_seal_is_left_to_others_only_when_its_block_is_seen_complete(broker: MemoryBroker) -> None:
+    other = broker.sink(Stream(), producer_id="other")
+    with standby(broker, "b", step=LONG) as second, standby(broker, "a"):
+        knows(second, "a", "b", "other")
+        waiting = second.add(CHAIN[0])
+        *content, batch = messages(CHAIN[0])
+        other.send([batch, *content[:-1]], None).result(DEADLINE)
+        until(lambda: count(second).first.get("other") == 1)
+        other.send([Routed(TOPIC, *encode(Ping(bytes(32), 1, 0)))], None).result(DEADLINE)
+        assert not waiting.done()
+        other.send(content[-1:], None).result(DEADLINE)
+        waiting.result(DEADLINE)
+        assert second.stats.skipped == 1
+
+
+def test_a_block_that_failed_goes_again_at_once_and_its_children_follow(broker: MemoryBroker) -> None:
+    with standby(broker, "a") as producer:
+        broker.fail(lambda message: message.key[1:33] == h("2a") and message.topic == "tx")
+        futures = [producer.add(payload) for payload in CHAIN]
+        with pytest.raises(DeliveryError):
+            futures[1].result(DEADLINE)
+        broker.fail(None)
+        producer.add(CHAIN[1]).result(DEADLINE)
+        futures[4].result(DEADLINE)
+
+
+def test_blocks_that_wait_take_room_and_are_failed_by_closing(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cardinal.producer._CLOSE_SECONDS", 0.05)
+    with standby(broker, "a"), standby(broker, "b", max_blocks=2) as second:
+        knows(second, "a", "b")
+        futures = [second.add(payload) for payload in CHAIN[:2]]
+        third = threading.Thread(target=second.add, args=(CHAIN[2],), daemon=True)
+        third.start()
+        third.join(0.1)
+        assert third.is_alive()
+        broker.sink(Stream(), producer_id="a").send((), messages(CHAIN[0])[-1]).result(DEADLINE)
+        third.join(DEADLINE)
+        assert not third.is_alive()
+        second.close()
+        with pytest.raises(DeliveryError, match="closed"):
+            futures[1].result(DEADLINE)
+
+
+def test_producers_of_another_implementation_count_and_have_no_rank(broker: MemoryBroker) -> None:
+    with standby(broker, "b") as producer:
+        broker.take(Routed(TOPIC, *encode(Ping(ping_id("0"), 1, 0))), ())
+        knows(producer, "b", f"0x{ping_id('0').hex()}")
+        assert count(producer).rank == 0
+
+
+def test_who_was_first_is_known_with_all_producers_sending_too(broker: MemoryBroker) -> None:
+    settings = {"redundancy": "all", "watch": True}
+    with (
+        Producer(broker.url, Stream(), producer_id="a", **settings) as first,  # type: ignore[arg-type] # named above
+        Producer(broker.url, Stream(), producer_id="b", **settings) as second,  # type: ignore[arg-type] # the same
+    ):
+        for payload in CHAIN:
+            second.add(payload).result(DEADLINE)
+            first.add(payload).result(DEADLINE)
+        until(lambda: set(count(first).lead_ms) == {"b"})
+        assert (count(first).live, count(first).rank, count(first).first) == (("a", "b"), 0, {"b": 5})
+    assert sealers(broker) == {payload.hash: ["b", "a"] for payload in CHAIN}
+    with Producer(broker.url, Stream(), producer_id="c") as silent:
+        assert silent.producer_count is None
+
+
+def test_a_reorg_within_the_threshold_waits_its_turn_too(broker: MemoryBroker) -> None:
+    with standby(broker, "a") as first, standby(broker, "b") as second:
+        knows(second, "a", "b")
+        for payload in CHAIN:
+            first.add(payload)
+        branch = [block("5b", "4a"), block("6b", "5b")]
+        waiting = second.reorg(CHAIN[3].ref, branch)
+        assert not waiting.done()
+        first.reorg(CHAIN[3].ref, branch)
+        waiting.result(DEADLINE)
+        assert second.stats.blocks == 0
