@@ -27,8 +27,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Record, Routed
-
-from .memory import fnv1a_partition
+from cardinal.transports.partitioner import fnv1a_partition
 
 _BEGAN_MS: Final = 1_600_000_000_000
 _BURST: Final = 12

@@ -16,29 +16,18 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from cardinal.errors import CursorExpiredError, DeliveryError, OversizeError, TopicError, TransportError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Record, Routed, path_text
 from cardinal.transports.memory import DIRECTORY
+from cardinal.transports.partitioner import fnv1a_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from cardinal.transports.url import Topics
-
-_FNV_OFFSET: Final = 0x811C9DC5
-_FNV_PRIME: Final = 0x01000193
-_SIGN: Final = 0x80000000
-
-
-def fnv1a_partition(key: bytes, partitions: int) -> int:
-    """The partition of a key: FNV-1a of 32 bits, taken as a signed number, made positive, modulo."""
-    value = _FNV_OFFSET
-    for byte in key:
-        value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFF
-    return ((1 << 32) - value if value & _SIGN else value) % partitions
 
 
 class _Log:
@@ -296,6 +285,19 @@ class MemorySink:
             self.put((seal,), sealed=True, waiting=_Waiting(self, seal, None, future), future=future)
         else:
             self.finish(future, None)
+        return future
+
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Hand over records as they are: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        routed = [Routed(record.topic, record.key, record.value) for record in records]
+        self.check(routed)
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        with self._idle:
+            self._calls += 1
+        for message, record in zip(routed, records, strict=True):
+            self._broker.take(message, record.headers)
+        self.finish(future, None)
         return future
 
     def put(self, messages: Sequence[Routed], *, sealed: bool, waiting: _Waiting, future: Future[None]) -> None:

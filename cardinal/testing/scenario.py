@@ -22,11 +22,11 @@ from cardinal.protocols.streams.messages import Batch, BatchMsg, SubBatchMsg, Up
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.settings import FollowerSettings, OnIncomplete
 from cardinal.protocols.streams.types import Finality, Partition, Record, Routed
+from cardinal.transports.partitioner import fnv1a_partition
 
 from .chain_model import ChainRules
 from .faults import Faults, FaultSettings
 from .generator import SCHEMA, TOPIC, ChainGenerator, as_received
-from .memory import fnv1a_partition
 from .model import ModelRules
 
 _TRACKABLE: Final = (

@@ -23,8 +23,8 @@ from cardinal.errors import ConfigurationError, CursorExpiredError, OversizeErro
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing.memory import fnv1a_partition
 from cardinal.transports import list_topics, open_sink, open_source
+from cardinal.transports.partitioner import fnv1a_partition
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka

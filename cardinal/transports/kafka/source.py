@@ -287,8 +287,10 @@ class KafkaSource:
             self._keep(
                 lambda: TopicError(f"the topic {topic} is gone from Kafka at {self._settings.address}", topic=topic)
             )
+        elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._grouped:
+            pass  # librdkafka looks for the group's coordinator, which nothing here needs
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
-            self._keep(lambda: self._reasons.map(error, f"while reading {topic}"))
+            self._keep(lambda: self._reasons.map(error, f"while reading {topic}".strip()))
 
     def _keep(self, make: Callable[[], CardinalError]) -> None:
         """Keep the first error until the records before it are delivered."""
