@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal.protocols.streams import Completed, Incomplete, Payload, Record, Routed
@@ -14,19 +15,33 @@ from cardinal.protocols.streams.quorum import QuorumReassembler
 from quorums import LIES, NAMES, Topics, as_delivered, delivered, quorum, reported, said, true, without_marks
 
 Lies = dict[int, str]
+unhurried = settings(deadline=None)
+"""A scene takes milliseconds; a busy machine takes its time."""
+
+
+class Scene(NamedTuple):
+    """A chain of blocks, which of them one of the three producers lies about and how, and what a consumer reads."""
+
+    blocks: list[Payload]
+    lies: Lies
+    liar: str
+    records: list[Record]
+
+    def __repr__(self) -> str:
+        """Short: Hypothesis prints it."""
+        return f"<{len(self.blocks)} blocks, {self.liar} lies {self.lies}, {len(self.records)} records>"
 
 
 @st.composite
-def scenes(draw: st.DrawFn, *, lying: bool = True) -> tuple[list[Payload], Lies, str, list[Record]]:
-    """A chain of blocks, which of them one of the three producers lies about and how, and what a consumer reads."""
+def scenes(draw: st.DrawFn) -> Scene:
     count = draw(st.integers(1, 6))
     blocks = [true(f"{index + 1}a", f"{index}a") for index in range(count)]
-    lies = draw(st.dictionaries(st.integers(0, count - 1), st.sampled_from(sorted(LIES)))) if lying else {}
+    lies = draw(st.dictionaries(st.integers(0, count - 1), st.sampled_from(sorted(LIES))))
     liar = draw(st.sampled_from(NAMES))
     rng = random.Random(draw(st.integers(0, 10**6)))
     topics = Topics()
     topics.mix({name: _written(name, blocks, lies if name == liar else {}, rng) for name in NAMES}, rng)
-    return blocks, lies, liar, topics.read(rng)
+    return Scene(blocks, lies, liar, topics.read(rng))
 
 
 def _written(name: str, blocks: list[Payload], lies: Lies, rng: random.Random) -> list[Routed]:
@@ -47,16 +62,18 @@ def to_the_end(assembler: QuorumReassembler, records: list[Record]) -> list[Reas
     return events + assembler.head_moved(1000)
 
 
+@unhurried
 @given(scenes())
-def test_every_block_is_delivered_once_and_none_is_wrong(scene: tuple[list[Payload], Lies, str, list[Record]]) -> None:
+def test_every_block_is_delivered_once_and_none_is_wrong(scene: Scene) -> None:
     blocks, _, _, records = scene
     got = {payload.hash: without_marks(payload) for payload in delivered(to_the_end(quorum(), records))}
     assert got == {payload.hash: without_marks(as_delivered(payload)) for payload in blocks}
 
 
+@unhurried
 @given(scenes())
 def test_exactly_the_blocks_that_are_lied_about_are_reported(
-    scene: tuple[list[Payload], Lies, str, list[Record]],
+    scene: Scene,
 ) -> None:
     blocks, lies, liar, records = scene
     events = to_the_end(quorum(deadline=1000), records)
@@ -66,11 +83,12 @@ def test_exactly_the_blocks_that_are_lied_about_are_reported(
     assert all(repr(liar) in reason for reason in reasons)
 
 
+@unhurried
 @given(scenes(), st.integers(1, 3), st.integers(1, 40), st.integers(1, 5))
 def test_the_same_records_give_the_same_events_however_they_are_cut(
-    scene: tuple[list[Payload], Lies, str, list[Record]], k: int, size: int, deadline: int
+    scene: Scene, k: int, size: int, deadline: int
 ) -> None:
-    records = scene[3]
+    records = scene.records
     whole = quorum(k, deadline=deadline).receive(records)
     for step in (1, size):
         other = quorum(k, deadline=deadline)
@@ -78,9 +96,10 @@ def test_the_same_records_give_the_same_events_however_they_are_cut(
         assert [event for part in parts for event in part] == whole
 
 
+@unhurried
 @given(scenes())
 def test_a_restart_from_the_positions_of_what_was_delivered_delivers_the_same(
-    scene: tuple[list[Payload], Lies, str, list[Record]],
+    scene: Scene,
 ) -> None:
     """The positions of a block cover enough copies to make it again, its ends all of them."""
     blocks, _, _, records = scene
@@ -98,10 +117,9 @@ def test_a_restart_from_the_positions_of_what_was_delivered_delivers_the_same(
     }
 
 
+@unhurried
 @given(scenes(), st.sampled_from([2, 3]))
-def test_two_liars_of_three_can_hold_a_block_up_and_not_forge_it_unless_they_agree(
-    scene: tuple[list[Payload], Lies, str, list[Record]], k: int
-) -> None:
+def test_two_liars_of_three_can_hold_a_block_up_and_not_forge_it_unless_they_agree(scene: Scene, k: int) -> None:
     """One producer tells the truth, one lies, one is silent: nothing that is lied about is delivered."""
     blocks, lies, liar, records = scene
     silent = next(name for name in NAMES if name != liar)
@@ -119,10 +137,11 @@ def test_two_liars_of_three_can_hold_a_block_up_and_not_forge_it_unless_they_agr
         assert got.keys() - honest.keys() <= extra
 
 
+@unhurried
 @given(scenes())
-def test_what_is_held_is_released_as_the_head_moves(scene: tuple[list[Payload], Lies, str, list[Record]]) -> None:
+def test_what_is_held_is_released_as_the_head_moves(scene: Scene) -> None:
     assembler = quorum()
-    assembler.receive(scene[3])
+    assembler.receive(scene.records)
     assert assembler.held_bytes > 0
     assembler.head_moved(1000)
     assembler.head_moved(1100)

@@ -176,6 +176,9 @@ def test_volatile_values_may_differ_and_other_values_may_not() -> None:
     (event,) = feed("b", *said(true("1a", "0a", "seen late")))
     assert isinstance(event, Completed)
     assert feed("c", *said(true("1a", "0a", "never"))) == []
+    anywhere = Feed(quorum(volatile=("ad/|none",)))
+    anywhere("a", *said(true("1a", "0a", "seen early")))
+    assert kinds(anywhere("b", *said(true("1a", "0a", "seen late")))) == ["Completed"]
     strict = Feed(quorum(volatile=()))
     strict("a", *said(true("1a", "0a", "seen early")))
     assert strict("b", *said(true("1a", "0a", "seen late"))) == []

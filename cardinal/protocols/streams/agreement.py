@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack
@@ -25,7 +25,10 @@ from .finished import FinishedBlock
 from .keys import HASH_END
 from .messages import BATCH_MSG
 from .payload import PathMap, Payload
-from .types import Partition, path_bytes, path_text
+from .types import Partition, path_bytes
+
+_ALTERNATIVES: Final = re.compile(r"\||\(\?")
+"""What lets an expression that begins with an anchor be found elsewhere."""
 
 _STANDING_OVERHEAD: Final = 1200
 _PARTITION_OVERHEAD: Final = 250
@@ -59,14 +62,24 @@ class Standing:
 
 
 class Volatile:
-    """Whether the value at a path may differ between producers: one of these expressions is found in it."""
+    """The paths whose values may differ between producers: one of these expressions is found in them."""
 
     def __init__(self, expressions: Iterable[str]) -> None:
-        self._searches = [re.compile(source).search for source in expressions]
+        self._tests = [_test(source) for source in expressions]
 
-    def __call__(self, path: bytes) -> bool:
-        """Answer for one path."""
-        return bool(self._searches) and any(search(path_text(path)) for search in self._searches)
+    def among(self, paths: Sequence[bytes]) -> set[bytes]:
+        """Those of these paths; many are asked for at once, since every path of every block is."""
+        if not self._tests:
+            return set()
+        texts = [path.decode("utf-8", "surrogateescape") for path in paths]
+        return {path for test in self._tests for path, text in zip(paths, texts, strict=True) if test(text)}
+
+
+def _test(source: str) -> Callable[[str], object]:
+    pattern = re.compile(source)
+    if source.startswith("^") and not _ALTERNATIVES.search(source):
+        return pattern.match  # the same answer, without a look at every place of the path
+    return pattern.search
 
 
 class Standings:
@@ -169,9 +182,11 @@ def _digest(event: Completed, finished: FinishedBlock, volatile: Volatile) -> by
     block = event.payload
     found = blake2b(repr((block.number, block.parent, block.weight)).encode(), digest_size=32)
     if finished.candidate is not None:
-        for path, entry in sorted(finished.candidate.fields.entries.items()):
-            value = b"" if volatile(path) else entry.value
-            _add(found, (path, value, b"%d %d" % (entry.count, entry.delete), entry.sub_batch))
+        entries = sorted(finished.candidate.fields.entries.items())
+        marks = volatile.among([path for path, _ in entries])
+        for path, entry in entries:
+            value = b"" if path in marks else entry.value
+            _add(found, [path, value, b"%d %d" % (entry.count, entry.delete), entry.sub_batch])
     content = _content(event, finished)
     if content is None:
         return None
@@ -179,7 +194,10 @@ def _digest(event: Completed, finished: FinishedBlock, volatile: Volatile) -> by
     paths = sorted(values)
     _add(found, sorted(deletes))
     _add(found, paths)
-    _add(found, [b"" if volatile(path) else values[path] for path in paths])
+    marks = volatile.among(paths)
+    _add(
+        found, [b"" if path in marks else values[path] for path in paths] if marks else [values[path] for path in paths]
+    )
     return found.digest()
 
 
@@ -196,8 +214,7 @@ def _content(event: Completed, finished: FinishedBlock) -> tuple[Iterable[bytes]
     return [record.key + record.value for record in counted if record.key[0] != BATCH_MSG], values
 
 
-def _add(found: blake2b, parts: Iterable[bytes]) -> None:
+def _add(found: blake2b, pieces: Sequence[bytes]) -> None:
     """Take pieces of any length so that no two lists of pieces are taken alike."""
-    pieces = list(parts)
     found.update(pack(f"<{len(pieces) + 1}Q", len(pieces), *map(len, pieces)))
     found.update(b"".join(pieces))

@@ -161,6 +161,10 @@ class QuorumReassembler:
         self._k = k
         self._names = tuple(producers)
         self._producers = {path_bytes(name): index for index, name in enumerate(producers)}
+        # Most records have one header; the others are looked through.
+        self._by_headers: dict[tuple[tuple[str, bytes], ...], int] = {
+            ((PRODUCER_HEADER, name),): index for name, index in self._producers.items()
+        }
         self._volatile = Volatile(volatile)
         self._threshold = reorg_threshold
         self._deadline = max(1, reorg_threshold // 4) if deadline is None else deadline
@@ -195,8 +199,11 @@ class QuorumReassembler:
                 if run:
                     self._several(index, run, events)
                     run, last = [], None
-                found = self._producer_of(record, events)
-                if found is None:
+                if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
+                    events += self._copies[0].receive([record])  # it belongs to no block
+                    continue
+                found = self._by_headers.get(record[6])
+                if found is None and (found := self._producer_of(record, events)) is None:
                     continue
                 index = found
                 if head[0] != BATCH_MSG or (left := self._room(index, head[1:])) == 0:
@@ -225,11 +232,7 @@ class QuorumReassembler:
         return events
 
     def _producer_of(self, record: Record, events: list[ReassemblyEvent]) -> int | None:
-        """Whose copy a record belongs to; None where it belongs to none, and is seen to."""
-        key = record.key
-        if len(key) < HASH_END or key[0] > BATCH_DELETE_MSG:
-            events += self._copies[0].receive([record])
-            return None
+        """Whose copy a record belongs to; None where it belongs to none, which is reported."""
         producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
         index = self._producers.get(producer)
         if index is None:
@@ -249,8 +252,9 @@ class QuorumReassembler:
         return 0 if block.careful else block.counters.outstanding or -1
 
     def _several(self, index: int, run: list[Record], events: list[ReassemblyEvent]) -> None:
-        self._take(index, self._copies[index].receive(run), events)
-        self._know(index, run[0].key[1:HASH_END])
+        if found := self._copies[index].receive(run):
+            self._take(index, found, events)
+            self._know(index, run[0].key[1:HASH_END])
 
     def _one(self, index: int, record: Record, events: list[ReassemblyEvent]) -> None:
         block_hash = record.key[1:HASH_END]
