@@ -14,6 +14,7 @@ _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
     "demo": "cardinal.cli.demo:demo",
     "produce": "cardinal.cli.produce:produce",
+    "repair": "cardinal.cli.repair:repair",
     "selftest": "cardinal.cli.selftest:selftest",
     "tail": "cardinal.cli.tail:tail",
 }

@@ -1,0 +1,70 @@
+"""`cardinal repair`: complete a range of blocks on a stream by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from cardinal import apps
+from cardinal.server.produce import Feed, open_feed
+from cardinal.server.repair import Repaired, Repairing
+from cardinal.server.repair import repair as complete
+from cardinal.transports import parse_url
+
+if TYPE_CHECKING:
+    from cardinal.protocols.streams.types import BlockRef
+
+_NAMED = 10
+
+
+@click.command()
+@click.option("--from", "from_url", required=True, metavar="URL", help="The node: http(s)://, ws(s)://, dev://…")
+@click.option("--to", "to_url", required=True, metavar="URL", help="The stream: kafka://host:port")
+@click.option("--first", required=True, type=click.IntRange(0), help="First block of the range.")
+@click.option("--last", required=True, type=click.IntRange(0), help="Last block of the range.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--producer-id", help="The name to send under (default: the host's name).")
+@click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
+def repair(
+    *,
+    from_url: str,
+    to_url: str,
+    first: int,
+    last: int,
+    dry_run: bool,
+    producer_id: str | None,
+    chain_id: int | None,
+) -> None:
+    """Send those blocks of a range again that the node has and the stream does not hold as a whole.
+
+    `cardinal produce` does this by itself near the end of a stream. Run it with --dry-run first.
+    """
+    parse_url(to_url)
+    feed = open_feed(from_url, chain_id=chain_id)
+    what = Repairing(first, last, producer_id or socket.gethostname(), dry_run)
+    _report(what, asyncio.run(_repair(feed, to_url, what)))
+
+
+async def _repair(feed: Feed, to_url: str, what: Repairing) -> Repaired:
+    def say(ref: BlockRef) -> None:
+        click.echo(f"{'would send' if what.dry_run else 'sends'} block {ref.number} 0x{ref.hash.hex()}")
+
+    try:
+        return await complete(feed, to_url, apps.get("evm", chain_id=await feed.chain_id()), what, say)
+    finally:
+        await feed.close()
+
+
+def _report(what: Repairing, done: Repaired) -> None:
+    click.echo(
+        f"blocks {what.first} to {what.last}: {done.complete} complete, {len(done.missing)} missing, "
+        f"{len(done.half)} half published, {done.sent} sent",
+        err=True,
+    )
+    if done.left:
+        names = ", ".join(f"{ref.number} (0x{ref.hash.hex()})" for ref in done.left[:_NAMED])
+        more = f" and {len(done.left) - _NAMED} more" if len(done.left) > _NAMED else ""
+        click.echo(f"left half published, because the node does not have them: {names}{more}", err=True)

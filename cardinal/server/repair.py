@@ -1,0 +1,142 @@
+"""Completing a range of blocks by hand: what the node has and the topics do not hold as a whole is sent again.
+
+Rules:
+
+1. First it is looked what is complete on the topics, then the node is asked for the range. Nothing is written before
+   both are known to be there, and nothing at all in a dry run.
+2. A block that is complete is not sent again. Sending one that is not does no harm: copies are equal.
+3. What is half published and not given by the node is left and named: consumers expire it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cardinal.errors import ConfigurationError
+from cardinal.producer import Producer
+from cardinal.protocols.streams.types import BlockRef
+from cardinal.published import complete_blocks
+from cardinal.transports import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from cardinal.producer import Stream
+    from cardinal.protocols.streams.messages import Batch
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal.server.produce import Feed
+
+
+@dataclass(frozen=True, slots=True)
+class Repairing:
+    """What to repair: blocks ``first`` to ``last``, in the name of ``producer_id``; ``dry_run`` only looks."""
+
+    first: int
+    last: int
+    producer_id: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was found, and done unless it was a dry run.
+
+    Attributes:
+        complete: how many blocks that the node gave are complete on the topics.
+        missing: blocks that were not there at all, or without their Batch.
+        half: blocks whose Batch was there and not everything that it counts.
+        left: half-published blocks that the node did not give.
+        sent: how many were sent again.
+
+    """
+
+    complete: int
+    missing: tuple[BlockRef, ...]
+    half: tuple[BlockRef, ...]
+    left: tuple[BlockRef, ...]
+    sent: int
+
+
+async def repair(feed: Feed, url: str, app: Stream, what: Repairing, found: Callable[[BlockRef], None]) -> Repaired:
+    """Complete what is not complete.
+
+    Arguments:
+        feed: the node.
+        url: the stream; it exists.
+        app: the application.
+        what: the range.
+        found: told of every block that is sent, or would be.
+
+    Raises:
+        ConfigurationError: the range is none.
+        TopicError: the stream does not exist.
+        CardinalError: of the feed or of the stream; run it again then.
+
+    """
+    if not 0 <= what.first <= what.last:
+        raise ConfigurationError(
+            f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
+        )
+    batches, complete = await asyncio.to_thread(_look, url, app, what)
+    work = _Work(batches, complete)
+    producer: Producer | None = None
+    try:
+        async for payload in feed.follow(start=what.first, until=what.last):
+            if not what.first <= payload.number <= what.last or not work.wants(payload):
+                continue
+            found(payload.ref)
+            if not what.dry_run:
+                if producer is None:
+                    producer = await asyncio.to_thread(Producer, url, app, producer_id=what.producer_id)
+                work.sent.append(await asyncio.to_thread(producer.add, payload))
+        for future in work.sent:
+            await asyncio.wrap_future(future)
+    finally:
+        if producer is not None:
+            await asyncio.to_thread(producer.close)
+    return work.report()
+
+
+def _look(url: str, app: Stream, what: Repairing) -> tuple[dict[bytes, Batch], set[bytes]]:
+    source = open_source(url, app)
+    try:
+        return complete_blocks(source, app, what.first, what.last)
+    finally:
+        source.close()
+
+
+class _Work:
+    """What the topics hold, and what of it the node gave."""
+
+    def __init__(self, batches: dict[bytes, Batch], complete: set[bytes]) -> None:
+        self._batches = batches
+        self._complete = complete
+        self._given: set[bytes] = set()
+        self._missing: list[BlockRef] = []
+        self._half: list[BlockRef] = []
+        self.sent: list[Future[None]] = []
+
+    def wants(self, payload: Payload) -> bool:
+        """Whether a block that the node gave has to be sent."""
+        if payload.hash in self._given:
+            return False
+        self._given.add(payload.hash)
+        if payload.hash in self._complete:
+            return False
+        (self._half if payload.hash in self._batches else self._missing).append(payload.ref)
+        return True
+
+    def report(self) -> Repaired:
+        """What came of it."""
+        left = [
+            BlockRef(batch.number, block)
+            for block, batch in self._batches.items()
+            if block not in self._complete and block not in self._given
+        ]
+        left.sort(key=lambda ref: (ref.number, ref.hash))
+        return Repaired(
+            len(self._given & self._complete), tuple(self._missing), tuple(self._half), tuple(left), len(self.sent)
+        )

@@ -1,0 +1,152 @@
+"""Half-published blocks: completed by a restart near the topics' ends, by `cardinal repair` anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Processes, fresh_chain_id
+from kafka_streams import DEADLINE, everything_on
+
+from cardinal import apps
+from cardinal.embedded import EmbeddedKafka
+from cardinal.protocols.streams import Completed, Payload, Reassembler, Routed, split
+from cardinal.server.produce import open_feed
+from cardinal.transports import open_sink
+
+pytestmark = pytest.mark.broker
+BLOCKS = 60
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+class Wounded:
+    """A stream on which some blocks were left as a killed producer leaves them."""
+
+    def __init__(self, broker: EmbeddedKafka) -> None:
+        self.chain_id = fresh_chain_id()
+        self.app = apps.get("evm", chain_id=self.chain_id)
+        self.stream = f"kafka://{broker.bootstrap}"
+        self.node = f"dev://?seed=3&blocks={BLOCKS}&reorg-rate=0&chain-id={self.chain_id}"
+        self.blocks = asyncio.run(self._given())
+
+    async def _given(self) -> list[Payload]:
+        return [payload async for payload in open_feed(self.node).follow()]
+
+    def publish(self, *, without: set[int] = frozenset(), half: set[int] = frozenset()) -> None:  # type: ignore[assignment] # empty
+        """Everything but these blocks; of those in ``half``, some of the content, and the Batch of every second."""
+        rng = random.Random(1)
+        sink = open_sink(self.stream, self.app, producer_id="killed")
+        for payload in self.blocks:
+            *content, batch = split(payload, self.app.topics, self.app.default_topic)
+            if payload.number in half:
+                some: list[Routed] = rng.sample(content, len(content) // 2)
+                sink.send([*some, *([batch] if payload.number % 2 else [])], None)
+            elif payload.number not in without:
+                sink.send(content, batch)
+        sink.flush(DEADLINE)
+        sink.close()
+
+    def leave(self, payload: Payload) -> None:
+        """A block that the node does not have, without all of its content."""
+        sink = open_sink(self.stream, self.app, producer_id="killed")
+        sink.send(split(payload, self.app.topics, self.app.default_topic)[1:], None).result(DEADLINE)
+        sink.close()
+
+    def whole(self) -> set[int]:
+        records = sorted(everything_on(self.stream, self.app), key=lambda record: record.timestamp_ms)
+        return {e.payload.number for e in Reassembler().receive(records) if isinstance(e, Completed)}
+
+    def written(self) -> int:
+        return len(everything_on(self.stream, self.app))
+
+
+@pytest.fixture
+def wounded(cardinal_broker: EmbeddedKafka) -> Wounded:
+    return Wounded(cardinal_broker)
+
+
+def _stranger(of: Payload) -> Payload:
+    """A sibling that no node has."""
+    return Payload(of.number, bytes([9]) * 32, of.parent, of.weight, of.updates)
+
+
+def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
+    wounded: Wounded, processes: Processes
+) -> None:
+    wounded.publish(without={10, 11, 50}, half={20, 21})
+    wounded.leave(_stranger(wounded.blocks[30]))
+    args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--first", "5", "--last", "40")
+    before = wounded.written()
+    status, out, said = processes.run(*args, "--dry-run")
+    assert status == 0, said
+    assert [int(line.split()[3]) for line in out.splitlines()] == [10, 11, 20, 21]
+    assert out.startswith("would send block 10 0x")
+    assert "32 complete, 3 missing, 1 half published, 0 sent" in said  # without its Batch, 20 is as good as missing
+    assert f"left half published, because the node does not have them: 30 (0x{'09' * 32})" in said
+    assert wounded.written() == before, "a dry run writes nothing"
+    status, out, said = processes.run(*args)
+    assert status == 0, said
+    assert "4 sent" in said
+    assert wounded.whole() == set(range(BLOCKS + 1)) - {50}
+    status, out, said = processes.run(*args)
+    assert (status, out) == (0, ""), said
+    assert "36 complete, 0 missing, 0 half published, 0 sent" in said
+
+
+def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_rest(
+    wounded: Wounded, processes: Processes
+) -> None:
+    wounded.publish(without={57}, half={52, 55})
+    wounded.leave(_stranger(wounded.blocks[58]))
+    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one")
+    status, _, said = processes.run(*args)
+    assert status == 0, said
+    assert "continues after block 51" in said
+    assert "3 blocks half published where the topics end" in said
+    assert (
+        f"1 blocks left half published, because the node did not give them (consumers expire them): 58 (0x{'09' * 32})"
+        in said
+    )
+    assert wounded.whole() == set(range(BLOCKS + 1))
+
+
+def test_repair_refuses_a_range_that_is_none_and_a_stream_that_is_not_there(
+    wounded: Wounded, processes: Processes
+) -> None:
+    args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--dry-run")
+    for span, says in ((("9", "3"), "lower number first"), (("0", "3"), "does not exist")):
+        status, _, said = processes.run(*args, "--first", span[0], "--last", span[1])
+        assert (status, said.startswith("error: ")) == (1, True), said
+        assert says in said
+
+
+def test_a_producer_with_other_prefixes_than_the_recent_batches_refuses_to_start(
+    wounded: Wounded, processes: Processes
+) -> None:
+    topics = {expression: topic for expression, topic in wounded.app.topics.items() if "/t/" not in expression}
+    assert len(topics) < len(wounded.app.topics)
+    other = wounded.app.model_copy(update={"topics": topics})
+    sink = open_sink(wounded.stream, wounded.app, producer_id="other")
+    for payload in wounded.blocks[:30]:
+        *content, batch = split(payload, other.topics, other.default_topic)
+        sink.send(content, batch)
+    sink.flush(DEADLINE)
+    sink.close()
+    before = wounded.written()
+    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--until", "32")
+    status, _, said = processes.run(*args)
+    assert status == 1, said
+    assert "other entries" in said
+    assert "--allow-coverage-change" in said
+    assert "/t/" in said
+    assert wounded.written() - before <= 1, "a ping at most"
+    status, _, said = processes.run(*args, "--allow-coverage-change")
+    assert status == 0, said
