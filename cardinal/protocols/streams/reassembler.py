@@ -21,6 +21,7 @@ Rules, where the specification is silent:
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -175,6 +176,8 @@ class Reassembler:
         self._due: deque[tuple[int, bytes, int]] = deque()
         """When which block is overdue: not the block itself, which may be let go long before. The last member tells it
         from a later one of the same hash."""
+        self._numbers: list[tuple[int, int, bytes]] = []
+        """A heap of the open blocks' numbers, each with what :meth:`_still_open` needs."""
         self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._done_prefixes: frozenset[bytes] = frozenset()
         self._tombstones = Tombstones()
@@ -378,8 +381,14 @@ class Reassembler:
         candidate = Candidate(record, fields, self._tracked, self._is_prefix)
         beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
         if block.candidates[0] is candidate:
+            self._numbered(block, fields.number)
             events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
         self._grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
+
+    def _numbered(self, block: OpenBlock, number: int) -> None:
+        heapq.heappush(self._numbers, (number, block.seen_at, block.hash))
+        if len(self._numbers) > 2 * len(self._open) + _SLACK:
+            self._numbers = sorted(each for each in self._numbers if self._still_open(each[2], each[1]) is not None)
 
     def _message(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
         if block.counters is None:
@@ -611,8 +620,13 @@ class Reassembler:
         if head == self._trimmed:
             return events
         self._trimmed = head
-        floor = head - self._threshold
-        for block in [block for block in self._open.values() if block.fields and block.fields.number < floor]:
+        lost: list[OpenBlock] = []
+        while self._numbers and self._numbers[0][0] < head - self._threshold:
+            number, seen_at, block_hash = heapq.heappop(self._numbers)
+            block = self._still_open(block_hash, seen_at)
+            if block is not None and block.fields is not None and block.fields.number == number:
+                lost.append(block)
+        for block in sorted(lost, key=lambda block: block.seen_at):
             events += self.give_up(block.hash, f"still incomplete {self._threshold} blocks later")
         self._done.head_moved(head)
         return events
