@@ -7,7 +7,7 @@ Rules:
 2. A block is linked when its ancestors lead to a fork point: a delivered block within the threshold, or the start's
    parent. Numbers rise by one.
 3. What lies below the threshold when it is complete, or is left behind there, never comes back.
-4. What a whitelist contradicts is refused with its descendants.
+4. What a whitelist contradicts is refused with its descendants, but for what stands on the delivered chain.
 5. A block that was given up links what stands on it, and is never the head itself.
 6. A switch that would remove a finalized block is withheld: from then on the model no longer says what the head is.
 """
@@ -71,6 +71,8 @@ class ChainModel:
     def resume(self, chain: Sequence[Header], root: BlockRef | None, finalized: int | None) -> None:
         """Go on after an earlier run; nothing moves until :meth:`release`."""
         self.chain, self.root, self.finalized = list(chain), root, finalized
+        # A block whose content is not read again stays a way to its descendants, also beside the chain.
+        self._known = {header.hash: _Known(header, whole=False) for header in chain}
         self.held = bool(chain)
         self._prune()
 
@@ -120,9 +122,12 @@ class ChainModel:
         return {header.hash for header in linked if header.weight == most}
 
     def refused(self, block_hash: bytes) -> bool:
-        """Whether the whitelist contradicts a block or an ancestor of it."""
+        """Whether the whitelist contradicts a block or an ancestor of it that was not delivered."""
+        if not self.rules.whitelist:
+            return False
         known = self._known.get(block_hash)
-        while known is not None:
+        points = self._fork_points()
+        while known is not None and known.header.hash not in points:
             header = known.header
             if self.rules.whitelist.get(header.number, header.hash) != header.hash:
                 return True

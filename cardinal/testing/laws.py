@@ -299,6 +299,8 @@ class Laws:
 
     def _supersede(self, event: Superseded) -> None:
         self._story.superseded.add(event.block)
+        if event.block in self._model.complete and not self._model.chain.within_window(event.number):
+            return  # it was complete before, and has been forgotten since
         try:
             self._model.supersede(event.block, event.delivered)
         except (ValueError, KeyError, StopIteration) as error:

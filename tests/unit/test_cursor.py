@@ -54,6 +54,7 @@ def cursors(draw: st.DrawFn) -> Cursor:
         BlockRef(draw(st.integers(0, 9)), draw(hashes)) if ring else None,
         frozenset(ring[::2]) if draw(st.booleans()) else frozenset(),
         tuple(BlockRef(1, block) for block in draw(st.lists(hashes, max_size=3, unique=True))),
+        draw(st.one_of(st.just(b""), hashes.filter(lambda root: root not in ring))) if ring else b"",
     )
 
 
@@ -123,6 +124,7 @@ def forged(**changes: object) -> str:
         "safe": 1,
         "finalized": None,
         "start": [{"number": 6, "hash": b"\1" * 32}],
+        "root": b"\2" * 32,
         "violator": [],
         "violated": None,
         "channels": [],
@@ -150,10 +152,10 @@ def test_what_a_consumer_can_have_written_is_read() -> None:
     [
         {"lineage": b"short"},
         {"seq": 1},
-        {"seq": -1, "ring": b"", "number": -1, "start": [], "missing": []},
+        {"seq": -1, "ring": b"", "number": -1, "start": [], "missing": [], "root": b""},
         {"number": -1},
         {"number": 0},
-        {"number": -5, "ring": b"", "start": [], "missing": []},
+        {"number": -5, "ring": b"", "start": [], "missing": [], "root": b""},
         {"ring": bytes(33)},
         {"ring": bytes(64)},
         {"missing": [2]},
@@ -170,6 +172,9 @@ def test_what_a_consumer_can_have_written_is_read() -> None:
         {"start": []},
         {"start": [ref(), ref(fill=1)]},
         {"start": [ref(31)]},
+        {"root": bytes(31)},
+        {"root": b"\1" * 32},
+        {"seq": 0, "ring": b"", "number": -1, "start": [], "missing": []},
         {"violated": 3},
         {"violator": [ref()]},
         {"channels": [ref(), ref()]},

@@ -282,7 +282,7 @@ def test_a_cursor_asked_for_before_the_driver_said_where_it_stands_is_safe() -> 
     [
         {"whitelist": {99: h("99a")}},
         {"tracked": ("b/",)},
-        {"policy": "quorum:2"},
+        {"policy": "quorum:2", "producers": ("a", "b")},
     ],
 )
 def test_other_options_are_another_lineage(options: dict[str, object]) -> None:

@@ -356,7 +356,7 @@ def test_a_better_chain_below_the_start_is_reported_also_when_it_was_read_while_
     feed(orderer, run("b", 5, 9, "4b"))
     assert orderer.take_events() == []
     assert orderer.release() == []
-    assert orderer.take_events() == [ForkBelowStart(BlockRef(7, h("7b")), BlockRef(5, h("5a")))]
+    assert orderer.take_events() == [ForkBelowStart(BlockRef(9, h("9b")), BlockRef(5, h("5a")))]
 
 
 def test_a_block_that_left_the_chain_before_its_content_came_stays_beside_it() -> None:

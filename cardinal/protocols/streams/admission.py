@@ -86,22 +86,45 @@ class Admission:
     def report_fork_below_start(self, node: Node[Header], start: BlockRef | None) -> None:
         """A block waits: report its chain if it is the better one and can never be linked.
 
-        Walking down costs the length of the waiting chain; every block that waits earns a few steps, so that the
-        work for a flood stays linear.
+        Walking costs the length of the waiting chain, down to its lowest block and up to its heaviest; every block that
+        waits earns a few steps, so that the work for a flood stays linear.
         """
         head, first = self._chain.head, self.first
         self._walk = min(self._walk + _WALK_GAIN, _WALK_MAX)
-        if head is None or start is None or node.weight <= head.weight or start.number < self._chain.floor:
+        if head is None or start is None or start.number < self._chain.floor:
             return
+        if node.weight <= head.weight and not self._blocks.tree.children(node.hash):
+            return
+        lowest = self._lowest_below(node)
+        below = start.number if first is None else start.number + 1
+        if lowest is None or lowest.number >= below or lowest.linked or lowest.hash in self._reported:
+            return
+        tip = node if node.weight > head.weight else self._heaviest_above(node)
+        if tip.weight > head.weight:
+            self._reported[lowest.hash] = None
+            if len(self._reported) > _REPORTED_MAX:
+                del self._reported[next(iter(self._reported))]
+            self._blocks.reports.append(ForkBelowStart(BlockRef(tip.number, tip.hash), start))
+
+    def _lowest_below(self, node: Node[Header]) -> Node[Header] | None:
+        """The lowest ancestor that is held, None where that is too far down."""
         lowest = node
         for ancestor in self._blocks.tree.ancestors(node):
             lowest = ancestor
             self._walk -= 1
             if self._walk < 0:
-                return
-        below = start.number if first is None else start.number + 1
-        if lowest.number < below and not lowest.linked and lowest.hash not in self._reported:
-            self._reported[lowest.hash] = None
-            if len(self._reported) > _REPORTED_MAX:
-                del self._reported[next(iter(self._reported))]
-            self._blocks.reports.append(ForkBelowStart(BlockRef(node.number, node.hash), start))
+                return None
+        return lowest
+
+    def _heaviest_above(self, node: Node[Header]) -> Node[Header]:
+        """The heaviest of a waiting block and what waits above it, as far up as the steps allow."""
+        best, pending = node, [node]
+        while pending:
+            current = pending.pop()
+            best = max(best, current, key=lambda one: one.weight)
+            children = self._blocks.tree.children(current.hash)
+            if len(children) > self._walk:
+                break
+            self._walk -= len(children)
+            pending += [child for child in children if child.number > current.number]
+        return best

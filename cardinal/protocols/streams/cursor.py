@@ -82,6 +82,7 @@ _SCHEMA: Final[Any] = parse_schema(
             {"name": "finalized", "type": _OPTIONAL},
             # at most one of each: the first delivered block, the tip that violated finality and at which number
             {"name": "start", "type": _REFS},
+            {"name": "root", "type": "bytes"},
             {"name": "violator", "type": {"type": "array", "items": "ref"}},
             {"name": "violated", "type": _OPTIONAL},
             {"name": "channels", "type": {"type": "array", "items": "ref"}},
@@ -112,6 +113,7 @@ class Cursor:
         start: the first block that was delivered, None before it.
         missing: the blocks of the ring that were delivered without their content.
         channels: the ancestors of the reorg channels that are open.
+        root: the hash of the first block's parent, as long as the ring reaches down to it; else empty.
 
     """
 
@@ -130,6 +132,7 @@ class Cursor:
     start: BlockRef | None = None
     missing: frozenset[bytes] = frozenset()
     channels: tuple[BlockRef, ...] = ()
+    root: bytes = b""
 
     @property
     def head(self) -> BlockRef | None:
@@ -162,6 +165,7 @@ class Cursor:
                 "safe": finality.safe,
                 "finalized": finality.finalized,
                 "start": _refs(self.start),
+                "root": self.root,
                 "violator": _refs(None if self.violation is None else self.violation.tip),
                 "violated": None if self.violation is None else self.violation.finalized,
                 "channels": _refs(*self.channels),
@@ -214,6 +218,8 @@ def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
     safe, finalized = fields["safe"], fields["finalized"]
     _demand(len(fields["lineage"]) in _LINEAGE_SIZES)
     _demand(fields["seq"] >= len(ring) and (start is not None) == bool(ring))
+    _demand(len(fields["root"]) == HASH_SIZE if ring and fields["root"] else not fields["root"])
+    _demand(fields["root"] not in (ref.hash for ref in ring))
     _demand(len(set(channels)) == len(channels) <= CHANNELS_MAX)
     _demand(all(mark is None or mark >= 0 for mark in (safe, finalized)))
     return Cursor(
@@ -232,6 +238,7 @@ def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
         start=start,
         missing=_missing(ring, fields["missing"]),
         channels=channels,
+        root=fields["root"],
     )
 
 

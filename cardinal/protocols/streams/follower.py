@@ -1,6 +1,6 @@
 """A consumer without its transport: records in, chain updates and reports out.
 
-It joins :class:`~.reassembler.Reassembler`, :class:`~.ordering.Orderer` and :class:`~.reorgs.Reorgs`, and keeps what a
+It joins an :class:`~.assembler.Assembler`, :class:`~.ordering.Orderer` and :class:`~.reorgs.Reorgs`, and keeps what a
 cursor needs (:mod:`.whereabouts`). It is pure; whoever drives it reads records and says where the reading stands.
 
 Rules for the driver:
@@ -27,12 +27,14 @@ from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from .assembler import Assembler
 from .block import Explanation
 from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan
 from .gaps import Gaps
 from .history import parents_of
 from .ordering import Orderer, Past
+from .quorum import QuorumReassembler, parse_policy
 from .reassembler import Contents, Reassembler
 from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
 from .resuming import begin_at, check, refuse_shorter
@@ -92,10 +94,12 @@ class Follower:
         if cursor is not None:
             self._restore(cursor)
 
-    def _reassembler(self, share: int = 1) -> Reassembler:
+    def _reassembler(self, share: int = 1) -> Assembler:
         """One for the main topics, and one for every reorg channel, with a ``share``-th of the bounds each."""
         settings = self._settings
-        return Reassembler(
+        k = parse_policy(settings.policy)
+        make = Reassembler if k is None else partial(QuorumReassembler, k, settings.producers)
+        return make(
             settings.tracked,
             settings.reorg_threshold,
             prefixes=settings.prefixes,
@@ -107,7 +111,7 @@ class Follower:
 
     def _restore(self, cursor: Cursor) -> None:
         if cursor.ring:
-            past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing)
+            past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
             self.orderer.resume(cursor.ring, cursor.weight, cursor.seq, past)
             self._resume = dict(cursor.next)
         check(self._settings, cursor)

@@ -121,11 +121,11 @@ class Holding:
             self.side.again(parent)
 
     def refuse(self, block: Header | Node[Header], reason: str) -> None:
-        """Refuse a block that is not held, and what waits above it."""
+        """Refuse a block that is not held, and what waits above it; what is linked to the chain already stays."""
         self._refuse_one(block, reason)
         pending = [block.hash]
         while pending:
-            for child in list(self.tree.children(pending.pop())):
+            for child in [child for child in self.tree.children(pending.pop()) if not child.linked]:
                 self.drop(child)
                 self._refuse_one(child, DESCENDS)
                 pending.append(child.hash)

@@ -58,6 +58,7 @@ class Past:
         finality: the marks at the head.
         violation: what set the violation latch.
         missing: the ring's blocks that were delivered without their content.
+        root: the hash of the start's parent, a known fork point, as long as the ring reaches down to it; else empty.
 
     """
 
@@ -65,6 +66,7 @@ class Past:
     finality: Finality | None = None
     violation: FinalityViolated | None = None
     missing: frozenset[bytes] = frozenset()
+    root: bytes = b""
 
 
 class Orderer(OrderedBlocks):
@@ -217,7 +219,8 @@ class Orderer(OrderedBlocks):
     def _link_down(self, node: Node[Header]) -> list[Node[Header]]:
         """Link what lies below a block of the chain, and what waited there: history that is read after its child.
 
-        The parent of the lowest is a known fork point, unless blocks below it were delivered and forgotten.
+        The parent of the lowest is a known fork point, unless blocks below it were delivered and forgotten. Where
+        the start was chosen, none are below its number; another block of its parent may have taken its place.
         """
         fresh: list[Node[Header]] = []
         lowest = node
@@ -226,7 +229,7 @@ class Orderer(OrderedBlocks):
             ancestor.linked = ancestor.delivered = True
             self._blocks.waiting.discard(ancestor)
             fresh += self._link_waiting(ancestor)
-        bottom = self._given or (self.start is not None and lowest.hash == self.start.hash)
+        bottom = self._given or (self.start is not None and lowest.number == self.start.number)
         if bottom and lowest.parent is not None and lowest.number > self._chain.floor:
             fresh += self._link_waiting(self._chain.reference(BlockRef(lowest.number - 1, lowest.parent)))
         return fresh
@@ -275,7 +278,11 @@ class Orderer(OrderedBlocks):
 
         """
         self._admission.check_whitelist(ring)
-        parent: bytes | None = None
+        parent = past.root or None
+        if parent is not None and parent not in self._tree:
+            root = BlockRef(ring[-1].number - 1, parent)
+            self._chain.reference(root)
+            self._chain.history.append(root)
         for ref in reversed(ring):
             if ref.hash not in self._tree:
                 self._chain.head = self._chain.reference(ref, parent)

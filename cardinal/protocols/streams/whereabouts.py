@@ -7,7 +7,8 @@ Rules:
 2. A waiting block that lies more than ``AGE_MAX`` offsets behind pins nothing any more: what nobody's chain leads to
    must not hold a cursor back for ever.
 3. The cursor of an update describes the moment at which it was given out, whenever it is asked for. What that takes
-   is written down once for all updates of one step, and does not grow with what is held.
+   is written down once for all updates of one step, and does not grow with what is held. Of several updates of one
+   step the earlier ones also need what the later ones left behind.
 4. While a stream resumes, its cursor says the same as the one that it resumes from.
 """
 
@@ -17,14 +18,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from .cursor import Cursor
+from .assembler import Assembler
+from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, FinalityViolated, Header
 from .ordering import Orderer
 from .payload import MissingPayload
 from .pins import Pins
-from .reassembler import Reassembler
 from .reorgs import Reorgs
 from .settings import SHORT, FollowerSettings
+from .splitter import reorg_topic
 from .types import BlockRef, Partition
 
 AGE_MAX: Final = 1_000_000
@@ -52,7 +54,7 @@ class _Open:
     A block that was opened later begins at or above that, so that this stays a safe answer.
     """
 
-    def __init__(self, reassembler: Reassembler, following: Mapping[Partition, int], records: int) -> None:
+    def __init__(self, reassembler: Assembler, following: Mapping[Partition, int], records: int) -> None:
         blocks = reassembler.open_blocks()
         self.count = len(blocks)
         self.prefixes = frozenset(block[:SHORT] for block in blocks[:_OPEN_MAX])
@@ -62,22 +64,36 @@ class _Open:
 
 
 class _Standing:
-    """Where the reading stood after one step. Only what is never changed afterwards is kept."""
+    """Where the reading stood after one step. Only what is never changed afterwards is kept.
 
-    __slots__ = ("channels", "floor", "next", "open", "violation")
+    Attributes:
+        updates: the updates of the step so far.
+        left: where the messages begin of what was let go after the first of them.
+        channels_before: the channels that were open when the first of them was given out.
 
-    def __init__(self) -> None:
+    """
+
+    __slots__ = ("channels", "channels_before", "floor", "left", "next", "open", "updates", "violation")
+
+    def __init__(self, channels_before: tuple[BlockRef, ...] = ()) -> None:
+        self.updates = 0
+        self.left: dict[Partition, int] = {}
+        self.channels_before = channels_before
         self.next: dict[Partition, int] = {}
         self.floor: dict[Partition, int] = {}
         self.open: frozenset[bytes] = frozenset()
         self.channels: tuple[BlockRef, ...] = ()
         self.violation: FinalityViolated | None = None
 
+    def closed(self) -> list[BlockRef]:
+        """The channels that were done with after the first update."""
+        return [ancestor for ancestor in self.channels_before if ancestor not in self.channels]
+
 
 class Whereabouts:
     """The held blocks of one stream, and its cursors."""
 
-    def __init__(self, settings: FollowerSettings, reassembler: Reassembler, orderer: Orderer, reorgs: Reorgs) -> None:
+    def __init__(self, settings: FollowerSettings, reassembler: Assembler, orderer: Orderer, reorgs: Reorgs) -> None:
         self._settings = settings
         self._threshold = settings.reorg_threshold
         self._reassembler, self._orderer, self._reorgs = reassembler, orderer, reorgs
@@ -90,13 +106,14 @@ class Whereabouts:
         self._standing: _Standing | None = None
         self._past: Cursor | None = None
         self._start: BlockRef | None = None
+        self._root = b""
         self.pins = Pins()
 
     # --- what happens ----------------------------------------------------------------------------------------
 
     def restore(self, cursor: Cursor) -> None:
         """Begin where a cursor stands; where its blocks lie is learnt when they are read again."""
-        self._past, self._start = cursor, cursor.start
+        self._past, self._start, self._root = cursor, cursor.start, cursor.root
         self._next = dict(cursor.floor)
         self._chain = [Held(ref, 0, {}, missing=ref.hash in cursor.missing) for ref in reversed(cursor.ring)]
         self._held = {held.ref.hash: held for held in self._chain}
@@ -145,14 +162,18 @@ class Whereabouts:
     def released(self, hashes: Iterable[bytes]) -> None:
         """These blocks are held no longer."""
         for block_hash in hashes:
-            self._held.pop(block_hash, None)
+            held = self._held.pop(block_hash, None)
             self.pins.discard(block_hash)
+            if held is not None and self._standing is not None:
+                _lower(self._standing.left, held.places)
 
     def delivered(self, update: ChainUpdate) -> tuple[tuple[Held, ...], Callable[[], Cursor]]:
         """The chain moves; returns the ring, oldest first, and what makes the update's cursor."""
         chain = self._chain
         if self._start is None:
-            self._start = BlockRef(update.added[0].number, update.added[0].hash)
+            first = update.added[0]
+            self._start = BlockRef(first.number, first.hash)
+            self._root = b"" if isinstance(first, MissingPayload) else first.parent
         if update.removed:
             del chain[-len(update.removed) :]
             self._deepen(update.added[0].number - 1, update.added[-1].number - self._threshold)
@@ -164,8 +185,9 @@ class Whereabouts:
         if len(chain) > 4 * self._threshold:
             del chain[: -self._threshold - 1]
         ring = tuple(chain[-self._threshold - 1 :])
-        self._standing = self._standing or _Standing()
-        return ring, partial(self._make, ring, update, self._standing)
+        standing = self._standing = self._standing or _Standing(self._reorgs.open())
+        standing.updates += 1
+        return ring, partial(self._make, ring, update, standing, standing.updates)
 
     def _deepen(self, highest: int, lowest: int) -> None:
         """After a deep reorg the ring goes on with older blocks, of which only the hash is known."""
@@ -187,7 +209,7 @@ class Whereabouts:
         """Where the stream stands now."""
         ring = tuple(self._chain[-self._threshold - 1 :])
         update = ChainUpdate(self._orderer.seq, (), (), self._orderer.finality)
-        return self._make(ring, update, self._stand(_Standing()))
+        return self._make(ring, update, self._stand(_Standing()), 0)
 
     def step_ends(self) -> None:
         """All updates since the last call get the cursor of this moment."""
@@ -204,8 +226,7 @@ class Whereabouts:
             self._open = _Open(self._reassembler, self._next, self._records)
         floor = dict(self._next)
         for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
-            for partition, offset in places.items():
-                floor[partition] = min(offset, floor.get(partition, offset))
+            _lower(floor, places)
         standing.next, standing.floor = following, floor
         standing.open = self._open.prefixes
         standing.channels = self._reorgs.open()
@@ -216,14 +237,20 @@ class Whereabouts:
         behind = self._next.get(partition, offset) - offset
         return behind > AGE_MAX and self._orderer.waits(name) is True
 
-    def _make(self, ring: tuple[Held, ...], update: ChainUpdate, standing: _Standing) -> Cursor:
+    def _make(self, ring: tuple[Held, ...], update: ChainUpdate, standing: _Standing, index: int) -> Cursor:
+        """The cursor of an update, the ``index``-th of its step; 0 for no update."""
         if not standing.next:
             # Asked for before the driver called `progress`: what is known now is safe, if lower than need be.
             self._stand(standing)
-        floor = dict(standing.floor)
+        floor, channels = dict(standing.floor), standing.channels
         for held in ring:
-            for partition, offset in held.places.items():
-                floor[partition] = min(offset, floor.get(partition, offset))
+            _lower(floor, held.places)
+        if index < standing.updates:
+            _lower(floor, standing.left)
+            closed = standing.closed()
+            channels = (*channels, *closed)[:CHANNELS_MAX]
+            default_topic = self._settings.default_topic or ""
+            _lower(floor, {(reorg_topic(default_topic, ancestor.hash), 0): 0 for ancestor in closed})
         # Partitions of channels that nothing is needed of any more are left out.
         following = {
             partition: offset
@@ -244,8 +271,9 @@ class Whereabouts:
             finality=update.finality,
             violation=standing.violation,
             start=self._start,
+            root=self._root if ring and self._start and ring[0].ref.number == self._start.number else b"",
             missing=frozenset(held.ref.hash for held in ring if held.missing),
-            channels=standing.channels,
+            channels=channels,
         )
 
     def _done(self, ring: tuple[Held, ...]) -> frozenset[bytes]:
@@ -258,3 +286,8 @@ class Whereabouts:
             past = frozenset()  # nothing of what was done then can lie above the floor now
         done = [block[:SHORT] for number, block in self._reassembler.done_blocks() if number < lowest]
         return frozenset([*past, *done][-most:])
+
+
+def _lower(floor: dict[Partition, int], places: Mapping[Partition, int]) -> None:
+    for partition, offset in places.items():
+        floor[partition] = min(offset, floor.get(partition, offset))
