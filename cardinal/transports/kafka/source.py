@@ -248,29 +248,38 @@ class KafkaSource:
 
     def _records(self, messages: Sequence[Message]) -> list[Record]:
         records: list[Record] = []
-        positions, paused, append = self._positions, self._paused, records.append
+        positions, paused, append, new = self._positions, self._paused, records.append, tuple.__new__
+        last: tuple[str | None, int | None] = (None, None)
+        held = False
         for message in messages:
             if (error := message.error()) is not None:
                 self._note(error, message)
                 continue
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            where = (topic, partition)
-            if where in paused:
+            where = (message.topic(), message.partition())
+            if where != last:  # messages come in runs of one partition
+                last = where
+                held = where in paused
+            if held:
                 self._held.append(message)
                 continue
+            offset = message.offset()
             headers = message.headers()
+            # Past NamedTuple's own constructor, which takes as long as all the rest.
             append(
-                Record(
-                    topic,  # type: ignore[arg-type] # None only in messages that were never sent
-                    partition,  # type: ignore[arg-type] # the same
-                    offset,  # type: ignore[arg-type] # the same
-                    message.key() or b"",
-                    message.value() or b"",
-                    message.timestamp()[1],
-                    tuple(headers) if headers else (),  # type: ignore[arg-type] # bytes or None when received
+                new(
+                    Record,
+                    (
+                        last[0],
+                        last[1],
+                        offset,
+                        message.key() or b"",
+                        message.value() or b"",
+                        message.timestamp()[1],
+                        tuple(headers) if headers else (),
+                    ),
                 )
             )
-            positions[where] = offset + 1  # type: ignore[index,operator] # the same
+            positions[last] = offset + 1  # type: ignore[index,operator] # None only in messages that were never sent
         return records
 
     def _note(self, error: KafkaError, message: Message) -> None:
