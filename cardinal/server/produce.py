@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, ConfigurationError, DeliveryError
+from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, NodeAnswerError
 from cardinal.producer import Producer
 from cardinal.published import HalfPublished, Survey, survey
 from cardinal.server.branches import Branch, Branches, Step
@@ -159,7 +159,7 @@ class ProduceService:
         self._tell_again = again
         self._settings = settings or ProduceSettings(producer_id or "")
         self._producer: Producer | None = None
-        self._branches = Branches(1, None)
+        self._branches = Branches(1)
         self._half: dict[bytes, HalfPublished] = {}
         self._newest: Payload | None = None
         self._again_count = 0
@@ -199,7 +199,7 @@ class ProduceService:
         newest = found.chain[-1] if found.chain else None
         self._branches = Branches(
             getattr(self._app, "reorg_threshold", REORG_THRESHOLD),
-            newest,
+            found.chain,
             found.batches[newest.hash].weight if newest else 0,
             together=self._producer.transactional,
         )
@@ -265,6 +265,8 @@ class ProduceService:
     async def _add(self, step: Step) -> None:
         """Hand a step over, waiting for room and for blocks that have to go again first."""
         loop = asyncio.get_running_loop()
+        if isinstance(step, Branch) and step.missing:
+            step = await self._filled(step)
         newest = step.newest if isinstance(step, Branch) else step
         if newest.hash in self._under_way and newest.hash not in self._waiting_again:
             return  # the node gave it by its hash a moment ago
@@ -277,6 +279,19 @@ class ProduceService:
                 break
         self._under_way[newest.hash] = step
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._ended, newest.hash, step, done))
+
+    async def _filled(self, branch: Branch) -> Branch:
+        """A branch to which the node came back, with the content of what was published long ago."""
+        first, last = branch.ancestor.number + 1, branch.newest.number
+        given = {payload.hash: payload async for payload in self._feed.follow(start=first, until=last)}
+        held = {
+            one: payload for one in branch.hashes if (payload := branch.held.get(one) or given.get(one)) is not None
+        }
+        if len(held) < len(branch.hashes):
+            raise NodeAnswerError(
+                f"the node went to a branch above block {branch.ancestor.number} and lacks some of it: start again"
+            )
+        return replace(branch, held=held)
 
     def _hand_over(self, step: Step) -> Future[None]:
         if self._producer is None:
