@@ -256,19 +256,26 @@ class FileSink:
     def _patience(self) -> float | None:
         return max(0.0, self._sync_at - time.monotonic()) if self._unsynced else None
 
-    def _write(self, calls: list[_Call]) -> None:
+    def _write(self, calls: Sequence[_Call]) -> None:
         blocks, ends = self._pack(calls)
         whole, error = self._writer.append(blocks)
-        good = [call for call, end in zip(calls, ends, strict=True) if end < whole]
-        if error is not None:
-            self._finish(calls[len(good) :], error)
+        written = sum(end < whole for end in ends)
+        self._wrote(calls[:written])
+        if error is not None and len(calls) == 1:
+            self._finish(calls[written:], error)
+        elif error is not None:
+            # What does not fit together may fit one by one: only what has no room fails.
+            for call in calls[written:]:
+                self._write((call,))
+
+    def _wrote(self, calls: Sequence[_Call]) -> None:
         if self._settings.fsync is Fsync.NEVER:
-            self._finish(good, None)
-        elif good:
+            self._finish(calls, None)
+        elif calls:
             if not self._unsynced:
                 interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
                 self._sync_at = time.monotonic() + interval
-            self._unsynced += good
+            self._unsynced += calls
 
     def _pack(self, calls: Sequence[_Call]) -> tuple[list[list[Record]], list[int]]:
         """The calls' records in blocks, and for every call the number of the block that holds its last record."""

@@ -1,0 +1,165 @@
+"""What a crash may leave, and what no crash leaves."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cardinal.errors import LogDamagedError, LogInUseError, TransportError
+from cardinal.protocols.streams import Record
+from cardinal.transports.file.container import read_header
+from cardinal.transports.file.segments import Segment
+from file_logs import DEADLINE, block, everything, sink_of, source_of
+
+FAST = "fsync=never&cardinal.partitions=2"
+SEGMENT = "000000000001.avro"
+
+
+def blocks_of(folder: Path, name: str = SEGMENT) -> list[tuple[int, int, int]]:
+    """Begin, end and number of records of every Avro block of a segment."""
+    segment = Segment(folder, int(name[:12]))
+    at, found = segment.header.size, []
+    while (one := segment.read(at)) is not None:
+        found.append((at, one.end, len(one.records)))
+        at = one.end
+    segment.close()
+    return found
+
+
+def a_log(folder: Path, count: int = 8, size: int = 20) -> list[Record]:
+    """A log with an Avro block for each of its blocks."""
+    sink = sink_of(folder, FAST)
+    for number in range(count):
+        sink.send(*block(number, messages=2, size=size)).result(DEADLINE)
+    sink.close()
+    return everything(folder, heartbeats=True)
+
+
+def test_cut_at_every_byte_of_its_last_blocks_a_log_holds_every_whole_block_and_goes_on(tmp_path: Path) -> None:
+    whole = a_log(tmp_path / "whole", count=3, size=1)
+    file = tmp_path / "whole" / SEGMENT
+    blocks = blocks_of(tmp_path / "whole")
+    folder = tmp_path / "cut"
+    data = file.read_bytes()
+    for size in range(blocks[-2][0], blocks[-1][1] + 1):
+        folder.mkdir()
+        (folder / SEGMENT).write_bytes(data[:size])
+        kept = sum(count for _, end, count in blocks if end <= size)
+        assert everything(folder, heartbeats=True) == whole[:kept]  # a reader, before anybody mends it
+        sink = sink_of(folder, FAST)
+        assert everything(folder, heartbeats=True) == whole[:kept]
+        sink.send(*block(99)).result(DEADLINE)
+        sink.close()
+        after = everything(folder, heartbeats=True)
+        assert after[:kept] == whole[:kept]
+        assert {record.key[1:33] for record in after[kept:]} == {(99).to_bytes(32, "big")}
+        shutil.rmtree(folder)
+
+
+def test_a_reader_that_stands_at_a_torn_tail_reads_on_when_it_was_mended(tmp_path: Path) -> None:
+    a_log(tmp_path)
+    last = blocks_of(tmp_path)[-1]
+    reader = source_of(tmp_path)
+    os.truncate(tmp_path / SEGMENT, last[1] - 3)
+    reader.assign({where: high for where, (_, high) in reader.watermarks().items()})
+    assert reader.poll(10, 0.0) == []
+    sink = sink_of(tmp_path, FAST)
+    sink.send(*block(7, messages=2)).result(DEADLINE)  # as long as what was cut: the file has the size it had
+    assert {record.key[1:33] for record in reader.poll(10, 5.0)} == {(7).to_bytes(32, "big")}
+    sink.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5_000, b"\0", b"\x02", os.urandom(3_000), b"\xff" * 64])
+def test_a_tail_of_zeros_or_garbage_without_the_marker_is_cut(tmp_path: Path, tail: bytes) -> None:
+    whole = a_log(tmp_path)
+    with (tmp_path / SEGMENT).open("ab") as file:
+        file.write(tail)
+    assert everything(tmp_path, heartbeats=True) == whole
+    sink_of(tmp_path, FAST).close()
+    assert (tmp_path / SEGMENT).stat().st_size == blocks_of(tmp_path)[-1][1]
+    assert everything(tmp_path, heartbeats=True) == whole
+
+
+def test_a_flipped_bit_in_what_was_written_is_never_cut_off_in_silence(tmp_path: Path) -> None:
+    whole = a_log(tmp_path / "whole")
+    data = (tmp_path / "whole" / SEGMENT).read_bytes()
+    blocks = blocks_of(tmp_path / "whole")
+    rng = random.Random(5)
+    for place in rng.sample(range(blocks[0][0], len(data) - 16), 60):
+        folder = tmp_path / f"{place}"
+        folder.mkdir()
+        altered = bytearray(data)
+        altered[place] ^= 1 << rng.randrange(8)
+        (folder / SEGMENT).write_bytes(altered)
+        hit = next(index for index, (begin, end, _) in enumerate(blocks) if begin <= place < end)
+        with pytest.raises(LogDamagedError, match="recover=cut") as caught:
+            sink_of(folder, FAST)
+        assert (caught.value.path, caught.value.position) == (str(folder / SEGMENT), blocks[hit][0])
+        assert (folder / SEGMENT).read_bytes() == bytes(altered)
+        sink_of(folder, f"{FAST}&recover=cut").close()
+        assert everything(folder, heartbeats=True) == whole[: sum(count for _, _, count in blocks[:hit])]
+        shutil.rmtree(folder)
+
+
+def test_a_reader_says_what_is_damaged_and_where(tmp_path: Path) -> None:
+    a_log(tmp_path)
+    begin, end, _ = blocks_of(tmp_path)[2]
+    data = bytearray((tmp_path / SEGMENT).read_bytes())
+    data[(begin + end) // 2] ^= 4
+    (tmp_path / SEGMENT).write_bytes(data)
+    reader = source_of(tmp_path)
+    reader.assign(dict.fromkeys(reader.partitions(), 0))
+    assert len(reader.poll(1_000, 0.0)) == sum(count for _, _, count in blocks_of(tmp_path))
+    with pytest.raises(LogDamagedError) as caught:
+        reader.poll(1_000, DEADLINE)
+    assert caught.value.position == begin
+    reader.close()
+
+
+def test_what_is_left_of_a_segment_that_was_not_begun_is_removed(tmp_path: Path) -> None:
+    whole = a_log(tmp_path)
+    (tmp_path / "000000000002.avro.new").write_bytes(b"Obj\x01half")
+    sink_of(tmp_path, FAST).close()
+    assert sorted(path.name for path in tmp_path.glob("*.avro*")) == [SEGMENT]
+    assert everything(tmp_path, heartbeats=True) == whole
+
+
+def test_a_damaged_header_is_refused_or_set_aside(tmp_path: Path) -> None:
+    sink = sink_of(tmp_path, f"{FAST}&segment.bytes=1000")
+    for number in range(40):
+        sink.send(*block(number)).result(DEADLINE)
+    sink.close()
+    newest = max(tmp_path.glob("*.avro"))
+    with newest.open("rb") as file:
+        lost = read_header(file).offsets
+    newest.write_bytes(newest.read_bytes()[:50])
+    with pytest.raises(LogDamagedError, match="header"):
+        sink_of(tmp_path, FAST)
+    sink_of(tmp_path, f"{FAST}&recover=cut").close()
+    assert newest.with_name(newest.name + ".damaged").exists()
+    reader = source_of(tmp_path)
+    assert {where: high for where, (_, high) in reader.watermarks().items()} == lost
+    reader.close()
+
+
+def test_a_second_writer_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
+    first = sink_of(tmp_path)
+    with pytest.raises(LogInUseError, match=f"process {os.getpid()} writes to") as caught:
+        sink_of(tmp_path)
+    assert caught.value.pid == os.getpid()
+    first.send(*block(1)).result(DEADLINE)
+    first.close()
+    sink_of(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TransportError, match="cannot be made"):
+        sink_of(tmp_path / "file" / "folder")
+    with pytest.raises(TransportError, match="cannot be made"):
+        sink_of(tmp_path / "file")
