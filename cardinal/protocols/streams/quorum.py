@@ -494,7 +494,7 @@ class QuorumReassembler:
         if block_hash not in self._open:
             return []
         header = self._header(block_hash)
-        number = min((said.number for said in self._of(block_hash).values()), default=0)
+        number = min(number for number, _, _ in self._batches(block_hash) or [(0, b"", 0)])
         if header is not None:
             number = header.number
         for copy in self._copies:
@@ -585,15 +585,19 @@ class QuorumReassembler:
 
     def _header(self, block_hash: bytes) -> HeaderOnly | None:
         """What k producers' Batches say of an open block; None where fewer say the same."""
+        for (number, parent, weight), producers in self._batches(block_hash).items():
+            if producers >= self._k:
+                return HeaderOnly(number, block_hash, parent, weight, {})
+        return None
+
+    def _batches(self, block_hash: bytes) -> Counter[tuple[int, bytes, int]]:
+        """Number, parent and weight, and how many producers' Batches say so."""
         said = Counter((own.number, own.parent, own.weight) for own in self._of(block_hash).values())
         for copy in self._copies:
             block = copy.held(block_hash)
             if isinstance(block, OpenBlock) and block.fields is not None:
                 said[block.fields.number, block.fields.parent, block.fields.weight] += 1
-        for (number, parent, weight), producers in said.items():
-            if producers >= self._k:
-                return HeaderOnly(number, block_hash, parent, weight, {})
-        return None
+        return said
 
 
 def _check(k: int, producers: Sequence[str]) -> None:
