@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.errors import CardinalError, ConfigurationError, NodeAnswerError
+from cardinal.apps import Application
+from cardinal.consumer import Consumer
+from cardinal.errors import CardinalError, ConfigurationError, CoverageChangedError, NodeAnswerError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
-from cardinal.server.produce import ProduceService, open_feed
+from cardinal.protocols.streams.splitter import split
+from cardinal.server.produce import ProduceService, ProduceSettings, open_feed
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -157,3 +160,119 @@ def test_a_url_without_a_feed_is_refused_with_the_known_schemes(url: str) -> Non
     with pytest.raises(ConfigurationError, match="https://") as caught:
         open_feed(url)
     assert "hidden" not in str(caught.value)
+
+
+class Script(Line):
+    """A feed that gives a script of payloads; its node has these blocks by hash."""
+
+    def __init__(self, payloads: list[Payload], has: list[Payload] | None = None) -> None:
+        super().__init__(0)
+        self.payloads = payloads
+        self.has = {payload.hash: payload for payload in has or []}
+
+    async def follow(
+        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
+    ) -> AsyncIterator[Payload]:
+        known = {ref.hash for ref in published}
+        for payload in self.payloads:
+            inside = (start is None or payload.number >= start) and (until is None or payload.number <= until)
+            if payload.hash not in known and (known or inside):
+                yield payload
+
+    async def block(self, block_hash: bytes) -> Payload | None:
+        return self.has.get(block_hash)
+
+
+class Shallow(Blocks):
+    reorg_threshold = 3
+
+
+def _script(*names: str, **parents: str) -> list[Payload]:
+    """`"1a", "2a", "2b", n2b="1a"`: the parent of a block is the one before it unless it is named."""
+    hashes = {name: name.encode().rjust(32, b"\0") for name in ("0a", *names, *parents.values())}
+    out = []
+    for before, name in zip(("0a", *names), names, strict=False):
+        number = int(name[:-1])
+        parent = hashes[parents.get(f"n{name}", before)]
+        out.append(Payload(number, hashes[name], parent, number, {"a/1": name.encode(), "a/2": b"x"}))
+    return out
+
+
+def _chain_of(broker: MemoryBroker) -> list[bytes]:
+    """What a reader makes of it all, channels too."""
+    app = Application(
+        name="x", chain="x:1", default_topic="block", topics={"a/": "a"}, reorg_threshold=Shallow.reorg_threshold
+    )
+    chain: list[bytes] = []
+    with Consumer(broker.url, app, idle_timeout=0.5) as consumer:
+        for update in consumer:
+            for block in update.removed:
+                assert chain.pop() == block.hash
+            chain += [block.hash for block in update.added]
+    return [block.lstrip(b"\0") for block in chain]
+
+
+def test_a_deep_reorg_of_the_node_reaches_consumers_through_a_channel(broker: MemoryBroker) -> None:
+    payloads = _script("1a", "2a", "3a", "4a", "5a", "6a", "2b", "3b", "4b", "5b", "6b", "7b", "8b", n2b="1a")
+    service = ProduceService(Script(payloads), broker.url, Shallow(), producer_id="one")
+    asyncio.run(_run(service, until=8))
+    assert any("-re-" in topic for topic in broker.topics())
+    assert _chain_of(broker) == [b"1a", b"2b", b"3b", b"4b", b"5b", b"6b", b"7b", b"8b"]
+    assert service.progress.blocks == len(payloads)
+
+
+def test_a_node_that_goes_back_to_where_it_was_takes_consumers_along(broker: MemoryBroker) -> None:
+    there = _script("1a", "2a", "3a", "4a", "5a", "6a", "2b", "3b", "4b", "5b", "6b", "7b", n2b="1a")
+    back = _script("7a", "8a", n7a="6a")
+    asyncio.run(_run(ProduceService(Script(there + back), broker.url, Shallow(), producer_id="one"), until=8))
+    assert _chain_of(broker) == [b"1a", b"2a", b"3a", b"4a", b"5a", b"6a", b"7a", b"8a"]
+
+
+def test_half_published_blocks_are_completed_by_hash_and_the_rest_is_named(broker: MemoryBroker) -> None:
+    payloads = _script("1a", "2a", "3a", "3b", "3c", n3b="2a", n3c="2a")
+    chain, orphans = payloads[:3], payloads[3:]
+    asyncio.run(_run(ProduceService(Script(chain), broker.url, Blocks(), producer_id="one"), until=3))
+    sink = broker.sink(Blocks(), producer_id="killed")
+    for orphan in orphans:
+        *content, batch = split(orphan, Blocks().topics, "block")
+        sink.send([content[0], *([batch] if orphan is orphans[0] else [])], None).result(1)
+    service = ProduceService(Script(chain, has=orphans[:1]), broker.url, Blocks(), producer_id="one")
+    asyncio.run(_run(service, until=3))
+    assert [(one.number, one.hash, one.messages) for one in service.progress.half] == [(None, orphans[1].hash, 1)]
+    assert {record.key for record in broker.records("a") if record.key[1:33] == orphans[0].hash} == {
+        b"\3" + orphans[0].hash + path for path in (b"a/1", b"a/2")
+    }
+
+
+def test_other_entries_than_the_published_ones_are_refused_unless_they_are_meant(broker: MemoryBroker) -> None:
+    payloads = _script("1a", "2a")
+    asyncio.run(_run(ProduceService(Script(payloads), broker.url, Blocks(), producer_id="one"), until=2))
+    more = [replace(payload, updates={**payload.updates, "b/1": b"x"}) for payload in payloads]
+    before = len(broker.records("a"))
+    with pytest.raises(CoverageChangedError, match="b/1") as caught:
+        asyncio.run(_run(ProduceService(Script(more), broker.url, Blocks(), producer_id="one"), until=3))
+    assert (caught.value.number, caught.value.hash, caught.value.missing) == (2, payloads[1].hash, ())
+    assert caught.value.added == ("b/1",)
+    fewer = replace(Blocks(), topics={"a/1": "a"})
+    with pytest.raises(CoverageChangedError) as caught:
+        asyncio.run(_run(ProduceService(Script(payloads), broker.url, fewer, producer_id="one"), until=3))
+    assert (caught.value.missing, caught.value.added) == (("a/ ×2",), ("a/1 ×1", "a/2"))
+    assert len(broker.records("a")) == before
+    settings = ProduceSettings("one", allow_coverage_change=True)
+    asyncio.run(_run(ProduceService(Script(more), broker.url, Blocks(), settings=settings), until=3))
+
+
+def test_a_node_that_has_none_of_the_newest_blocks_cannot_be_compared(broker: MemoryBroker) -> None:
+    asyncio.run(_run(ProduceService(Script(_script("1a")), broker.url, Blocks(), producer_id="one"), until=1))
+    other = Script([replace(payload, updates={"c/1": b"x"}) for payload in _script("1b")])
+    asyncio.run(_run(ProduceService(other, broker.url, Blocks(), producer_id="one"), until=1))
+
+
+def test_producers_of_the_service_are_counted(broker: MemoryBroker) -> None:
+    service = ProduceService(
+        Script(_script("1a", "2a")), broker.url, Blocks(), settings=ProduceSettings("me", "standby")
+    )
+    asyncio.run(_run(service, until=2))
+    producers = service.progress.producers
+    assert producers is not None
+    assert producers.live == ("me",)
