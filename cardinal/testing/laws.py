@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cardinal.protocols.streams.events import (
@@ -68,7 +68,6 @@ class _Story:
     headers: dict[bytes, Header]
     root: BlockRef | None
     finalized: int | None
-    superseded: set[bytes] = field(default_factory=set)
     below_start: bool = False
     violated: bool = False
 
@@ -252,8 +251,6 @@ class Laws:
             excused = isinstance(delivered, MissingPayload) or removed.hash in self._scenario.doubtful
             if not excused:
                 raise self.broken(f"{name(removed.hash)} is removed without its content")
-        elif removed.hash in self._story.superseded:
-            pass  # which of its Batches was complete by the deadline depends on the order of reading
         elif isinstance(delivered, Payload) and (difference := _difference(removed, delivered)):
             raise self.broken(f"{name(removed.hash)} is removed with other {difference} than it was delivered with")
 
@@ -298,7 +295,6 @@ class Laws:
         self._reported |= {(event.block, event.key, event.seen), (event.block, event.key, event.kept)}
 
     def _supersede(self, event: Superseded) -> None:
-        self._story.superseded.add(event.block)
         if event.block in self._model.complete and not self._model.chain.within_window(event.number):
             return  # it was complete before, and has been forgotten since
         try:

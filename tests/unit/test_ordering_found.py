@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Cursor, Follower, ForkBelowStart, Orderer, Payload
+from cardinal.protocols.streams.events import Superseded
 from cardinal.protocols.streams.ordering import Past
 from channels import THRESHOLD, Stream, line, settings, shape
 from streams import Log, block, h, messages
@@ -143,3 +144,34 @@ def test_a_channel_that_was_won_in_the_same_step_as_an_earlier_update_is_still_f
     again.restart(first.cursor)
     assert again.read().startswith("-13a-12a-11a-10a")
     assert again.follower.orderer.head == BlockRef(13, h("13b"))
+
+
+# --- disputed blocks ---------------------------------------------------------------------------------------
+
+
+def test_a_superseded_block_is_removed_without_content_after_a_resume() -> None:
+    """Which of its two Batches can be completed by the deadline depends on the order of reading."""
+    stream = Stream(start=BlockRef(0, h("0r")))
+    honest = block("1b", "0r", 1, txs=1)
+    *content, batch = messages(honest)
+    *_, lie = messages(block("1b", "0r", 1, txs=2))
+    stream.write([lie, *content, batch])
+    stream.publish(line("b", 2, 4, "1b"))
+    stream.publish([header(f"{number}x", f"{number - 1}y", 9) for number in range(100, 200)])
+    stream.read()
+    assert [type(event) for event in stream.events if isinstance(event, Superseded)] == [Superseded]
+    assert "".join(shape(update) for update in stream.updates) == "+1b+2b+3b+4b"
+    assert stream.updates[-1].cursor.missing == {h("1b")}
+    stream.restart()
+    stream.publish(line("c", 1, 5, "0r"))
+    assert stream.read().startswith("-4b-3b-2b-?1b+1c")
+
+
+def test_a_block_that_turns_out_disputed_when_it_is_read_again_is_removed_without_content() -> None:
+    orderer = Orderer(BlockRef(0, h("0g")), 0)
+    orderer.resume([BlockRef(1, h("1a"))], 1, 1, Past())
+    orderer.doubt(h("1a"))
+    assert feed(orderer, header("1a", "0g", 1)) == ""
+    assert orderer.release() == []
+    assert feed(orderer, header("1b", "0g", 2)) == "-?1a+1b"
+    assert feed(orderer, header("2a", "1a", 3)) == "-1b+1a+2a"

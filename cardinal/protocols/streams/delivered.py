@@ -112,6 +112,7 @@ class DeliveredChain:
         removed = tuple(_content(node) for node in old)
         for node in old:
             node.delivered = False
+            node.missing = node.missing and node.item is None  # what comes back comes with what is at hand by then
         self._blocks.stand_aside(old)
         self.history.cut(len(old))
         new.reverse()

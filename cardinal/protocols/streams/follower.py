@@ -30,7 +30,7 @@ from typing import Final, TypeAlias
 from .assembler import Assembler
 from .block import Explanation
 from .cursor import CHANNELS_MAX, Cursor
-from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan
+from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Superseded
 from .gaps import Gaps
 from .history import parents_of
 from .ordering import Orderer, Past
@@ -272,7 +272,10 @@ class Follower:
                 self._complete(event, out)
                 continue
             out.append(event)
-            if isinstance(event, Incomplete) and event.explanation.state == "open":
+            if isinstance(event, Superseded):
+                self._where.superseded(event.block)
+                self.orderer.doubt(event.block)
+            elif isinstance(event, Incomplete) and event.explanation.state == "open":
                 block = event.explanation.block
                 self._gaps.overdue(block, awaited=self.orderer.awaited(block))
             elif isinstance(event, Quarantined | Overflow):

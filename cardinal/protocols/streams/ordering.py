@@ -297,6 +297,12 @@ class Orderer(OrderedBlocks):
         self._final.marks, self._final.violation = past.finality, past.violation
         self._held = True
 
+    def doubt(self, block_hash: bytes) -> None:
+        """What is read of this block may differ from what was delivered: it is removed without content."""
+        node = self._tree.get(block_hash)
+        if node is not None and node.item is None:
+            node.missing = True
+
     def release(self) -> list[ChainUpdate]:
         """What was delivered before is read again, or can no longer be had: judge, and go on."""
         if not self._held:

@@ -9,7 +9,9 @@ Rules:
 3. The cursor of an update describes the moment at which it was given out, whenever it is asked for. What that takes
    is written down once for all updates of one step, and does not grow with what is held. Of several updates of one
    step the earlier ones also need what the later ones left behind.
-4. While a stream resumes, its cursor says the same as the one that it resumes from.
+4. A block that was delivered as another Batch than its first said is marked like one without content: whether the
+   first one is whole by the deadline depends on the order of reading, so that its content may differ another time.
+5. While a stream resumes, its cursor says the same as the one that it resumes from.
 """
 
 from __future__ import annotations
@@ -33,19 +35,21 @@ AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a waiting block pins nothing."""
 
 _OPEN_MAX: Final = 64
+_OPEN_EVERY: Final = 8
 _RESUME: Final = b"resume"
 
 
 class Held:
-    """A block that is held: its weight, and for every partition where its messages begin."""
+    """A block that is held: its weight, for every partition where its messages begin, whether its Batch is disputed."""
 
-    __slots__ = ("missing", "places", "ref", "weight")
+    __slots__ = ("disputed", "missing", "places", "ref", "weight")
 
     def __init__(self, ref: BlockRef, weight: int, places: Mapping[Partition, int], *, missing: bool = False) -> None:
         self.ref = ref
         self.weight = weight
         self.places = places
         self.missing = missing
+        self.disputed = False
 
 
 class _Open:
@@ -61,6 +65,10 @@ class _Open:
         self.records = records
         floor = reassembler.open_positions()
         self.floor = {p: min(offset, floor.get(p, offset)) for p, offset in following.items()}
+
+    def worth(self) -> int:
+        """After how many records to look again: of many open blocks, when that costs little beside reading them."""
+        return max(self.count, _OPEN_EVERY * (self.count - _OPEN_MAX))
 
 
 class _Standing:
@@ -98,6 +106,7 @@ class Whereabouts:
         self._threshold = settings.reorg_threshold
         self._reassembler, self._orderer, self._reorgs = reassembler, orderer, reorgs
         self._held: dict[bytes, Held] = {}
+        self._disputed: set[bytes] = set()
         self._chain: list[Held] = []
         self._next: dict[Partition, int] = {}
         self._resume: dict[Partition, int] = {}
@@ -137,6 +146,10 @@ class Whereabouts:
             self._open = None
         self._next.update(positions)
 
+    def superseded(self, block_hash: bytes) -> None:
+        """The block that is completed next is another than its first Batch said."""
+        self._disputed.add(block_hash)
+
     def completed(self, *events: Completed) -> None:
         """Blocks are complete: known anew, or read again."""
         for event in events:
@@ -147,6 +160,8 @@ class Whereabouts:
                 self._held[block.hash] = held
             elif not held.places:
                 held.places, held.weight = event.positions, block.weight
+            held.disputed = block.hash in self._disputed
+            self._disputed.discard(block.hash)
             self.pins.put(block.hash, held.places)
 
     def bridged(self, header: Header, places: Mapping[Partition, int]) -> None:
@@ -222,7 +237,7 @@ class Whereabouts:
         following = dict(self._next)
         for partition, offset in self._resume.items():
             following[partition] = max(offset, following.get(partition, 0))
-        if self._open is None or self._records - self._open.records >= self._open.count:
+        if self._open is None or self._records - self._open.records >= self._open.worth():
             self._open = _Open(self._reassembler, self._next, self._records)
         floor = dict(self._next)
         for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
@@ -272,7 +287,7 @@ class Whereabouts:
             violation=standing.violation,
             start=self._start,
             root=self._root if ring and self._start and ring[0].ref.number == self._start.number else b"",
-            missing=frozenset(held.ref.hash for held in ring if held.missing),
+            missing=frozenset(held.ref.hash for held in ring if held.missing or held.disputed),
             channels=channels,
         )
 
