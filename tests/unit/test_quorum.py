@@ -25,7 +25,7 @@ from cardinal.protocols.streams.digests import without_content
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded, Untrusted
 from cardinal.protocols.streams.quorum import QuorumReassembler, parse_policy
 from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly, Reassembler
-from cardinal.protocols.streams.types import SEALED_HEADER
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from quorums import LIES, NAMES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true
 from streams import block, h, messages
 
@@ -255,6 +255,16 @@ def test_producers_that_are_not_listed_do_not_count_and_are_named_once() -> None
     named = [event.producer for event in events if isinstance(event, Untrusted)]
     assert len(named) == len(set(named)) == 64
     assert max(map(len, named)) == 128
+
+
+def test_a_header_without_a_value_is_nobodys() -> None:
+    feed = Feed()
+    nobody = [
+        each._replace(headers=((PRODUCER_HEADER, None),))  # type: ignore[arg-type]  # as a Kafka client gives it
+        for each in feed.topics.write("a", said(ONE))
+    ]
+    assert [event.producer for event in feed.assembler.receive(nobody) if isinstance(event, Untrusted)] == [""]
+    assert feed.assembler.open_blocks() == []
 
 
 def test_what_belongs_to_no_block_is_an_event_whoever_sent_it() -> None:

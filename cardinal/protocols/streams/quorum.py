@@ -236,7 +236,7 @@ class QuorumReassembler:
         producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
         index = self._producers.get(producer)
         if index is None:
-            shown = producer[:_ID_SHOWN]
+            shown = (producer or b"")[:_ID_SHOWN]  # Kafka's headers may have no value at all
             if shown not in self._untrusted and len(self._untrusted) < _UNTRUSTED_MAX:
                 self._untrusted[shown] = None
                 events.append(Untrusted(path_text(shown), record[:3]))
