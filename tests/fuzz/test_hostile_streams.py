@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
 import time
 import tracemalloc
@@ -159,6 +160,33 @@ def test_hostile_reorg_channels_do_not_stop_the_main_stream() -> None:
     assert driven.events.keys() <= REPORTS
     assert_delivered(stream, driven)
     assert peak < 3 * (BOUNDS.open_bytes + BOUNDS.finished_bytes) + 32 * MIB
+
+
+@pytest.mark.parametrize("tracked", [None, ("/item/", "tip"), ("/n$",)])
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_a_reassembler_reports_the_same_however_hostile_records_are_cut(
+    seed: int, tracked: tuple[str, ...] | None
+) -> None:
+    """One by one, no record finds anything in the short ways that the next of a run takes."""
+    stream = Stream(seed, blocks=25, every=6, heavy=1 << 12)
+    bounds = Bounds(open_bytes=1 << 18, open_blocks=15, finished_bytes=1 << 17, headless_distance=300)
+    parts = (Reassembler(tracked, THRESHOLD, prefixes=tuple(SCHEMA), bounds=bounds, deadline=4) for _ in range(3))
+    records = [record for each in stream for record in (each, *again(stream.rng, each))]
+    whole, single, cut = parts
+    want = whole.receive(records)
+    assert [event for record in records for event in single.receive([record])] == want
+    assert [event for part in steps(records, 37) for event in cut.receive(part)] == want
+    assert whole.held_bytes == single.held_bytes == cut.held_bytes
+    assert whole.open_positions() == single.open_positions() == cut.open_positions()
+    assert {type(event).__name__ for event in want} >= {"Completed", "Surplus", "Overflow", "Divergence"}
+
+
+def again(rng: random.Random, record: Record) -> list[Record]:
+    """Now and then the same record, or copies of it from other partitions."""
+    chance = rng.randrange(8)
+    if chance == 0:
+        return [record, record._replace(partition=7)]
+    return [record._replace(partition=8, value=record.value + b"?")] * 2 if chance == 1 else []
 
 
 # --- the parts on their own --------------------------------------------------------------------------------

@@ -155,21 +155,15 @@ class Candidate:
         self.batch, self.fields = batch, fields
         everything = fields.entries.values()
         self.entries = list(everything) if tracked is None else list(filter(tracked.entry, everything))
-        announced, counts = set(), {}
-        for path, value, count, delete, sub_batch in self.entries:
-            if count:
-                counts[path] = count
-            if sub_batch != NO_ID:
-                announced.add(sub_batch)
-            elif not (count or value or delete) and is_prefix(path):
-                counts[path] = 0
-        self.announced = frozenset(announced)
+        self.announced = frozenset(entry.sub_batch for entry in self.entries if entry.sub_batch != NO_ID)
         self._passed_over: frozenset[bytes] = frozenset()
         ignored: list[bytes] = []
         if len(self.entries) < len(everything):
             self._passed_over = frozenset(entry.sub_batch for entry in everything) - self.announced
             followed = {entry.path for entry in self.entries}
-            ignored = [entry.path for entry in everything if entry.count and entry.path not in followed]
+            passed = (entry for entry in everything if entry.path not in followed)
+            ignored = [entry.path for entry in passed if _is_count(entry, is_prefix)]
+        counts = {entry.path: entry.count for entry in self.entries if _is_count(entry, is_prefix)}
         self.counters = Counters(counts, ignored)
         self.surplus: set[bytes] = set()
         """Keys of held messages that are not part of the block that this Batch describes."""
@@ -245,11 +239,6 @@ class OpenBlock:
         self.subs: dict[bytes, SubBatchState] = {}
 
     @property
-    def batch(self) -> Record | None:
-        """The Batch that counts."""
-        return self.candidates[0].batch if self.candidates else None
-
-    @property
     def fields(self) -> avro.BatchFields | None:
         """What it says."""
         return self.candidates[0].fields if self.candidates else None
@@ -275,7 +264,7 @@ class OpenBlock:
         own = {
             entry.path: entry.value
             for entry in candidate.entries
-            if entry.value or not (_has_content(entry) or entry.count or is_prefix(entry.path))
+            if entry.value or not (_has_content(entry) or _is_count(entry, is_prefix))
         }
         if not self.mixed and not candidate.surplus:
             messages = self.messages
@@ -325,6 +314,11 @@ class OpenBlock:
 def _has_content(entry: avro.Entry) -> bool:
     """Whether an entry says anything but a count; an entry that says nothing is an empty value or a count of 0."""
     return bool(entry.value) or entry.delete or entry.sub_batch != NO_ID
+
+
+def _is_count(entry: avro.Entry, is_prefix: Callable[[bytes], bool]) -> bool:
+    """Whether an entry counts messages, none perhaps."""
+    return entry.count != 0 or (not _has_content(entry) and is_prefix(entry.path))
 
 
 def sub_batch_id(key: bytes) -> bytes:
