@@ -283,19 +283,23 @@ class Orderer(OrderedBlocks):
             root = BlockRef(ring[-1].number - 1, parent)
             self._chain.reference(root)
             self._chain.history.append(root)
-        for ref in reversed(ring):
-            if ref.hash not in self._tree:
-                self._chain.head = self._chain.reference(ref, parent)
-                self._chain.head.missing = ref.hash in past.missing
-                self._chain.history.append(ref)
-            parent = ref.hash
-        if self._chain.head is not None:
-            self._chain.head.weight = weight
+        for ref in ring[:0:-1]:
+            parent = self._restore(ref, parent, past).hash
+        self._chain.head = self._restore(ring[0], parent, past)
+        self._chain.head.weight = weight
         if not self._given:
             self._begin_with(past.start or ring[-1])
         self._chain.seq = seq
         self._final.marks, self._final.violation = past.finality, past.violation
         self._held = True
+
+    def _restore(self, ref: BlockRef, parent: bytes | None, past: Past) -> Node[Header]:
+        node = self._tree.get(ref.hash)
+        if node is None:
+            node = self._chain.reference(ref, parent)
+            node.missing = ref.hash in past.missing
+            self._chain.history.append(ref)
+        return node
 
     def doubt(self, block_hash: bytes) -> None:
         """What is read of this block may differ from what was delivered: it is removed without content."""

@@ -1,0 +1,221 @@
+"""Blocks that a chain waits for: healed, read again, passed over with proof, and never without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Orderer, Payload, Quarantined, Stale
+from cardinal.protocols.streams.block import Explanation
+from cardinal.protocols.streams.gaps import Gaps
+from cardinal.protocols.streams.types import Record
+from channels import THRESHOLD, Stream, line, settings, shape
+from streams import TOPIC, block, h, messages
+
+ROOT = BlockRef(0, h("0r"))
+
+
+def without_content(stream: Stream, payload: Payload) -> None:
+    """Only the Batch of a block is on the topics."""
+    stream.write(messages(payload)[-1:])
+
+
+def gap_at_2a(last: int) -> Stream:
+    """2a is never complete, and its descendants wait."""
+    stream = Stream(start=ROOT)
+    first, second, *rest = line("a", 1, last, "0r")
+    stream.publish([first])
+    without_content(stream, second)
+    stream.publish(rest)
+    return stream
+
+
+def unrelated(stream: Stream, count: int) -> None:
+    """Blocks of nobody's chain become complete: that is how the stream's time passes."""
+    at = stream.ends()[TOPIC, 0]
+    stream.publish([Payload(900, h(f"900x{at}x{index}"), h("none"), 1) for index in range(count)])
+
+
+# --- healing -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_node_supplies_completes_a_block_and_lets_its_descendants_go() -> None:
+    stream = gap_at_2a(4)
+    assert stream.read() == "+1a"
+    out = stream.follower.supply(messages(line("a", 1, 2, "0r")[1]))
+    stream._sort(out)
+    assert shape(stream.updates[-1]) == "+2a+3a+4a"
+
+
+def test_a_block_that_there_was_no_room_for_is_reported_when_its_parent_is_delivered_and_read_again() -> None:
+    stream = Stream(start=ROOT, max_waiting=1)
+    blocks = line("a", 1, 4, "0r")
+    stream.publish([blocks[3], blocks[2]])
+    stream.read()
+    assert [event.block.hash for event in stream.events if isinstance(event, Stale)] == [h("4a")]
+    stream.publish(blocks[:1])
+    assert stream.read() == "+1a"
+    stream.publish(blocks[1:2])
+    assert stream.read() == "+2a+3a"
+    (report,) = [event.explanation for event in stream.events if isinstance(event, Incomplete)]
+    assert (report.block, report.state) == (h("4a"), "dropped")
+    places = stream.follower.reread(h("4a"))
+    assert places == report.positions
+    assert places
+    for place, begin in places.items():
+        stream._sort(stream.follower.receive(stream.partitions[place][begin:]))
+    assert shape(stream.updates[-1]) == "+4a"
+    assert stream.follower.reread(h("4a")) is None
+
+
+# --- giving up ---------------------------------------------------------------------------------------------
+
+
+def test_a_needed_block_is_passed_over_when_everything_that_was_there_is_read() -> None:
+    stream = gap_at_2a(4)
+    stream.read()
+    for _ in range(9):
+        unrelated(stream, 9)
+        stream.read()
+    assert shape(stream.updates[-1]) == "+?2a+3a+4a"
+    assert h("2a") in [event.block for event in stream.events if isinstance(event, Quarantined)]
+    stream.restart()
+    stream.publish(line("b", 2, 9, "1a", 1))
+    assert stream.read().startswith("-4a-3a-?2a+2b")
+
+
+def test_nothing_is_passed_over_while_a_partition_is_not_read_to_its_end() -> None:
+    stream = gap_at_2a(5)
+    unrelated(stream, 60)
+    ends = {place: end + 1 for place, end in stream.ends().items()}  # one more record, somewhere, always
+    stream.ends = lambda: ends  # type: ignore[method-assign] # what the broker says
+    assert stream.read(steps=20) == "+1a"
+    assert stream.follower.wants_ends is False
+    assert stream.follower.explain(h("2a")).state == "open"
+
+
+def test_a_block_without_a_batch_is_never_passed_over_however_long_its_descendants_wait() -> None:
+    stream = Stream(start=ROOT)
+    first, second, *rest = line("a", 1, 5, "0r")
+    stream.publish([first])
+    stream.write(messages(second)[:-1])
+    stream.publish(rest)
+    for _ in range(3):
+        unrelated(stream, 40)
+        stream.read()
+    assert "".join(map(shape, stream.updates)) == "+1a"
+    assert stream.follower.explain(h("2a")).missing_batch
+    stream.write(messages(second)[-1:])
+    assert stream.read() == "+2a+3a+4a+5a"
+
+
+def test_a_block_that_nobody_ever_saw_is_reported_once_it_is_waited_for_in_vain() -> None:
+    stream = Stream(start=ROOT)
+    first, _, *rest = line("a", 1, 5, "0r")
+    stream.publish([first, *rest])
+    stream.read()
+    unrelated(stream, THRESHOLD)
+    stream.read()
+    reports = [event.explanation for event in stream.events if isinstance(event, Incomplete)]
+    assert [one for one in reports if one.block == h("2a")] == [Explanation(h("2a"), 2, "unknown", missing_batch=True)]
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_waited_for_and_what_was_let_go_is_bounded() -> None:
+    gaps = Gaps(patience=1)
+    for index in range(3_000):
+        gaps.awaited(index.to_bytes(32, "big"), 1)
+    gaps.completed(b"")
+    assert len(gaps.unseen()) == 1024
+    for index in range(11_000):
+        name = index.to_bytes(32, "big")
+        gaps.let_go(name, Explanation(name, 1, "dropped"))
+    assert gaps.delivered(bytes(32)) == []
+    found = [gaps.delivered(index.to_bytes(32, "big")) for index in range(1_000, 11_000)]
+    assert sum(map(len, found)) == 10_000
+    assert gaps.reread((1_000).to_bytes(32, "big")) is None
+    assert gaps.reread((10_999).to_bytes(32, "big")) == {}
+
+
+def test_a_block_that_was_settled_meanwhile_is_not_asked_for_again() -> None:
+    gaps = Gaps(patience=1)
+    gaps.overdue(h("1a"), awaited=True)
+    gaps.settled(h("1a"))
+    gaps.again(h("1a"))
+    gaps.completed(b"")
+    assert gaps.progress({}, None) == []
+    assert not gaps.wants_ends
+
+
+# --- the orderer's side ------------------------------------------------------------------------------------
+
+
+def header(name_: str, parent: str, number: int) -> Payload:
+    return Payload(number, h(name_), h(parent), number)
+
+
+def test_only_a_block_that_complete_blocks_stand_on_is_bridged() -> None:
+    orderer = Orderer(ROOT, 0)
+    assert orderer.bridge(header("1a", "0r", 1)) == []
+    assert not orderer.holds(h("1a"))
+
+
+@pytest.mark.parametrize("lie", [header("1a", "0r", 7), Payload(1, h("1a"), b"short", 1)])
+def test_a_header_that_cannot_be_is_no_bridge(lie: Payload) -> None:
+    orderer = Orderer(ROOT, 0)
+    orderer.receive(header("2a", "1a", 2))
+    assert orderer.bridge(lie) == []
+    assert not orderer.holds(h("1a"))
+
+
+def test_a_bridge_whose_own_parent_is_not_there_waits_and_says_so() -> None:
+    orderer = Orderer(ROOT, 0)
+    orderer.receive(header("3a", "2a", 3))
+    assert orderer.bridge(header("2a", "1a", 2)) == []
+    assert orderer.standing(h("2a")) == "given up, to be passed over"
+    (update,) = orderer.receive(header("1a", "0r", 1))
+    assert shape(update) == "+1a+?2a+3a"
+
+
+def test_a_resume_at_the_given_start_itself_goes_on_from_it() -> None:
+    orderer = Orderer(ROOT, 0)
+    assert orderer.head_weight == 0
+    assert Orderer().head_weight == 0
+    assert orderer.receive(header("0q", "none", 0)) == []
+    assert orderer.receive(Payload(0, ROOT.hash, h("none"), 0)) == []
+    assert orderer.standing(ROOT.hash) == "delivered"
+
+
+def test_the_ring_goes_on_with_older_blocks_after_a_reorg_to_a_shorter_chain() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 20, "0r")])
+    stream.read()
+    announced, content = stream.channel("10a", 10, line("b", 11, 12, "10a", 100))
+    stream.write([announced])
+    stream.read()
+    stream.write(content)
+    assert stream.read().endswith("+11b+12b")
+    names = [ref.hash for ref in stream.follower.cursor().ring]
+    assert names == [h("12b"), h("11b"), h("10a"), h("9a"), h("8a")]
+
+
+def test_a_cursor_with_channels_is_taken_by_a_follower_that_follows_none() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 12, "0r")])
+    announced, _ = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    stream.read()
+    assert stream.follower.cursor().channels
+    alone = Follower(replace(settings(), default_topic=None), stream.follower.cursor())
+    assert alone.channels() == ()
+
+
+def test_records_of_other_topics_pass_a_follower_with_open_channels() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 5, "0r")])
+    stream.write([stream.channel("3a", 3, line("b", 4, 6, "3a", 1))[0]])
+    stream.read()
+    assert stream.follower.receive([Record("else", 0, 0, b"\xff", b"")])
