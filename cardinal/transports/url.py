@@ -193,21 +193,33 @@ def is_secret(option: str) -> bool:
     return bool(_SECRET.search(option))
 
 
-def _mux(text: str) -> TransportUrl:
-    members: list[tuple[int, TransportUrl]] = []
-    for part in _MEMBER.split(text):
-        number, rest = _NUMBERED.fullmatch(part).groups()  # type: ignore[union-attr] # it matches every text
-        first = int(number) if number else members[-1][0] + _STRIDE if members else 0
-        member = parse_url(rest)
+def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:
+    """A mux of these members, each with its first partition number or None for the usual one.
+
+    Raises:
+        ConfigurationError: a member is a mux, or the numbers do not ascend.
+
+    """
+    numbered: list[tuple[int, TransportUrl]] = []
+    for number, member in members:
+        first = number if number is not None else numbered[-1][0] + _STRIDE if numbered else 0
         if member.scheme == "mux":
             raise ConfigurationError("a mux in a mux is not needed: list all members in one", setting="url")
-        if members and first <= members[-1][0]:
+        if numbered and first <= numbered[-1][0]:
             raise ConfigurationError(
-                f"the first partition numbers of a mux's members ascend, and {first} follows {members[-1][0]}",
+                f"the first partition numbers of a mux's members ascend, and {first} follows {numbered[-1][0]}",
                 setting="url",
             )
-        members.append((first, member))
-    return TransportUrl("mux", (), members=tuple(members))
+        numbered.append((first, member))
+    return TransportUrl("mux", (), members=tuple(numbered))
+
+
+def _mux(text: str) -> TransportUrl:
+    members: list[tuple[int | None, TransportUrl]] = []
+    for part in _MEMBER.split(text):
+        number, rest = _NUMBERED.fullmatch(part).groups()  # type: ignore[union-attr] # it matches every text
+        members.append((None if number is None else int(number), parse_url(rest)))
+    return mux_of(members)
 
 
 def _file(parts: SplitResult, options: list[tuple[str, str]]) -> TransportUrl:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cardinal.apps import get
 from cardinal.errors import ConfigurationError
+from cardinal.transports import open_source
+from cardinal.transports.secrets import with_secrets
 from cardinal.transports.url import parse_url
 
 SECRET = "s3cr3t-Pa$$"  # noqa: S105 - made up, to look for it in what is printed
@@ -26,6 +31,8 @@ def test_credentials_are_decoded_and_an_at_sign_may_stand_in_the_password() -> N
         f"kafka://alice:{SECRET}@host:9092?tls=1",
         f"kafka://host?sasl.username=alice&sasl.password={SECRET}",
         f"kafka://host?ssl.key.password={SECRET}&sasl.oauthbearer.client.secret={SECRET}",
+        f"kafka://host?sasl.oauthbearer.assertion.private.key.passphrase={SECRET}",
+        f"mux:kafka://alice:{SECRET}@host:9092,64=kafka://bob:{SECRET}@other?ssl.key.password={SECRET}",
     ],
 )
 def test_no_secret_is_printed(text: str) -> None:
@@ -54,6 +61,15 @@ def test_no_secret_is_printed(text: str) -> None:
         ("kafka://host?tls", "cannot be read"),
         ("kafka://host?a=1&a=2", "'a' twice"),
         ("memory://", "memory://name"),
+        ("file://", "file://DIR"),
+        ("file://?fsync=never", "file://DIR"),
+        ("file:///a#b", "%23"),
+        ("file:///a%00b", "file://DIR"),
+        ("null://host", "names nothing"),
+        ("mux:", "begins with a scheme"),
+        ("mux:mux:kafka://a", "a mux in a mux"),
+        ("mux:64=kafka://a,64=kafka://b", "64 follows 64"),
+        ("mux:kafka://a,9=kafka://b,3=kafka://c", "3 follows 9"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_form_to_use(text: str, says: str) -> None:
@@ -65,7 +81,14 @@ def test_what_cannot_work_is_refused_with_the_form_to_use(text: str, says: str) 
 
 @pytest.mark.parametrize(
     "text",
-    [f"kafka://alice:{SECRET}@host:x", f"kafka://alice:{SECRET}@[::1", f"alice:{SECRET}@host", f"{SECRET}://host"],
+    [
+        f"kafka://alice:{SECRET}@host:x",
+        f"kafka://alice:{SECRET}@[::1",
+        f"alice:{SECRET}@host",
+        f"{SECRET}://host",
+        f"mux:kafka://alice:{SECRET}@host,kafka://bob:{SECRET}@host:x",
+        f"mux:{SECRET}",
+    ],
 )
 def test_a_refusal_never_repeats_the_password(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -78,3 +101,75 @@ def test_a_refusal_never_repeats_the_password(text: str) -> None:
 def test_a_parsed_url_passes_through() -> None:
     url = parse_url("kafka://host")
     assert parse_url(url) is url
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("file:///var/lib/x", "/var/lib/x"),
+        ("file://here/and/there", "here/and/there"),
+        ("file://here", "here"),
+        ("file:///a%20b%3Fc%23d", "/a b?c#d"),
+        ("file:///a@b:c,d", "/a@b:c,d"),
+    ],
+)
+def test_a_file_url_names_a_folder(text: str, folder: str) -> None:
+    url = parse_url(f"{text}?fsync=never")
+    assert (url.address, url.user, dict(url.options)) == (folder, None, {"fsync": "never"})
+    assert parse_url(str(url)) == url
+
+
+def test_a_mux_url_has_members_and_their_first_numbers() -> None:
+    url = parse_url("mux:kafka://a:1,b:2?tls=1,file:///x,200=kafka://c?client.id=x%2Ckafka://y")
+    assert [(first, str(member)) for first, member in url.members] == [
+        (0, "kafka://a:1,b:2?tls=1"),
+        (64, "file:///x"),
+        (200, "kafka://c:9092?client.id=x,kafka:%2F%2Fy".replace("%2F", "/")),
+    ]
+    assert parse_url("MUX:null://").members == ((0, parse_url("null://")),)
+
+
+def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text(f"{SECRET}\n")
+    (tmp_path / "two").write_text("other")
+    url = parse_url(f"kafka://alice@host?password_file={tmp_path}/one&ssl.key.password_file={tmp_path}/two")
+    assert SECRET not in f"{url} {url!r}"
+    assert str(tmp_path) in str(url)  # where it is may be said
+    read = with_secrets(url)
+    assert read.password == SECRET
+    assert read.options == {"ssl.key.password": "other"}
+    for shown in (str(read), repr(read)):
+        assert SECRET not in shown
+        assert "other" not in shown
+
+
+def test_every_member_of_a_mux_reads_its_own_secret(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{SECRET}{name}")
+    url = with_secrets(parse_url(f"mux:kafka://a?password_file={tmp_path}/a,kafka://b?password_file={tmp_path}/b"))
+    assert [member.password for _, member in url.members] == [f"{SECRET}a", f"{SECRET}b"]
+    assert SECRET not in f"{url} {url!r} {url.members}"
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "says"),
+    [
+        ("password_file=/nowhere/at/all", b"", "cannot be read"),
+        ("password_file={}", b"", "empty"),
+        ("password_file={}", b"\xff" + SECRET.encode(), "text"),
+        ("password_file={}", SECRET.encode() * 9_999, "too large"),
+        ("sasl.password=1&sasl.password_file={}", SECRET.encode(), "two ways"),
+    ],
+)
+def test_a_secret_file_that_cannot_work_is_named(tmp_path: Path, query: str, content: bytes, says: str) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        open_source("kafka://host?" + query.format(tmp_path / "secret"), get("evm"))
+    assert SECRET not in str(caught.value)
+    assert caught.value.setting in ("password_file", "sasl.password_file")
+
+
+def test_two_passwords_are_one_too_many(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    with pytest.raises(ConfigurationError, match="two ways"):
+        with_secrets(parse_url(f"kafka://a:{SECRET}@host?password_file={tmp_path}/secret"))
