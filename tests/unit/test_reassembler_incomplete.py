@@ -27,8 +27,9 @@ from cardinal.protocols.streams import (
     encode,
 )
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded
+from cardinal.protocols.streams.finished import HASHES_MAX, FinishedBlock, FinishedBlocks
 from cardinal.protocols.streams.payload import PathMap
-from cardinal.protocols.streams.prefixes import Counters
+from cardinal.protocols.streams.prefixes import Counters, Tracked
 from cardinal.protocols.streams.reassembler import Bounds, HeaderOnly
 from streams import SCHEMA, h
 
@@ -270,6 +271,79 @@ def test_an_expression_that_does_not_compile_is_refused_by_name() -> None:
     assert caught.value.setting == "prefixes"
 
 
+# --- the corners -------------------------------------------------------------------------------------------
+
+
+def test_of_equal_batches_the_one_at_the_lowest_position_is_named() -> None:
+    made = Reassembler()
+    made.receive(records(COUNTED, begin=9))
+    made.receive([record._replace(timestamp_ms=7) for record in records(COUNTED)])
+    done = made.receive(records(ONE, TWO, begin=3))[-1]
+    assert isinstance(done, Completed)
+    assert done.published_ms == 7
+    assert len(done.ends) == 1
+
+
+def test_deletes_and_sub_batches_that_are_not_followed_are_not_held() -> None:
+    made = Reassembler(["/t/"])
+    assert made.receive(records(BatchDeleteMsg(h("1a"), "b/x/l/1"))) == []
+    assert made.open_blocks() == []
+    entries = {"b/x/t/": Update(count=1), "b/x/l/": Update(sub_batch=h("s"))}
+    made.receive(records(BatchMsg(h("1a"), "b/x/t/1", b""), begin=1))
+    said = (BatchDeleteMsg(h("1a"), "b/x/l/1"), SubBatchHeader(h("1a"), h("s"), 1), SubBatchMsg(h("1a"), h("s"), 0))
+    held = made.held_bytes
+    assert made.receive(records(said[0], begin=2)) == []
+    assert made.held_bytes == held
+    made.receive(records(BatchMsg(h("2a"), "b/x/t/1", b""), begin=3))
+    made.receive(records(Batch(h("2a"), 1, 1, ROOT, {**entries, "b/x/t/": Update(count=2)}), begin=4))
+    held = made.held_bytes
+    assert made.receive(records(*(replace(one, hash=h("2a")) for one in said[1:]), begin=5)) == []
+    assert made.held_bytes == held
+
+
+def test_a_header_with_a_negative_count_is_rejected_and_takes_no_place() -> None:
+    made = Reassembler()
+    key, _ = encode(SubBatchHeader(h("1a"), h("s"), 1))
+    assert kinds(made.receive([Record("t", 0, 9, key, b"\1")])) == ["Rejected"]
+    made.receive([Record("t", 0, 5, key, b"\2")])
+    assert kinds(made.receive([Record("t", 0, 4, key, b"\1")])) == ["Divergence"]
+    head = Batch(h("1a"), 1, 1, ROOT, {"s": Update(sub_batch=h("s"))})
+    assert made.receive(records(head, begin=20)) == []
+    assert made.explain(h("1a")).missing_parts == {h("s"): (0,)}
+
+
+def test_what_is_supplied_for_a_dropped_block_does_not_move_where_it_begins() -> None:
+    made = Reassembler(bounds=Bounds(open_blocks=2))
+    made.receive(records(ONE, *(BatchMsg(h(f"x{at}"), "a/1", b"") for at in range(3))))
+    assert made.supply([Routed("elsewhere", *encode(TWO))]) == []
+    assert made.reread(h("1a")) == {("t", 0): 0}
+
+
+def test_inline_entries_are_followed_whatever_their_path() -> None:
+    head = Batch(h("1a"), 1, 1, ROOT, {"own": Update(value=b"x"), "a/": Update(count=5)})
+    assert payload_of(Reassembler(["/t/"], inline=True).receive(records(head))).updates == {"own": b"x"}
+
+
+def test_directories_that_match_are_remembered_within_a_bound() -> None:
+    tracked = Tracked(["/t/"])
+    assert all(tracked.may_belong(b"%d/t/1" % at) for at in range(10_000))
+    assert len(tracked.directories) <= 4096
+    assert tracked.may_belong(b"1/t/2")
+
+
+def test_finished_hashes_are_bounded_and_so_are_their_numbers() -> None:
+    finished = FinishedBlocks(256, 1_000)
+    for number in range(HASHES_MAX + 1):
+        finished.add(number.to_bytes(32), FinishedBlock(number))
+    assert (0).to_bytes(32) not in finished
+    assert HASHES_MAX.to_bytes(32) in finished
+    for number in range(2, HASHES_MAX):
+        finished.forget(number.to_bytes(32))
+    for number in range(HASHES_MAX, HASHES_MAX + 3):
+        finished.add(bytes([1]) + number.to_bytes(31), FinishedBlock(number + 7))
+    assert len(finished._numbers) < 2_000
+
+
 # --- content that is made when somebody looks --------------------------------------------------------------
 
 
@@ -283,6 +357,7 @@ def test_content_is_made_once_and_survives_pickling() -> None:
     view = PathMap(make)
     assert made == []
     assert view == {"a": b"1"}
+    assert len(view) == 1
     assert pickle.loads(pickle.dumps(view)) == {"a": b"1"}  # noqa: S301 - made here
     assert view.raw is view.raw
     assert made == [1]

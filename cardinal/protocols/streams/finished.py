@@ -36,16 +36,13 @@ class FinishedBlock:
         self.number = number
         self.held = held
         self.candidate = candidate
-        self.ends = ends
+        self.ends = Ends(()) if ends is None else ends
         self.reason = reason
 
     def release(self) -> int:
         """Let go what is held; returns its bytes."""
-        if self.held is None:
-            return 0
-        size = self.held.size
-        if self.ends is not None:
-            self.ends.found()  # whoever still asks must not need the records
+        self.ends.found()  # whoever still asks must not need the records
+        size = 0 if self.held is None else self.held.size
         self.held = self.candidate = None
         return size
 
