@@ -434,6 +434,23 @@ def test_a_channel_that_holds_too_much_is_abandoned(bounds: ChannelBounds, reaso
     assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), reason)]
 
 
+def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    small, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    large, flood = stream.channel("2a", 2, line("c", 3, 40, "2a", 1))
+    stream.write([small, *content[:-1]])
+    assert stream.read() == ""
+    ours = next(iter(stream.follower._reorgs._channels.values())).bytes
+    stream.follower._reorgs._bounds = ChannelBounds(bytes=3 * ours)
+    stream.write([large, *flood[:-1]])
+    assert stream.read() == ""
+    why = "it holds the most of what reorg channels may hold together"
+    assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(2, h("2a")), why)]
+    stream.write(content[-1:])
+    assert stream.read().endswith("+12b+13b")
+
+
 def test_a_flood_of_producers_is_abandoned() -> None:
     stream = Stream()
     deep(stream)

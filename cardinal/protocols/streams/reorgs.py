@@ -46,7 +46,7 @@ class Graft:
 
 @dataclass(frozen=True, slots=True)
 class ChannelBounds:
-    """What a channel may hold: complete blocks, their bytes, and messages' hashes (one a block and producer)."""
+    """Complete blocks that a channel may hold (messages' hashes follow them), and bytes of all channels together."""
 
     blocks: int = 100_000
     bytes: int = 256 << 20
@@ -120,7 +120,7 @@ class Reorgs:
         orderer: the chain; asked about ancestors only.
         reassembler: makes one for a channel.
         threshold: blocks; see rule 4.
-        bounds: of each channel.
+        bounds: of the channels.
 
     """
 
@@ -304,8 +304,11 @@ class Reorgs:
                 continue
             channel.blocks[event.payload.hash] = event
             channel.bytes += event.size
-        if len(channel.blocks) > self._bounds.blocks or channel.bytes > self._bounds.bytes:
+        if len(channel.blocks) > self._bounds.blocks:
             yield from self._abandon(channel, "it holds more than it may")
+        while sum(one.bytes for one in self._channels.values()) > self._bounds.bytes:
+            largest = max(self._channels.values(), key=lambda one: one.bytes)
+            yield from self._abandon(largest, "it holds the most of what reorg channels may hold together")
 
     def _mark(self, channel: _Channel, record: Record) -> Iterator[Outcome]:
         """A Reorg, a ReorgComplete, or what is no message of a channel."""
