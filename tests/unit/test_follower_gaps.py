@@ -6,9 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Orderer, Payload, Quarantined, Stale
+from cardinal.protocols.streams import (
+    BlockRef,
+    ChainUpdate,
+    Follower,
+    Incomplete,
+    Orderer,
+    Payload,
+    Quarantined,
+    ReorgBegan,
+    Stale,
+)
 from cardinal.protocols.streams.block import Explanation
 from cardinal.protocols.streams.gaps import Gaps
+from cardinal.protocols.streams.ordering import Past
+from cardinal.protocols.streams.settings import OnIncomplete
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
 from streams import TOPIC, block, h, messages
@@ -121,6 +133,60 @@ def test_a_block_that_nobody_ever_saw_is_reported_once_it_is_waited_for_in_vain(
     assert [one for one in reports if one.block == h("2a")] == [Explanation(h("2a"), 2, "unknown", missing_batch=True)]
 
 
+def test_of_several_lost_blocks_each_is_passed_over_in_its_turn() -> None:
+    stream = Stream(start=ROOT)
+    first, second, third, *rest = line("a", 1, 5, "0r")
+    stream.publish([first])
+    without_content(stream, second)
+    without_content(stream, third)
+    stream.publish(rest)
+    for _ in range(20):
+        unrelated(stream, 9)
+        stream.read()
+    assert "".join(map(shape, stream.updates)) == "+1a+?2a+?3a+4a+5a"
+
+
+def test_a_follower_that_halts_on_incomplete_blocks_waits_until_somebody_supplies_them() -> None:
+    stream = gap_at_2a(4)
+    stream.follower = Follower(settings(start=ROOT, on_incomplete=OnIncomplete.HALT))
+    for _ in range(10):
+        stream.read()
+        unrelated(stream, 9)
+    assert "".join(map(shape, stream.updates)) == "+1a"
+    stream._sort(stream.follower.supply(messages(line("a", 1, 2, "0r")[1])))
+    assert "".join(map(shape, stream.updates)) == "+1a+2a+3a+4a"
+
+
+# --- having caught up --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_started_with_before_the_newest_watermarks_are_reached() -> None:
+    stream = Stream()
+    stream.publish([block("1a", "0r"), block("2a", "1a")])
+    records = [record for found in stream.partitions.values() for record in found]
+    assert not stream.follower.caught_up
+    assert stream.follower.receive(records) == []
+    more = {place: end + 1 for place, end in stream.ends().items()}
+    assert stream.follower.progress(stream.ends(), more) == []
+    assert not stream.follower.caught_up
+    (update,) = stream.follower.progress(stream.ends(), stream.ends())
+    assert isinstance(update, ChainUpdate)
+    assert shape(update) == "+1a+2a"
+    assert stream.follower.caught_up
+    stream.follower.not_caught_up()
+    assert not stream.follower.caught_up
+
+
+def test_a_reorg_that_is_told_on_another_topic_announces_nothing() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 5, "0r")])
+    stream.read()
+    announced, _ = stream.channel("3a", 3, line("b", 4, 6, "3a", 1))
+    (event,) = stream.follower.receive([Record("tx", 0, 900, announced.key, announced.value)])
+    assert isinstance(event, ReorgBegan)
+    assert stream.follower.channels() == ()
+
+
 # --- bounds ------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +244,23 @@ def test_a_bridge_whose_own_parent_is_not_there_waits_and_says_so() -> None:
     assert orderer.standing(h("2a")) == "given up, to be passed over"
     (update,) = orderer.receive(header("1a", "0r", 1))
     assert shape(update) == "+1a+?2a+3a"
+
+
+def test_a_ring_that_reaches_below_the_given_start_keeps_it_as_what_it_is() -> None:
+    orderer = Orderer(BlockRef(2, h("2a")), 2)
+    orderer.resume([BlockRef(3, h("3b")), BlockRef(2, h("2a")), BlockRef(1, h("1b"))], 3, 3, Past(BlockRef(1, h("1b"))))
+    assert orderer.release() == []
+    assert orderer.head == BlockRef(3, h("3b"))
+    assert orderer.standing(h("2a")) == "delivered"
+
+
+def test_what_stands_below_the_parent_of_a_given_start_becomes_known_when_that_comes_last() -> None:
+    orderer = Orderer(BlockRef(2, h("2a")), 2, reorg_threshold=8)
+    orderer.receive(header("2a", "1a", 2))
+    orderer.receive(header("1b", "0g", 1))
+    assert [shape(update) for update in orderer.receive(Payload(2, h("2b"), h("1b"), 9))] == []
+    (update,) = orderer.receive(header("1a", "0g", 1))
+    assert shape(update) == "-2a-1a+1b+2b"
 
 
 def test_a_resume_at_the_given_start_itself_goes_on_from_it() -> None:

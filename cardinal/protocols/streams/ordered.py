@@ -105,11 +105,6 @@ class OrderedBlocks:
         """The number of the first block that this stream delivered, or will; 0 where that is not known yet."""
         return self._deepest + 1 if self.start is not None else 0
 
-    @property
-    def resuming(self) -> bool:
-        """Whether nothing is judged yet (rule 9)."""
-        return self._held
-
     def hash_at(self, number: int) -> bytes | None:
         """The hash of the delivered block with this number, as far down as that is remembered."""
         return self._chain.history.at(number)
