@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, NodeAnswerError
+from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, FeedError, NodeAnswerError
 from cardinal.producer import Producer
 from cardinal.published import HalfPublished, Survey, survey
 from cardinal.server.branches import Branch, Branches, Step
@@ -258,9 +259,9 @@ class ProduceService:
         """Ask the node for half-published blocks by their hash; the ones on its chain come by themselves as well."""
         if isinstance(self._feed, ByHash):
             for block_hash in list(self._half):
-                payload = await self._feed.block(block_hash)
-                if payload is not None:
-                    await self._add(payload)
+                with contextlib.suppress(FeedError):  # it stays named; whether the node is there, `follow` finds out
+                    if (payload := await self._feed.block(block_hash)) is not None:
+                        await self._add(payload)
 
     async def _add(self, step: Step) -> None:
         """Hand a step over, waiting for room and for blocks that have to go again first."""

@@ -112,7 +112,10 @@ def test_what_is_remembered_is_bounded() -> None:
     assert machine.is_done((10).to_bytes(32, "big"))
     for number in range(10_000):
         peers.heard(f"p{number}", 10_000 * number)
+        peers.batch(b"%032d" % number, f"p{number}", 10_000 * number)
+        peers.batch(b"%032d" % number, "a", 10_000 * number)
     assert len(peers._last) < 200
+    assert len(peers._first) == len(peers._leads) + 1 == 1_024
 
 
 def test_who_was_first_and_by_how_much() -> None:

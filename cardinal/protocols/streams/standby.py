@@ -34,6 +34,10 @@ REMEMBERED: Final = 65_536
 """Blocks whose end is remembered: more than any producer's feed is behind another's, and 10 MB."""
 
 
+_NAMES: Final = 1_024
+"""Producers whose blocks are counted; ids come from the topic, where anybody may write any."""
+
+
 class Verdict(Enum):
     """What to do with a block."""
 
@@ -96,10 +100,11 @@ class Peers:
         """A Batch was read. Copies of it are in one partition, so the first that is read came first."""
         if block_hash not in self._firsts:
             self._firsts[block_hash] = (producer, at_ms)
-            self._first[producer] = self._first.get(producer, 0) + 1
+            if producer in self._first or len(self._first) < _NAMES:
+                self._first[producer] = self._first.get(producer, 0) + 1
             if len(self._firsts) > REMEMBERED:
                 self._firsts.popitem(last=False)
-        elif (first := self._firsts[block_hash]) is not None and first[0] != producer:
+        elif (first := self._firsts[block_hash]) is not None and first[0] != producer and first[0] in self._first:
             blocks, lead = self._leads.get(first[0], (0, 0))
             self._leads[first[0]] = (blocks + 1, lead + max(0, at_ms - first[1]))
             self._firsts[block_hash] = None

@@ -129,7 +129,9 @@ class KafkaSettings:
         timeout = round(self.transaction_timeout * 1000)
         tried = self.properties.get("message.timeout.ms", str(timeout))
         lasting = {"transaction.timeout.ms": str(timeout), "message.timeout.ms": tried}
-        return {"transactional.id": producer_id, **config, **lasting}
+        # Nothing follows that a message could wait for: what belongs together is handed over at once.
+        linger = {"linger.ms": self.properties.get("linger.ms", "0")}
+        return {"transactional.id": producer_id, **config, **lasting, **linger}
 
     def consumer(self) -> dict[str, str]:
         """Properties of a consumer that is assigned its partitions."""

@@ -94,6 +94,15 @@ class DevFeed:
             marks = Finality(min(number, marks.safe or 0), min(number, marks.finalized or 0))
         return payload_from_rpc(block.block, block.receipts, chain_id=self._settings.chain_id, finality=marks)
 
+    async def block(self, block_hash: bytes) -> Payload | None:
+        """The block with this hash, also one that becomes an orphan; None where the script has none."""
+        chain = DevChain(self._settings)
+        for step in chain:
+            for block in step.mined:
+                if block.hash == block_hash:
+                    return self._payload(block, chain.finality(step.head))
+        return None
+
     async def close(self) -> None:
         """There is nothing to release."""
 

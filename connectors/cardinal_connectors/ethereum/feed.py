@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 
+from .gate import Gate
 from .known import KnownBlocks
 from .node import Node
 from .settings import FeedSettings
+from .totals import Totals
 from .walk import ChainMovedError
 from .way import Way
 
@@ -94,6 +96,28 @@ class NodeFeed:
                 trouble.over()
                 if not gave and not way.ended:
                     await self._node.hint(self._settings.poll)
+
+    async def block(self, block_hash: bytes) -> Payload | None:
+        """The block with this hash (32 bytes), checked as all others, also one that left the node's chain.
+
+        Returns:
+            The payload, its finality marks unknown; None where the node does not have the block, or no longer what its
+            total difficulty is told from.
+
+        Raises:
+            NodeUnreachableError, NodeAnswerError, WrongChainError, IntegrityError: as :meth:`follow`.
+
+        """
+        chain_id = await self._node.greet()
+        fetcher = self._node.fetcher
+        totals = Totals(fetcher, KnownBlocks((), window=1), sum_blocks=self._settings.sum_blocks)
+        fetched = await fetcher.by_hash(block_hash)
+        if fetched is None:
+            return None
+        try:
+            return (await Gate(fetcher, totals, chain_id, self._settings).admit(fetched, None)).payload
+        except ChainMovedError:
+            return None
 
     async def close(self) -> None:
         """Release connections. May be called twice."""
