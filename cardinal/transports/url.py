@@ -7,6 +7,7 @@ Forms::
     memory://name
     null://
     mux:URL,URL          mux:0=URL,64=URL
+    ws://host:port       wss://host:port?token_file=PATH     cardinal://host:port (the same as ws://)
 
 Rules:
 
@@ -46,6 +47,9 @@ _TRANSPORTS: Final = MappingProxyType(
         "file": "cardinal.transports.file",
         "null": "cardinal.transports.null",
         "mux": "cardinal.transports.mux",
+        "ws": "cardinal.transports.websocket",
+        "wss": "cardinal.transports.websocket",
+        "cardinal": "cardinal.transports.websocket",
     }
 )
 _FORMS: Final = MappingProxyType(
@@ -55,9 +59,12 @@ _FORMS: Final = MappingProxyType(
         "file": "file://DIR",
         "null": "null://",
         "mux": "mux:URL,URL",
+        "ws": "ws://host:port",
+        "wss": "wss://host:port",
+        "cardinal": "cardinal://host:port",
     }
 )
-_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092})
+_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765})
 _PORT_MAX: Final = 65535
 _SECRET: Final = re.compile(
     r"(?:password|passphrase|secret|token|credential|\.pem|\.key$|oauthbearer\.config)(?!.*_file$)", re.IGNORECASE
@@ -105,7 +112,7 @@ class TransportUrl:
     """A transport URL in parts.
 
     Attributes:
-        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``.
+        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``, ``ws``, ``wss``, ``cardinal``.
         hosts: ``host:port`` of every server; a memory broker's name; a folder's path; nothing.
         user, password: decoded; None where the URL has none.
         options: the query, in order. Names and meanings are the transport's.
