@@ -302,3 +302,15 @@ def test_records_of_other_topics_pass_a_follower_with_open_channels() -> None:
     stream.write([stream.channel("3a", 3, line("b", 4, 6, "3a", 1))[0]])
     stream.read()
     assert stream.follower.receive([Record("else", 0, 0, b"\xff", b"")])
+
+
+def test_a_delivered_block_that_comes_again_after_the_floor_fell_is_a_fork_point_again() -> None:
+    orderer = Orderer(ROOT, 0, reorg_threshold=2)
+    for payload in line("a", 1, 6, "0r"):
+        orderer.receive(payload)
+    assert not orderer.holds(h("3a"))
+    (update,) = orderer.receive(Payload(5, h("5b"), h("4a"), 50))
+    assert shape(update) == "-6a-5a+5b"
+    assert orderer.receive(header("3a", "2a", 3)) == []
+    (update,) = orderer.receive(Payload(4, h("4c"), h("3a"), 60))
+    assert shape(update) == "-5b-4a+4c"
