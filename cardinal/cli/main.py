@@ -14,7 +14,9 @@ _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
     "demo": "cardinal.cli.demo:demo",
     "produce": "cardinal.cli.produce:produce",
+    "record": "cardinal.cli.record:record",
     "repair": "cardinal.cli.repair:repair",
+    "replay": "cardinal.cli.replay:replay",
     "selftest": "cardinal.cli.selftest:selftest",
     "tail": "cardinal.cli.tail:tail",
 }

@@ -26,6 +26,7 @@ __all__ = [
     "Fsync",
     "LogWriter",
     "Recover",
+    "file_settings",
     "list_topics",
     "open_sink",
     "open_source",

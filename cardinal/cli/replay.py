@@ -1,0 +1,131 @@
+"""`cardinal replay`: a recording into a stream, or onto the terminal. Arguments and printing only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cardinal import apps
+from cardinal.consumer import find_application
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.replaying import Player
+from cardinal.transports import list_topics, open_sink, open_source
+from cardinal.transports.settings import find_url
+
+if TYPE_CHECKING:
+    from cardinal.protocols.streams.types import Record
+    from cardinal.replaying import Played
+    from cardinal.transports import Source
+    from cardinal.transports.url import Topics, TransportUrl
+
+_REPORT_SECONDS: Final = 2.0
+_POLL_RECORDS: Final = 1_000
+_KINDS: Final = {
+    0x00: "Batch",
+    0x01: "SubBatchHeader",
+    0x02: "SubBatchMsg",
+    0x03: "BatchMsg",
+    0x04: "BatchDeleteMsg",
+    0x05: "Reorg",
+    0x06: "ReorgComplete",
+    0xFF: "Ping",
+}
+
+
+def _speed(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    del context, parameter
+    try:
+        speed = None if value == "max" else float(value)
+    except ValueError:
+        speed = 0.0
+    if speed is not None and not 0 < speed < float("inf"):
+        raise click.BadParameter("write max, or how many times as fast as recorded: 1, 0.5, 60")
+    return speed
+
+
+@click.command()
+@click.argument("from_url", metavar="FROM")
+@click.option("--to", "to_url", metavar="URL", help="Any sink; without it every record is printed as one line.")
+@click.option("--speed", default="max", show_default=True, callback=_speed, help="1: as fast as recorded; max.")
+@click.option("--producer-id", default="replay", show_default=True, help="Where the sink cannot keep the recorded ids.")
+@click.option("--app", "app_name", default="evm", show_default=True, help="The application.")
+@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file that names streams.")
+def replay(
+    *,
+    from_url: str,
+    to_url: str | None,
+    speed: float | None,
+    producer_id: str,
+    app_name: str,
+    chain_id: int | None,
+    config: Path | None,
+) -> None:
+    """Play the recording FROM (file://DIR) into a stream, in the recorded order, to its end as it is now."""
+    url = find_url(from_url, config, os.environ)
+    if url.scheme != "file":
+        raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
+    app: Topics
+    if chain_id is None:
+        app = find_application(url, app_name)
+    else:
+        app = apps.get(app_name, chain_id=chain_id)
+    channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
+    with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:
+        if to_url is None:
+            _print(source)
+        else:
+            _play(source, find_url(to_url, config, os.environ), app, producer_id, speed)
+
+
+def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, speed: float | None) -> None:
+    with closing(open_sink(target, app, producer_id=producer_id)) as sink:
+        player = Player(source, sink, app, speed=speed)
+        began = reported = time.monotonic()
+        before = player.played
+        while player.step():
+            now = time.monotonic()
+            if now - reported >= _REPORT_SECONDS:
+                before = _report(before, player, now - reported)
+                reported = now
+        done, seconds = player.played, time.monotonic() - began
+        click.echo(
+            f"{done.records} records, {done.seals} blocks sealed, {done.bytes / 1e6:.1f} MB in {seconds:.1f} s",
+            err=True,
+        )
+
+
+def _report(before: Played, player: Player, seconds: float) -> Played:
+    now = player.played
+    rate = (now.records - before.records) / seconds
+    click.echo(f"{now.records} records, {rate:.0f}/s, {now.seals} blocks sealed, {player.left} left", err=True)
+    return now
+
+
+def _print(source: Source) -> None:
+    marks = source.watermarks()
+    source.assign({where: low for where, (low, _) in marks.items()})
+    try:
+        while any(at < marks[where][1] for where, at in source.positions().items()):
+            for record in source.poll(_POLL_RECORDS, 0.0):
+                click.echo(_line(record))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _line(record: Record) -> str:
+    moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    kind = _KINDS.get(record.key[0], "unknown") if record.key else "Heartbeat"
+    block = f"0x{record.key[1:HASH_END].hex()}" if record.key else "-"
+    names = ",".join(name for name, _ in record.headers) or "-"
+    size = len(record.key) + len(record.value)
+    return f"{moment}  {record.topic}:{record.partition}@{record.offset}  {kind}  {block}  {size} bytes  {names}"

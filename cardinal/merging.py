@@ -1,0 +1,112 @@
+"""Many partitions as one order in which a Batch comes after the rest of its block.
+
+Partitions are read beside each other, so a block's Batch may be read long before the block's other messages. A copy of
+the stream that is one sequence, or that is sent on, needs the order in which a producer may have sent them.
+
+Rules:
+
+1. The order within each partition is kept.
+2. A record is given when nothing that was written before it can be unread. For a Batch that means: its partition's
+   watermark was above it, then watermarks were taken anew, and all partitions have been read up to these (or have
+   records waiting that are later by time): the Batch's block was acknowledged before the Batch was written, hence
+   before the second look.
+3. Among what may be given, the earliest by time goes first; a Batch waits for the messages of its own block that are
+   already here, because the times of different brokers differ a little. Where waiting would stop everything (a second
+   producer's copies behind a Batch), it waits no longer: then these are copies.
+
+Pure: records, positions and watermarks go in, records come out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final
+
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, SUB_BATCH_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cardinal.protocols.streams.types import Partition, Record
+
+_CONTENT: Final = range(SUB_BATCH_HEADER, BATCH_DELETE_MSG + 1)
+
+
+class Merge:
+    """See the module. ``size`` is the bytes of keys and values that wait here."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Partition, deque[Record]] = {}
+        self._here: Counter[bytes] = Counter()
+        self._first: Mapping[Partition, int] = {}
+        self._second: Mapping[Partition, int] = {}
+        self.size = 0
+
+    @property
+    def waiting(self) -> frozenset[Partition]:
+        """The partitions of which records wait here."""
+        return frozenset(where for where, queue in self._queues.items() if queue)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Records as they were read, in order within each partition."""
+        for record in records:
+            self._queues.setdefault((record.topic, record.partition), deque()).append(record)
+            self.size += len(record.key) + len(record.value)
+            if record.key[:1] and record.key[0] in _CONTENT:
+                self._here[record.key[1:HASH_END]] += 1
+
+    def watermarks(self, ends: Mapping[Partition, int]) -> None:
+        """The end of every partition, taken now."""
+        self._first, self._second = self._second, ends
+
+    def take(self, positions: Mapping[Partition, int]) -> list[Record]:
+        """What may be given.
+
+        Arguments:
+            positions: the next offset to be read of every partition, after everything that was added.
+
+        """
+        unread = {where for where, end in self._second.items() if positions.get(where, end) < end}
+        heads = [self._head(where) for where, queue in self._queues.items() if queue]
+        heapq.heapify(heads)
+        held: list[tuple[int, bool, Partition]] = []
+        given: list[Record] = []
+        if any(not self._queues.get(where) for where in unread):
+            return given  # what comes there may be earlier than anything here
+        while heads or held:
+            forced = not heads
+            where = (held if forced else heads)[0][2]
+            record = self._queues[where][0]
+            if record.offset >= self._first.get(where, 0):
+                break  # its time has not come; nor has that of later ones
+            head = heapq.heappop(held if forced else heads)
+            block = record.key[1:HASH_END]
+            if head[1] and not forced and self._here[block]:
+                heapq.heappush(held, head)
+                continue
+            given.append(self._pop(where))
+            if self._queues[where]:
+                heapq.heappush(heads, self._head(where))
+            elif where in unread:
+                break
+            if held and (forced or not self._here.get(block)):
+                for one in held:
+                    heapq.heappush(heads, one)
+                held.clear()
+        return given
+
+    def _head(self, where: Partition) -> tuple[int, bool, Partition]:
+        record = self._queues[where][0]
+        return record.timestamp_ms, record.key[:1] == bytes((BATCH,)), where
+
+    def _pop(self, where: Partition) -> Record:
+        record = self._queues[where].popleft()
+        self.size -= len(record.key) + len(record.value)
+        if record.key[:1] and record.key[0] in _CONTENT:
+            block = record.key[1:HASH_END]
+            self._here[block] -= 1
+            if not self._here[block]:
+                del self._here[block]
+        return record

@@ -1,0 +1,233 @@
+"""A recording: everything of a stream, from any transport, kept in a folder with its positions.
+
+Rules:
+
+1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream goes on with the
+   recording, and a recording may take a member's place in a mux (:mod:`cardinal.transports.mux`).
+2. The order of the recording is one in which every Batch comes after the rest of its block (:mod:`cardinal.merging`).
+3. A recording that is begun goes on where it ended, partition by partition, whatever ended it: nothing is missing and
+   nothing is twice.
+4. What waits in memory is bounded: partitions that are ahead are paused.
+
+Reorg channels and partitions that come while recording are noticed within seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cardinal.errors import TransportError, UnreachableError
+from cardinal.merging import Merge
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.transports import list_topics, open_source, parse_url
+from cardinal.transports.file import Fsync, file_settings, open_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports import Source, TransportUrl
+    from cardinal.transports.url import Topics
+
+_POLL_RECORDS: Final = 5_000
+_MARKS_SECONDS: Final = 0.3
+"""A transport may answer with watermarks that are a quarter of a second old."""
+
+_LOOK_SECONDS: Final = 2.0
+_HIGH_BYTES: Final = 128 << 20
+_LOW_BYTES: Final = 32 << 20
+_BLOCK_BYTES: Final = 256 << 10
+
+
+class Recorded(NamedTuple):
+    """What was recorded in this run, and how many records lay behind it when the ends were last looked at."""
+
+    records: int
+    bytes: int
+    behind: int
+
+
+class Recorder:
+    """Records a stream. One thread.
+
+    Arguments:
+        from_url: any transport.
+        to_url: ``file://DIR``; ``fsync`` says when the disk is asked to have what was written.
+        app: the application; all of its topics and its reorg channels are recorded.
+        start: ``start``, ``tail``, or a cursor (everything that resuming it needs): where partitions begin that the
+            folder does not hold yet.
+        wait: seconds to wait for the topics to exist.
+
+    Raises:
+        ConfigurationError, UnreachableError, RefusedError, TopicError: of the transport that is read.
+        CursorExpiredError: retention has removed what comes next.
+        CursorInvalidError: ``start`` is none of these.
+        LogInUseError, LogDamagedError, TransportError: of the folder.
+
+    """
+
+    def __init__(
+        self,
+        from_url: str | TransportUrl,
+        to_url: str | TransportUrl,
+        app: Topics,
+        *,
+        start: str | Cursor = "start",
+        wait: float = 0.0,
+    ) -> None:
+        self._url = parse_url(from_url)
+        self._app = app
+        self._start = Cursor.parse(start) if isinstance(start, str) and start not in ("start", "tail") else start
+        target = parse_url(to_url)
+        self._settings = file_settings(target)
+        self._merge = Merge()
+        self._records = self._bytes = 0
+        self._paused: frozenset[Partition] = frozenset()
+        self._marked = self._synced = 0.0
+        self._looked = time.monotonic()
+        self._topics = self._all_topics()
+        self._source: Source = open_source(self._url, app, topics=self._topics, wait=wait)
+        try:
+            self._writer = open_writer(target)
+        except BaseException:
+            self._source.close()
+            raise
+        try:
+            self._ends: Mapping[Partition, int] = {}
+            self._assign({})
+            self.ends = dict(self._ends)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the folder held a recording of this stream already."""
+        return self._resumed
+
+    @property
+    def progress(self) -> Recorded:
+        """How far the recording is."""
+        behind = sum(max(0, end - self._writer.offsets.get(where, end)) for where, end in self._ends.items())
+        return Recorded(self._records, self._bytes, behind)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything is recorded that was there at the beginning."""
+        positions, waiting = self._source.positions(), self._merge.waiting
+        return all(
+            self._writer.offsets.get(where, 0) >= end or (where not in waiting and positions.get(where, end) >= end)
+            for where, end in self.ends.items()
+        )
+
+    def step(self, timeout: float) -> int:
+        """Read for at most so many seconds, record what may be recorded; how many records were read.
+
+        Raises:
+            CursorExpiredError, TopicError, RefusedError, TransportError: of either side. What is recorded stays.
+
+        """
+        self._keep_bounded()
+        records = self._source.poll(_POLL_RECORDS, timeout)
+        self._merge.add(records)
+        now = time.monotonic()
+        if now - self._marked >= _MARKS_SECONDS:
+            self._marked = now
+            with contextlib.suppress(UnreachableError):  # the server is away: asked again
+                self._look_at_ends()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            with contextlib.suppress(UnreachableError):
+                self._look_for_more()
+        self._write(self._merge.take(self._source.positions()))
+        return len(records)
+
+    def close(self) -> None:
+        """Have on the disk what was recorded, and where each partition stands. May be called twice."""
+        try:
+            if not self._merge.waiting:
+                # A position may be beyond the last record: transactions leave marks that are no records.
+                self._writer.declare(self._source.positions())
+        finally:
+            self._source.close()
+            self._writer.close()
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _all_topics(self) -> tuple[str, ...]:
+        """The application's topics, and those of its reorg channels that are there."""
+        channels = [name for name in list_topics(self._url) if name.startswith(f"{self._app.default_topic}-re-")]
+        return (*self._app.all_topics, *sorted(channels))
+
+    def _look_at_ends(self) -> None:
+        self._ends = {where: high for where, (_, high) in self._source.watermarks().items()}
+        self._merge.watermarks(self._ends)
+
+    def _look_for_more(self) -> None:
+        """Read partitions and channels that were not there before."""
+        positions = self._source.positions()
+        topics = self._all_topics()
+        if topics != self._topics:
+            source = open_source(self._url, self._app, topics=topics)
+            self._source.close()
+            self._source, self._topics = source, topics
+            self._assign(positions)
+        elif set(self._source.partitions()) - positions.keys():
+            self._assign(positions)
+
+    def _assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read every partition: from these positions, from where the folder ends, or from the start."""
+        marks = self._source.watermarks()
+        known = {**self._writer.offsets, **positions}
+        begin = {where: known[where] if where in known else self._begin(where, *marks[where]) for where in marks}
+        if not positions:
+            self._resumed = any(where in self._writer.offsets for where in marks)
+        self._source.assign(begin)
+        self._paused = frozenset()
+        self._writer.declare({where: at for where, at in begin.items() if where not in self._writer.offsets})
+        self._ends = {where: high for where, (_, high) in marks.items()}
+
+    def _begin(self, where: Partition, low: int, high: int) -> int:
+        if isinstance(self._start, Cursor):
+            return max(self._start.floor.get(where, low), 0)
+        return high if self._start == "tail" and where[0] in self._app.all_topics else low
+
+    def _keep_bounded(self) -> None:
+        """Pause the partitions of which records wait, while too many bytes do. The others are what they wait for."""
+        limit = _LOW_BYTES if self._paused else _HIGH_BYTES
+        wanted = self._merge.waiting if self._merge.size > limit else frozenset()
+        if wanted != self._paused:
+            self._paused = wanted
+            self._source.pause(wanted)
+
+    def _write(self, records: Sequence[Record]) -> None:
+        for block in _blocks(records):
+            written, error = self._writer.append([block])
+            if error is not None:
+                raise TransportError(
+                    f"nothing more can be written to {self._writer.folder}: {error.strerror}; what was recorded stays, "
+                    "make room and start again: it goes on there"
+                )
+            self._records += written * len(block)
+            self._bytes += sum(len(record.key) + len(record.value) for record in block)
+        interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
+        now = time.monotonic()
+        if records and self._settings.fsync is not Fsync.NEVER and now - self._synced >= interval:
+            self._synced = now
+            self._writer.sync()
+
+
+def _blocks(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """In pieces that are decoded at once."""
+    block: list[Record] = []
+    size = 0
+    for record in records:
+        block.append(record)
+        size += len(record.key) + len(record.value)
+        if size >= _BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
