@@ -116,7 +116,9 @@ class Consumer:
         tracked: expressions over a Batch's entries; only blocks' content under these is waited for. Default: what
             the application declares, and whatever travels inside Batches.
         whitelist: number to the only hash that may stand there.
-        policy: ``first``, or ``quorum:k``: k of ``producers`` must have sent the same block.
+        policy: ``first``, or ``quorum:k``: k of ``producers`` must have sent the same block. Anybody who may write to
+            a topic may write a producer's id: it proves something only where the broker's access rules bind
+            principals to topics.
         producers: the ids of the producers that count for a quorum.
         on_incomplete: ``skip`` (a block that provably cannot be had is passed over, as a
             :class:`~cardinal.MissingPayload`) or ``halt`` (the stream waits for somebody to supply it).

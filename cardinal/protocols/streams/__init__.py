@@ -1,8 +1,8 @@
 """Cardinal Streams, the message layer: the protocol as values and pure functions.
 
 Read the files in this order: `types`, `messages`, `keys`, `avro`, `codec`, `payload`, `splitter`, `sealing` (what a
-producer does); `prefixes`, `block`, `reassembler`, `forktree`, `ordering`, `cursor`, `follower`, `events` (what a
-consumer does).
+producer does); `prefixes`, `block`, `reassembler`, `quorum`, `forktree`, `ordering`, `cursor`, `follower`, `events`
+(what a consumer does).
 """
 
 from .codec import decode, encode
@@ -25,6 +25,7 @@ from .events import (
     Stale,
     Superseded,
     Surplus,
+    Untrusted,
 )
 from .follower import Follower, FollowerSettings
 from .messages import (
@@ -42,6 +43,7 @@ from .messages import (
 )
 from .ordering import OnFinalityViolation, Orderer
 from .payload import MissingPayload, Payload, SubBatch
+from .quorum import QuorumReassembler
 from .reassembler import Reassembler
 from .sealing import SealQueue
 from .splitter import reorg_topic, split, split_reorg, split_sub_batch
@@ -73,6 +75,7 @@ __all__ = [
     "Ping",
     "PingSeen",
     "Quarantined",
+    "QuorumReassembler",
     "Reassembler",
     "Record",
     "Rejected",
@@ -89,6 +92,7 @@ __all__ = [
     "SubBatchMsg",
     "Superseded",
     "Surplus",
+    "Untrusted",
     "Update",
     "decode",
     "encode",

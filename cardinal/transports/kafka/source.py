@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -275,7 +275,7 @@ class KafkaSource:
                         message.key() or b"",
                         message.value() or b"",
                         message.timestamp()[1],
-                        tuple(headers) if headers else (),
+                        _headers(headers) if headers else (),
                     ),
                 )
             )
@@ -325,6 +325,11 @@ def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]
         return sorted(records, key=lambda record: record[:3])
     finally:
         source.close()
+
+
+def _headers(found: Any) -> tuple[tuple[str, bytes], ...]:  # noqa: ANN401 - confluent-kafka's type is wider than its values
+    """Headers without nulls, which nothing of ours writes."""
+    return tuple([(name, value or b"") for name, value in found])
 
 
 def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
