@@ -5,11 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 
 import pytest
+from commands import Processes, fresh_chain_id
 from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, named, small_stream
 
-from cardinal.apps import Application
+from cardinal.apps import Application, get
 from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import ConfigurationError, DeliveryError, FencedError, OversizeError
 from cardinal.producer import Producer
@@ -73,9 +77,9 @@ def _url(broker: EmbeddedKafka, options: str = "") -> str:
     return f"kafka://{broker.bootstrap}?transactional=update{options}"
 
 
-def _half_seen(records: list[Record]) -> tuple[set[bytes], set[bytes]]:
+def _half_seen(records: list[Record], prefixes: tuple[str, ...] = ("a/",)) -> tuple[set[bytes], set[bytes]]:
     """Of what a reader of committed records has: hashes of all blocks spoken of, and of the complete ones."""
-    reassembler = Reassembler(("a/",), prefixes=("a/",))
+    reassembler = Reassembler(prefixes, prefixes=prefixes)
     whole = {event.payload.hash for event in reassembler.receive(records) if isinstance(event, Completed)}
     return {record.key[1:33] for record in records if record.key[0] in {0, 3}}, whole
 
@@ -212,6 +216,34 @@ def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_
     assert spoken == whole == {named("1a"), named("2a"), named("3a")}
 
 
+def test_a_killed_broker_holds_transactions_up_and_loses_nothing(cardinal_killable_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(), _url(cardinal_killable_broker)
+    payloads = a_chain(" ".join(f"{number}a" for number in range(1, 121)), values=20)
+    failed: list[Payload] = []
+
+    def ended(payload: Payload, done: Future[None]) -> None:
+        if done.exception() is not None:
+            failed.append(payload)
+
+    with Producer(url, app, producer_id="one", max_blocks=200) as producer:
+        for payload in payloads:
+            producer.add(payload).add_done_callback(partial(ended, payload))
+        while producer.stats.blocks < 20:
+            time.sleep(0.001)
+        cardinal_killable_broker.kill()
+        assert producer.stats.under_way > 0
+        cardinal_killable_broker.start()
+        deadline = time.monotonic() + DEADLINE
+        while producer.stats.under_way:
+            assert time.monotonic() < deadline
+            while failed:  # aborted with the broker, and told so
+                again = failed.pop()
+                producer.add(again).add_done_callback(partial(ended, again))
+            time.sleep(0.01)
+    spoken, whole = _half_seen(everything_on(url, app))
+    assert spoken == whole == {payload.hash for payload in payloads}
+
+
 def test_a_branch_within_the_threshold_is_one_transaction(cardinal_broker: EmbeddedKafka) -> None:
     app, url = small_stream(), _url(cardinal_broker)
     with Producer(url, app, producer_id=app.default_topic) as producer:
@@ -280,3 +312,36 @@ def test_transaction_settings_that_cannot_work_are_named(
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
         Producer(f"kafka://{cardinal_broker.bootstrap}?{options}", small_stream(), producer_id="one")
+
+
+def test_a_produce_command_that_another_one_with_its_id_took_over_from_ends_and_says_so(
+    cardinal_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    chain_id = fresh_chain_id()
+    node = f"dev://?seed=5&blocks=2000&rate=20&reorg-rate=0.1&chain-id={chain_id}"
+    args = ("--from", node, "--to", _url(cardinal_broker), "--producer-id", f"p{chain_id}")
+    app = get("evm", chain_id=chain_id)
+    with Processes(tmp_path) as processes:
+        first = processes.start("produce", *args)
+        _until_written(_url(cardinal_broker), app, 5)
+        second = processes.start("produce", *args)
+        status, _, said = processes.end(first)
+        assert status == 1
+        assert "error: another producer with the same id took over" in said
+        assert second.poll() is None
+        second.kill()
+    spoken, whole = _half_seen(everything_on(_url(cardinal_broker), app), tuple(app.prefixes))
+    assert spoken == whole
+
+
+def _until_written(url: str, app: Application, batches: int) -> None:
+    source = open_source(url, app, topics=[app.default_topic], wait=DEADLINE)
+    try:
+        source.assign({where: low for where, (low, _) in source.watermarks().items()})
+        found = 0
+        deadline = time.monotonic() + DEADLINE
+        while found < batches:
+            assert time.monotonic() < deadline
+            found += sum(record.key[:1] == b"\0" for record in source.poll(1000, 0.2))
+    finally:
+        source.close()
