@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
+from cardinal.errors import TopicError
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
@@ -60,6 +61,21 @@ def test_partitions_that_are_added_while_it_runs_are_read(
     assert steps([*before, *after]) == [f"+{number}a" for number in range(1, 61)]
     with consumer(url, app, start=str(before[-1].cursor)) as reading:  # a cursor that knows one partition of four
         assert steps(until(reading, "60a")) == [f"+{number}a" for number in range(21, 61)]
+
+
+def test_a_topic_that_is_deleted_while_it_reads_is_named(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cardinal.reading._PARTITIONS_SECONDS", 0.2)
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 5), app=app)
+    with consumer(url, app) as reading:
+        until(reading, "5a")
+        admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+        admin.delete_topics([app.topics["b/"]])[app.topics["b/"]].result(DEADLINE)
+        with pytest.raises(TopicError, match="is gone from Kafka") as caught:
+            next(iter(reading))
+    assert caught.value.topic == app.topics["b/"]
 
 
 def test_where_the_url_names_a_group_its_lag_can_be_seen(cardinal_broker: EmbeddedKafka) -> None:

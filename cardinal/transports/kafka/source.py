@@ -55,6 +55,7 @@ class KafkaSource:
         self._settings = settings
         self._admin = TopicAdmin(settings)
         self._topics = tuple(topics)
+        self._absent: frozenset[str] = frozenset()
         self._partitions = self._find(topics, wait)
         self._reasons = self._admin.reasons
         try:
@@ -73,9 +74,25 @@ class KafkaSource:
     # --- Source --------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics as they are now, sorted; those known before where no broker answers."""
+        """Every partition of the topics as they are now, sorted; those known before where no broker answers.
+
+        Raises:
+            TopicError: a topic was not there at this look and at the one before: it was deleted. Fetching from it would
+                be tried for ever, in silence.
+
+        """
         with contextlib.suppress(UnreachableError):
             counts = self._admin.partition_counts(self._topics)
+            absent = frozenset(self._topics).difference(counts)
+            if absent:  # deleted, or without leaders for the moment
+                absent -= self._admin.names()
+            if gone := sorted(absent & self._absent):
+                raise TopicError(
+                    f"the topic {gone[0]} is gone from Kafka at {self._settings.address}: restore it, or start again "
+                    "without a cursor when it was made anew",
+                    topic=gone[0],
+                )
+            self._absent = absent
             now = {(topic, number) for topic, count in counts.items() for number in range(count)}
             if added := now.difference(self._partitions):
                 self._partitions = tuple(sorted({*self._partitions, *added}))
