@@ -142,7 +142,7 @@ class Tracked:
     def __init__(self, expressions: Sequence[str], *, inline: bool = False) -> None:
         # Not one expression with alternatives: what an expression says of groups and flags holds for it alone.
         self._searches = [_compiled(source).search for source in expressions]
-        self._inline = inline
+        self._inlined = inline
         self._keep_all = any(_LOOKS_AHEAD.search(source) for source in expressions)
         self.directories: set[bytes] = set()
         """Directories every path of which may belong; a look here saves most calls of :meth:`may_belong`."""
@@ -153,7 +153,7 @@ class Tracked:
 
     def entry(self, entry: Entry) -> bool:
         """Whether this entry of a Batch is followed."""
-        if self._inline and not entry.count and entry.sub_batch == NO_ID:
+        if self._inlined and not entry.count and entry.sub_batch == NO_ID:
             return True
         return self._search(entry.path)
 
