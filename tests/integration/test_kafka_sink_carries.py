@@ -6,12 +6,17 @@ import time
 from collections import defaultdict
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # their stub re-exports without __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub re-exports without __all__
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from kafka_streams import DEADLINE, a_block, a_chain, everything_on, named, small_stream
 
 from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
-from cardinal.errors import DeliveryError, TopicError
+from cardinal.errors import ConfigurationError, DeliveryError, TopicError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Reorg, ReorgComplete, decode, reorg_topic
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Record
@@ -53,6 +58,34 @@ def test_records_are_replayed_with_their_own_headers_in_their_order(
     for record in found:
         order[record.partition].append(int(record.value))
     assert all(values == sorted(values) for values in order.values())
+
+
+def test_topics_are_made_as_the_url_says_and_messages_compressed(cardinal_broker: EmbeddedKafka) -> None:
+    app = small_stream()
+    options = "partitions=3&replication=1&retention.ms=3600000&max.message.bytes=50000&compression.codec=zstd"
+    url = f"kafka://{cardinal_broker.bootstrap}?{options}"
+    with Producer(url, app, producer_id="one") as producer:
+        producer.add(a_block("1a", "0g", values=50, size=20_000)).result(DEADLINE)  # 1 MB of dots
+    admin = AdminClient(cardinal_broker.client_config())
+    resource = ConfigResource(ResourceType.TOPIC, app.all_topics[1])
+    config = {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(30).items()}
+    assert (config["retention.ms"], config["max.message.bytes"]) == ("3600000", "50000")
+    assert len(admin.list_topics(timeout=30).topics[app.all_topics[1]].partitions) == 3
+    if not isinstance(cardinal_broker, EmbeddedKafka):
+        pytest.skip("what a broker that is not ours keeps on its disk cannot be seen")
+    folders = (cardinal_broker.data / "logs").glob(f"{app.all_topics[1]}-*/*.log")
+    assert sum(log.stat().st_size for log in folders) < 100_000
+
+
+def test_more_replicas_than_brokers_are_refused_with_the_topic(cardinal_broker: EmbeddedKafka) -> None:
+    app = small_stream()
+    with pytest.raises(TopicError, match=app.default_topic):
+        open_sink(f"kafka://{cardinal_broker.bootstrap}?replication=3", app, producer_id="one")
+
+
+def test_a_topic_option_that_is_given_with_and_without_its_prefix_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="two ways"):
+        open_sink("kafka://localhost?partitions=3&cardinal.partitions=4", small_stream(), producer_id="one")
 
 
 def test_a_topic_that_can_acknowledge_nothing_is_refused(cardinal_broker: EmbeddedKafka) -> None:

@@ -134,10 +134,12 @@ def test_standby_producers_killed_at_random_publish_the_nodes_chain_hardly_more_
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("redundancy", ["standby", "all"])
+@pytest.mark.parametrize(
+    ("redundancy", "options"), [("standby", ""), ("standby", "?transactional=update"), ("all", "")]
+)
 def test_two_to_five_producers_killed_at_random(
-    cardinal_broker: EmbeddedKafka, processes: Processes, redundancy: str, seed: int
+    cardinal_broker: EmbeddedKafka, processes: Processes, redundancy: str, options: str, seed: int
 ) -> None:
     names = [f"producer-{number}" for number in range(2 + seed % 4)]
-    stream = f"kafka://{cardinal_broker.bootstrap}"
+    stream = f"kafka://{cardinal_broker.bootstrap}{options}"
     _run(stream, processes, names, 1500, redundancy=redundancy, seed=seed)

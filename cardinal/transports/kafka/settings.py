@@ -6,7 +6,8 @@ Options of a ``kafka://`` URL:
 * the short forms of the Go implementation: ``tls=1``, ``idempotent=1``, ``fetch.default`` (bytes), ``max.waittime``
   (milliseconds), ``net.maxopenrequests``, ``log=1``;
 * ours: ``cardinal.partitions``, ``cardinal.replication``, ``cardinal.retention.ms``, ``cardinal.max.message.bytes``
-  (for topics that are created), ``cardinal.connect.timeout.ms``, ``cardinal.queue.bytes`` (what may be under way);
+  (for topics that are created), ``cardinal.connect.timeout.ms``, ``cardinal.queue.bytes`` (what may be under way); the
+  first four also without ``cardinal.``;
 * ``transactional=update``: a producer makes one Kafka transaction of every chain update (:mod:`.transactions`). Its
   ``transactional.id`` is the producer's id unless given, and has to be unique on the cluster; its
   ``transaction.timeout.ms`` is 10000 unless given.
@@ -32,6 +33,7 @@ MAX_MESSAGE_BYTES: Final = 10_000_024
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 _OURS: Final = "cardinal."
+_TOPIC: Final = frozenset({"partitions", "replication", "retention.ms", "max.message.bytes"})
 _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"0", "false", "no"})
 _SHORT: Final[Mapping[str, str]] = {
@@ -158,6 +160,10 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
     """Sort a URL's options. ConfigurationError names the option that cannot work."""
     given = dict(url.options)
     ours = {name: given.pop(name) for name in url.options if name.startswith(_OURS)}
+    for name in _TOPIC & given.keys():
+        if _OURS + name in ours:
+            raise ConfigurationError(f"the option {name} is given in two ways", setting=name)
+        ours[_OURS + name] = given.pop(name)
     properties = _Secret({"bootstrap.servers": url.address})
     _security(url, given, properties)
     timeout = _transactions(given)
