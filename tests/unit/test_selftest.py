@@ -30,6 +30,12 @@ def test_a_difference_is_a_line_and_the_exit_status(monkeypatch: pytest.MonkeyPa
     assert "2 schedules, 20 records: 1 differ" in result.output
 
 
+def test_a_fault_that_is_not_in_the_catalogue_is_named_with_those_that_are() -> None:
+    result = CliRunner().invoke(cardinal, ["selftest", "--faults", "--only", "rain"])
+    assert result.exit_code == 2
+    assert "there is no fault rain; there are broker-kill, " in result.output
+
+
 def test_equal_seeds_make_equal_scenarios_and_equal_runs() -> None:
     one, other = make_scenario(5, DEEP), make_scenario(5, DEEP)
     assert one.records == other.records

@@ -1,0 +1,156 @@
+"""What is broken: one broker, one behind a proxy, or a cluster of three; and orders to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from cardinal.embedded import EmbeddedCluster, EmbeddedKafka, free_port
+from cardinal.testing.proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+    from types import TracebackType
+
+    from cardinal.protocols.streams.types import Partition
+
+    from .work import Task
+
+_ORDER_SECONDS: Final = 30.0
+_HEAP_MB: Final = 256
+_OPTIONS: Final = "cardinal.partitions=4"
+
+
+class Ground:
+    """A broker of our own, to be broken.
+
+    Arguments:
+        folder: for its data.
+
+    Attributes:
+        broker: the broker.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broker = EmbeddedKafka(folder / "kafka", heap_mb=_HEAP_MB)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect."""
+        return self.broker.bootstrap
+
+    @property
+    def url(self) -> str:
+        """The transport for producers and consumers."""
+        return f"kafka://{self.bootstrap}?{_OPTIONS}"
+
+    def start(self) -> None:
+        """Start what is not running."""
+        self.broker.start()
+
+    def stop(self) -> None:
+        """End everything."""
+        self.broker.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.stop()
+
+    # --- orders ----------------------------------------------------------------------------------------------
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self._order(lambda admin: admin.delete_topics([topic]))
+
+    def widen(self, task: Task, partitions: int) -> None:
+        """Give every topic of the stream so many partitions."""
+        wanted = [NewPartitions(name, partitions) for name in task.application.all_topics]
+        self._order(lambda admin: admin.create_partitions(wanted))
+
+    def trim(self, floors: Mapping[Partition, int]) -> None:
+        """Remove every record below these offsets, as retention does."""
+        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in floors.items()]
+        self._order(lambda admin: admin.delete_records(wanted))
+
+    def leader(self, topic: str) -> int:
+        """The node that leads the topic's first partition."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return int(admin.list_topics(topic, timeout=_ORDER_SECONDS).topics[topic].partitions[0].leader)
+
+    def _order(self, order: Callable[[AdminClient], Mapping[Any, Future[Any]]]) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        for answer in order(admin).values():
+            answer.result(_ORDER_SECONDS)
+
+
+class PausedGround(Ground):
+    """A broker that may be stopped for a minute before the cluster takes it for dead.
+
+    Kafka's own session is 9 s; a single broker that comes back after it is fenced by itself first, and was seen to
+    leave what was asked of it before unanswered.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        session = {"broker.session.timeout.ms": "60000"}
+        self.broker = EmbeddedKafka(folder / "kafka", heap_mb=_HEAP_MB, properties=session)
+
+
+class BadNetwork(Ground):
+    """A broker whose clients come by a proxy.
+
+    Attributes:
+        proxy: the proxy.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        port = free_port()
+        self.proxy = TcpProxy(f"127.0.0.1:{port}").start()
+        self.broker = EmbeddedKafka(folder / "kafka", port=port, advertised=self.proxy.address, heap_mb=_HEAP_MB)
+
+    def stop(self) -> None:
+        """End the broker and the proxy."""
+        super().stop()
+        self.proxy.stop()
+
+
+class ClusterGround(Ground):
+    """Three brokers.
+
+    Attributes:
+        cluster: all of them; ``broker`` is the first.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.cluster = EmbeddedCluster(folder / "cluster")
+        self.broker = self.cluster.nodes[0]
+
+    @property
+    def bootstrap(self) -> str:
+        """All three, so that one may be away."""
+        return self.cluster.bootstrap
+
+    def start(self) -> None:
+        """Start what is not running."""
+        self.cluster.start()
+
+    def stop(self) -> None:
+        """End all three."""
+        self.cluster.stop()

@@ -1,0 +1,237 @@
+"""Where a fault is played: one stream, its producer and its consumer as processes, and everything that is known of it.
+
+Rules:
+
+1. Faults are injected when the work has come to a point, never after a time: a slow machine sees the same play.
+2. Only processes that were started here are ever sent a signal.
+3. A stage that is left ends its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from cardinal.errors import CardinalError, RefusedError
+from cardinal.protocols.streams.events import Completed
+from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.reassembler import Reassembler
+from cardinal.published import read_range
+from cardinal.testing.history import History, check, content, mined
+from cardinal.transports import open_source
+
+from . import work
+from .work import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from cardinal.protocols.streams.types import Partition, Record
+
+_POLL_SECONDS: Final = 0.01
+_END_SECONDS: Final = 90.0
+
+
+class StageError(CardinalError):
+    """A play did not go on: a process ended that should not have, or nothing happened for too long."""
+
+
+class Worker:
+    """A producer or a consumer as a process.
+
+    Arguments:
+        what: ``publish`` or ``follow``.
+        task: what it works on.
+
+    """
+
+    def __init__(self, what: str, task: Task) -> None:
+        self.what = what
+        self.task = task
+        self.log = Path(task.folder, f"{what}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """How it ended: 0 when its work was done."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def said(self) -> str:
+        """Its last line on standard error, the sentence of its error."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return lines[-1] if lines else ""
+
+    def start(self) -> Self:
+        """Start it, or start it again: it goes on where its files say that it was."""
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", work.__name__, self.what, self.task.text()]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - this very package
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, at whatever it is doing."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL) if self._process.poll() is None else None
+            self._process.wait(_END_SECONDS)
+
+    def end(self, within: float = _END_SECONDS) -> None:
+        """Wait until its work is done.
+
+        Raises:
+            RefusedError: it ended with an error of Cardinal's own, which is the message.
+            StageError: it ended otherwise, or did not within so many seconds.
+
+        """
+        if self._process is None:
+            raise StageError(f"{self.what} was not started")
+        try:
+            status = self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise StageError(f"{self.what} is not done after {within:g} s") from None
+        if status == work.REFUSED:
+            raise RefusedError(self.said)
+        if status != 0:
+            raise StageError(f"{self.what} ended with status {status}: {self.said}")
+
+
+class Stage:
+    """One stream and who works on it.
+
+    Arguments:
+        folder: for its files; empty.
+        url: the transport.
+        seed: of the chain.
+        blocks: the number of the chain's last head.
+        pace: blocks a second, at most.
+
+    """
+
+    def __init__(self, folder: Path, url: str, *, seed: int, blocks: int = 300, pace: float = 250.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.task = Task(url, f"faults-{folder.name}-{seed}", seed, blocks, str(folder), pace)
+        self.producer = Worker("publish", self.task)
+        self.consumer = Worker("follow", self.task)
+        self._payloads = self.task.payloads
+
+    def __enter__(self) -> Self:
+        self.producer.start()
+        self.consumer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.producer.kill()
+        self.consumer.kill()
+
+    @property
+    def acknowledged(self) -> int:
+        """How many blocks are acknowledged."""
+        return len(self.task.ledger)
+
+    @property
+    def delivered(self) -> int:
+        """How many blocks were delivered."""
+        return work.delivered(self.task.database)
+
+    @property
+    def mined(self) -> int:
+        """How many blocks the node mines in all."""
+        return len(self._payloads)
+
+    def until(self, condition: Callable[[], bool], what: str, within: float = _END_SECONDS) -> None:
+        """Wait for a point of the play.
+
+        Raises:
+            StageError: it did not come, or a worker ended with an error before it.
+
+        """
+        deadline = time.monotonic() + within
+        while not condition():
+            for worker in (self.producer, self.consumer):
+                if worker.status not in (None, 0, -signal.SIGKILL):
+                    raise StageError(f"{worker.what} ended before {what}: {worker.said}")
+            if time.monotonic() > deadline:
+                raise StageError(
+                    f"not {what} after {within:g} s: {self.acknowledged} of {self.mined} blocks are acknowledged, "
+                    f"{self.delivered} delivered"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def until_acknowledged(self, part: float) -> None:
+        """Wait until this part of the node's blocks, 0 to 1, is acknowledged."""
+        self.until(lambda: self.acknowledged >= part * self.mined, f"{part:.0%} acknowledged")
+
+    def until_delivered(self, part: float) -> None:
+        """Wait until at least this part of so many blocks as the node mines is delivered."""
+        self.until(lambda: self.delivered >= part * self.task.blocks, f"{part:.0%} delivered")
+
+    def finish(self) -> list[str]:
+        """Wait until both are done: everything that is wrong, empty where all held."""
+        self.producer.end()
+        self.consumer.end()
+        return self.wrong()
+
+    def wrong(self, task: Task | None = None, *, first: int | None = 0, audited: bool = True) -> list[str]:
+        """Everything that is wrong with what a consumer stored, and with what is on the topics.
+
+        Arguments:
+            task: whose consumer; the stage's own where None.
+            first: the number of the block that it must have begun with; None: any.
+            audited: whether the topics are read and must hold what was acknowledged.
+
+        """
+        database = (task or self.task).database
+        deliveries = work.deliveries(database)
+        history = History(
+            mined=mined(self._payloads),
+            head=self._payloads[-1].hash,
+            acknowledged=self.task.ledger.read() if audited else frozenset(),
+            stored=self.stored() if audited else {},
+            delivered=deliveries,
+            first=first,
+        )
+        return [*check(history), *(f"reported: {report}" for report in work.reports(database))]
+
+    def ends(self) -> dict[Partition, int]:
+        """The offset after the last record of every partition."""
+        source = open_source(self.task.url, self.task.application)
+        try:
+            return {where: high for where, (_, high) in source.watermarks().items()}
+        finally:
+            source.close()
+
+    def stored(self) -> dict[bytes, bytes]:
+        """The blocks that are whole on the topics, by a reader of its own, with the digests of their content."""
+        app = self.task.application
+        found: dict[bytes, bytes] = {}
+        reassembler = Reassembler(prefixes=tuple(app.prefixes))
+
+        def take(record: Record) -> None:
+            for event in reassembler.receive((record,)):
+                if isinstance(event, Completed) and isinstance(event.payload, Payload):
+                    found[event.payload.hash] = content(event.payload)
+
+        source = open_source(self.task.url, app)
+        try:
+            marks = source.watermarks()
+            starts = {where: low for where, (low, _) in marks.items()}
+            read_range(source, starts, {where: high for where, (_, high) in marks.items()}, take)
+        finally:
+            source.close()
+        return found

@@ -1,0 +1,260 @@
+"""The two who work while things break, each a process that may be killed at any moment.
+
+    python -m cardinal.server.faults.work publish TASK     a producer: the chain of a seed, block by block
+    python -m cardinal.server.faults.work follow TASK      a consumer: updates and cursor in one SQLite transaction
+
+``TASK`` is the JSON of a :class:`Task`. Both go on where their files say that they were; both end by themselves when
+their work is done, with status 0. An error of Cardinal's own ends them with status 3 and its class and sentence on
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from cardinal.consumer import Consumer
+from cardinal.errors import CardinalError, DeliveryError
+from cardinal.producer import Producer
+from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
+from cardinal.testing.generator import ChainGenerator
+from cardinal.testing.history import Delivery, Ledger, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from cardinal.apps import Application
+    from cardinal.protocols.streams.payload import Payload
+
+REFUSED: Final = 3
+"""The exit status after an error of Cardinal's own."""
+
+_AGAIN_SECONDS: Final = 0.05
+_THRESHOLD: Final = 128
+_EVERYTHING: Final = (".",)
+_TABLES: Final = """
+    create table if not exists updates (
+        seq integer primary key, first_seq integer not null, removed text not null, added text not null
+    );
+    create table if not exists place (one integer primary key check (one = 1), cursor text not null);
+    create table if not exists reports (report text not null);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What both work on.
+
+    Attributes:
+        url: the transport.
+        stem: begins the names of the topics, which are this task's alone.
+        seed: of the chain.
+        blocks: the number of the chain's last head.
+        folder: where ledger and database are.
+        pace: blocks a second, at most.
+        resume: whether the consumer goes on from its cursor; else from the start of what is kept, into a database of
+            its own.
+
+    """
+
+    url: str
+    stem: str
+    seed: int
+    blocks: int
+    folder: str
+    pace: float = 250.0
+    resume: bool = True
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was acknowledged."""
+        return Ledger(Path(self.folder, "acknowledged"))
+
+    @property
+    def database(self) -> Path:
+        """What was delivered."""
+        return Path(self.folder, "delivered.sqlite" if self.resume else "delivered-anew.sqlite")
+
+    @property
+    def application(self) -> Application:
+        """How the blocks travel."""
+        app = ChainGenerator(self.seed).application
+        topics = {expression: f"{self.stem}-{topic}" for expression, topic in app.topics.items()}
+        return app.model_copy(
+            update={
+                "default_topic": f"{self.stem}-{app.default_topic}",
+                "topics": topics,
+                "reorg_threshold": _THRESHOLD,
+            }
+        )
+
+    @property
+    def payloads(self) -> list[Payload]:
+        """The node's blocks, in the order in which they are mined; the last one leads in the end."""
+        return ChainGenerator(self.seed).payloads(self.blocks)
+
+    def text(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+    def anew(self) -> Task:
+        """The same for a consumer that begins again with what is kept."""
+        return replace(self, resume=False)
+
+
+def publish(task: Task) -> None:
+    """Publish every block that the ledger does not hold; a block that fails is sent again."""
+    known = task.ledger.read()
+    waiting = [payload for payload in task.payloads if payload.hash not in known]
+    with Producer(task.url, task.application, producer_id="faults", max_blocks=64) as producer:
+        publishing = _Publishing(producer, task.ledger)
+        for payload in _paced(waiting, task.pace):
+            publishing.add(payload)
+            publishing.again(0)
+        while publishing.acknowledged < len(waiting):
+            publishing.again(_AGAIN_SECONDS)
+
+
+class _Publishing:
+    """Blocks on their way, and those that go again."""
+
+    def __init__(self, producer: Producer, ledger: Ledger) -> None:
+        self._producer = producer
+        self._ledger = ledger
+        self._failed: SimpleQueue[tuple[Payload, BaseException]] = SimpleQueue()
+        self._done = SimpleQueue[None]()
+
+    @property
+    def acknowledged(self) -> int:
+        return self._done.qsize()
+
+    def add(self, payload: Payload) -> None:
+        while True:
+            try:
+                future = self._producer.add(payload)
+            except DeliveryError:  # there is no room, because another one has failed
+                self.again(_AGAIN_SECONDS)
+            else:
+                future.add_done_callback(partial(self._ended, payload))
+                return
+
+    def again(self, seconds: float) -> None:
+        """Send what has failed again; wait so many seconds for something to fail."""
+        try:
+            payload, error = self._failed.get(timeout=seconds) if seconds else self._failed.get_nowait()
+        except Empty:
+            return
+        if not (isinstance(error, CardinalError) and error.retriable):
+            raise error
+        self.add(payload)
+
+    def _ended(self, payload: Payload, done: Future[None]) -> None:
+        if (error := done.exception()) is not None:
+            self._failed.put((payload, error))
+            return
+        self._ledger.write(payload.hash)
+        self._done.put(None)
+
+
+def follow(task: Task) -> None:
+    """Store every update and its cursor in one transaction, until the node's last head is delivered."""
+    last = task.payloads[-1].hash
+    with sqlite3.connect(task.database) as store:
+        store.executescript(_TABLES)
+    store.execute("pragma synchronous = off")  # what a kill takes is the process, not the machine
+    found = store.execute("select cursor from place").fetchone()
+    reports: list[str] = []
+
+    def told(event: object) -> None:
+        if isinstance(event, Divergence | Quarantined | Rejected | Surplus):
+            reports.append(repr(event)[:500])
+
+    start = found[0] if found else "start"
+    with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
+        if consumer.head is not None and consumer.head.hash == last:
+            return
+        for update in consumer:
+            delivery = Delivery.of(update)
+            with store:
+                row = (delivery.seq, delivery.first_seq, _seen(delivery.removed), _seen(delivery.added))
+                store.execute("insert into updates values (?, ?, ?, ?)", row)
+                store.execute("insert or replace into place values (1, ?)", (str(update.cursor),))
+                store.executemany("insert into reports values (?)", [(report,) for report in reports])
+            reports.clear()
+            if update.added and update.added[-1].hash == last:
+                return
+
+
+def deliveries(database: Path) -> list[Delivery]:
+    """What a consumer has stored, in the order in which it stored it."""
+    rows = _rows(database, "select first_seq, seq, removed, added from updates order by rowid")
+    return [Delivery(first, seq, _unseen(removed), _unseen(added)) for first, seq, removed, added in rows]
+
+
+def cursor(database: Path) -> str | None:
+    """The cursor that stands beside the data."""
+    rows = _rows(database, "select cursor from place")
+    return rows[0][0] if rows else None
+
+
+def reports(database: Path) -> list[str]:
+    """What a consumer was told that no honest producer causes."""
+    return [report for (report,) in _rows(database, "select report from reports")]
+
+
+def delivered(database: Path) -> int:
+    """How many blocks were delivered."""
+    rows = _rows(database, "select max(seq) from updates")
+    return int(rows[0][0] or 0) if rows else 0
+
+
+def _rows(database: Path, query: str) -> list[tuple[Any, ...]]:
+    if not database.exists():
+        return []
+    store = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10.0)
+    try:
+        return store.execute(query).fetchall()
+    except sqlite3.OperationalError:
+        return []  # the tables are about to be made
+    finally:
+        store.close()
+
+
+def _seen(blocks: tuple[Seen, ...]) -> str:
+    return json.dumps([[block.number, block.hash.hex(), block.digest.hex()] for block in blocks])
+
+
+def _unseen(text: str) -> tuple[Seen, ...]:
+    return tuple(Seen(number, bytes.fromhex(name), bytes.fromhex(digest)) for number, name, digest in json.loads(text))
+
+
+def _paced(payloads: list[Payload], pace: float) -> Iterator[Payload]:
+    """One after the other, at most so many a second: faults are to meet a stream that flows."""
+    begun = time.monotonic()
+    for count, payload in enumerate(payloads):
+        if (early := begun + count / pace - time.monotonic()) > 0:
+            time.sleep(early)
+        yield payload
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the two; the exit status."""
+    work = {"publish": publish, "follow": follow}[arguments[0]]
+    try:
+        work(Task(**json.loads(arguments[1])))
+    except CardinalError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,176 @@
+"""The checker of histories: a true one has nothing wrong, and each kind of damage is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cardinal.protocols.streams.events import ChainUpdate
+from cardinal.testing.generator import ChainGenerator, as_received
+from cardinal.testing.history import Delivery, History, Ledger, Seen, check, content, mined
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Damage = Callable[[History], History]
+
+
+@pytest.fixture
+def history() -> History:
+    """Every block of a chain with reorgs, acknowledged, stored, and delivered move by move."""
+    moves = ChainGenerator(7).moves(40)
+    blocks = {payload.hash: as_received(payload) for move in moves for payload in move.mined}
+    deliveries, seq = [], 0
+    for move in moves:
+        removed, added = (tuple(blocks[ref.hash] for ref in part) for part in (move.removed, move.added))
+        seq += len(removed) + len(added)
+        deliveries.append(Delivery.of(ChainUpdate(seq, removed, added)))
+    return History(
+        mined=mined(blocks.values()),
+        head=moves[-1].added[-1].hash,
+        acknowledged=frozenset(blocks),
+        stored={block: content(payload) for block, payload in blocks.items()},
+        delivered=deliveries,
+    )
+
+
+def test_a_true_history_holds(history: History) -> None:
+    assert any(update.removed for update in history.delivered)
+    assert check(history) == []
+
+
+def lose(history: History) -> History:
+    block = sorted(history.acknowledged)[3]
+    return replace(history, stored={key: value for key, value in history.stored.items() if key != block})
+
+
+def spoil_stored(history: History) -> History:
+    return replace(history, stored={**history.stored, history.head: b"other"})
+
+
+def store_a_stranger(history: History) -> History:
+    return replace(history, stored={**history.stored, b"?" * 32: b"other"})
+
+
+def double(history: History) -> History:
+    return replace(history, delivered=[*history.delivered[:5], *history.delivered[4:]])
+
+
+def skip(history: History) -> History:
+    return replace(history, delivered=[*history.delivered[:5], *history.delivered[6:]])
+
+
+def renumber(history: History) -> History:
+    last = history.delivered[-1]
+    return replace(history, delivered=[*history.delivered[:-1], last._replace(seq=last.seq + 1)])
+
+
+def turn_removed_round(history: History) -> History:
+    wrong = [update._replace(removed=update.removed[::-1]) for update in history.delivered]
+    return replace(history, delivered=wrong)
+
+
+def turn_added_round(history: History) -> History:
+    wrong = [update._replace(added=update.added[::-1]) for update in history.delivered]
+    return replace(history, delivered=wrong)
+
+
+def change_content(history: History) -> History:
+    last = history.delivered[-1]
+    wrong = last._replace(added=tuple(block._replace(digest=b"other") for block in last.added))
+    return replace(history, delivered=[*history.delivered[:-1], wrong])
+
+
+def add_a_stranger(history: History) -> History:
+    last = history.delivered[-1]
+    stranger = Delivery(last.seq + 1, last.seq + 1, (), (Seen(41, b"?" * 32, b"other"),))
+    return replace(history, delivered=[*history.delivered, stranger])
+
+
+def stop_early(history: History) -> History:
+    return replace(history, delivered=history.delivered[:-1])
+
+
+def begin_late(history: History) -> History:
+    first = next(index for index, move in enumerate(history.delivered) if index and not move.removed)
+    return replace(history, delivered=history.delivered[first:])
+
+
+def deliver_nothing(history: History) -> History:
+    return replace(history, delivered=[])
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (lose, "lost"),
+        (spoil_stored, "invented"),
+        (store_a_stranger, "invented"),
+        (double, "doubled"),
+        (skip, "missing"),
+        (renumber, "numbers"),
+        (turn_removed_round, "order"),
+        (turn_added_round, "order"),
+        (change_content, "invented"),
+        (add_a_stranger, "invented"),
+        (stop_early, "chain"),
+        (begin_late, "chain"),
+        (deliver_nothing, "chain"),
+    ],
+)
+def test_each_damage_is_named(history: History, damage: Damage, kind: str) -> None:
+    found = check(damage(history))
+    assert found
+    assert kind in {sentence.split(":")[0] for sentence in found}
+
+
+def test_a_block_that_nobody_was_told_is_safe_may_be_missing(history: History) -> None:
+    unsure = replace(lose(history), acknowledged=frozenset())
+    assert check(unsure) == []
+
+
+def test_content_is_the_same_however_it_travels_and_differs_by_everything() -> None:
+    payload = next(
+        p for p in ChainGenerator(3).payloads(20) if p.updates and p.deletes and as_received(p).updates != p.updates
+    )
+    assert content(payload) == content(as_received(payload))
+    path = next(iter(payload.updates))
+    others = [
+        replace(payload, weight=payload.weight + 1),
+        replace(payload, updates={**payload.updates, path: payload.updates[path] + b"1"}),
+        replace(payload, updates={**payload.updates, "more": b""}),
+        replace(payload, deletes=frozenset()),
+        replace(payload, deletes=payload.deletes | {"more"}),
+        replace(payload, sub_batches={}),
+        replace(payload, parent=b"p" * 32),
+    ]
+    assert len({content(payload), *map(content, others)}) == len(others) + 1
+
+
+def test_a_ledger_holds_what_a_killed_process_had_written(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from cardinal.testing.history import Ledger
+ledger = Ledger(Path(sys.argv[1]))
+for number in range(10**9):
+    ledger.write(number.to_bytes(32, "big"))
+    print(number, flush=True)
+"""
+    ledger = Ledger(tmp_path / "ledger")
+    assert (len(ledger), ledger.read()) == (0, frozenset())
+    with subprocess.Popen([sys.executable, "-c", script, ledger.path], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        said = -1
+        while said < 100:
+            said = int(writer.stdout.readline())
+        writer.kill()
+    written = ledger.read()
+    assert len(ledger) == len(written)
+    assert written == {number.to_bytes(32, "big") for number in range(len(written))}
+    assert len(written) > said
