@@ -7,12 +7,12 @@ Rules:
 
 1. The order within each partition is kept.
 2. A record is given when nothing that was written before it can be unread. For a Batch that means: its partition's
-   watermark was above it, then watermarks were taken anew, and all partitions have been read up to these (or have
-   records waiting that are later by time): the Batch's block was acknowledged before the Batch was written, hence
-   before the second look.
-3. Among what may be given, the earliest by time goes first; a Batch waits for the messages of its own block that are
-   already here, because the times of different brokers differ a little. Where waiting would stop everything (a second
-   producer's copies behind a Batch), it waits no longer: then these are copies.
+   watermark was above it, then watermarks were taken anew, and every partition has been read up to these, or so far
+   that the records are later than the Batch by more than clocks of brokers differ (``skew_ms``): the Batch's block was
+   acknowledged before the Batch was written, hence before the second look.
+3. Among what may be given, the earliest by time goes first; a Batch waits for the messages of its own block and
+   producer that are already here, because the times of different brokers differ a little. Where waiting would stop
+   everything, it waits no longer: then these are copies that the producer sent again after the Batch.
 
 Pure: records, positions and watermarks go in, records come out.
 """
@@ -21,25 +21,32 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, SUB_BATCH_HEADER
+from cardinal.protocols.streams.types import PRODUCER_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cardinal.protocols.streams.types import Partition, Record
 
+_Part: TypeAlias = tuple[bytes, bytes | None]
+"""A block's hash and a producer's id."""
+
+_SKEW_MS: Final = 250
+_BATCH: Final = bytes((BATCH,))
 _CONTENT: Final = range(SUB_BATCH_HEADER, BATCH_DELETE_MSG + 1)
 
 
 class Merge:
     """See the module. ``size`` is the bytes of keys and values that wait here."""
 
-    def __init__(self) -> None:
+    def __init__(self, skew_ms: int = _SKEW_MS) -> None:
+        self._skew = skew_ms
         self._queues: dict[Partition, deque[Record]] = {}
-        self._here: Counter[bytes] = Counter()
+        self._here: Counter[_Part] = Counter()
         self._first: Mapping[Partition, int] = {}
         self._second: Mapping[Partition, int] = {}
         self.size = 0
@@ -49,13 +56,21 @@ class Merge:
         """The partitions of which records wait here."""
         return frozenset(where for where, queue in self._queues.items() if queue)
 
+    @property
+    def ahead(self) -> frozenset[Partition]:
+        """The partitions of which enough waits here: nothing waits for more of these."""
+        first = min((queue[0].timestamp_ms for queue in self._queues.values() if queue), default=0)
+        return frozenset(
+            w for w, queue in self._queues.items() if queue and queue[-1].timestamp_ms > first + self._skew
+        )
+
     def add(self, records: Iterable[Record]) -> None:
         """Records as they were read, in order within each partition."""
         for record in records:
             self._queues.setdefault((record.topic, record.partition), deque()).append(record)
             self.size += len(record.key) + len(record.value)
             if record.key[:1] and record.key[0] in _CONTENT:
-                self._here[record.key[1:HASH_END]] += 1
+                self._here[_part(record)] += 1
 
     def watermarks(self, ends: Mapping[Partition, int]) -> None:
         """The end of every partition, taken now."""
@@ -81,9 +96,11 @@ class Merge:
             record = self._queues[where][0]
             if record.offset >= self._first.get(where, 0):
                 break  # its time has not come; nor has that of later ones
+            if record.key[:1] == _BATCH and not all(self._read_beyond(unseen, record) for unseen in unread):
+                break
             head = heapq.heappop(held if forced else heads)
-            block = record.key[1:HASH_END]
-            if head[1] and not forced and self._here[block]:
+            part = _part(record)
+            if head[1] and not forced and self._here.get(part):
                 heapq.heappush(held, head)
                 continue
             given.append(self._pop(where))
@@ -91,22 +108,34 @@ class Merge:
                 heapq.heappush(heads, self._head(where))
             elif where in unread:
                 break
-            if held and (forced or not self._here.get(block)):
+            if held and (forced or not self._here.get(part)):
                 for one in held:
                     heapq.heappush(heads, one)
                 held.clear()
         return given
 
+    def _read_beyond(self, where: Partition, batch: Record) -> bool:
+        """Whether what is unread there is later than this Batch, whatever the clocks."""
+        return self._queues[where][-1].timestamp_ms > batch.timestamp_ms + self._skew
+
     def _head(self, where: Partition) -> tuple[int, bool, Partition]:
         record = self._queues[where][0]
-        return record.timestamp_ms, record.key[:1] == bytes((BATCH,)), where
+        return record.timestamp_ms, record.key[:1] == _BATCH, where
 
     def _pop(self, where: Partition) -> Record:
         record = self._queues[where].popleft()
         self.size -= len(record.key) + len(record.value)
         if record.key[:1] and record.key[0] in _CONTENT:
-            block = record.key[1:HASH_END]
-            self._here[block] -= 1
-            if not self._here[block]:
-                del self._here[block]
+            part = _part(record)
+            self._here[part] -= 1
+            if not self._here[part]:
+                del self._here[part]
         return record
+
+
+def _part(record: Record) -> _Part:
+    """Whose part of which block a record is."""
+    for name, value in record.headers:
+        if name == PRODUCER_HEADER:
+            return record.key[1:HASH_END], value
+    return record.key[1:HASH_END], None

@@ -195,9 +195,9 @@ class Recorder:
         return high if self._start == "tail" and where[0] in self._app.all_topics else low
 
     def _keep_bounded(self) -> None:
-        """Pause the partitions of which records wait, while too many bytes do. The others are what they wait for."""
+        """Pause the partitions that are ahead, while too many bytes wait. The others are what they wait for."""
         limit = _LOW_BYTES if self._paused else _HIGH_BYTES
-        wanted = self._merge.waiting if self._merge.size > limit else frozenset()
+        wanted = self._merge.ahead if self._merge.size > limit else frozenset()
         if wanted != self._paused:
             self._paused = wanted
             self._source.pause(wanted)

@@ -72,11 +72,7 @@ def replay(
     url = find_url(from_url, config, os.environ)
     if url.scheme != "file":
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
-    app: Topics
-    if chain_id is None:
-        app = find_application(url, app_name)
-    else:
-        app = apps.get(app_name, chain_id=chain_id)
+    app = find_application(url, app_name) if chain_id is None else apps.get(app_name, chain_id=chain_id)
     channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
     with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:
         if to_url is None:

@@ -1,0 +1,136 @@
+"""One order of many partitions, whatever order they are read in and however stale the watermarks are."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cardinal.merging import Merge
+from cardinal.protocols.streams import Record
+
+PLACES = [("block", 0), ("block", 1), ("logs", 0), ("logs", 1), ("txs", 0)]
+
+
+def history(rng: random.Random, blocks: int, producers: int, *, skew: int) -> list[Record]:
+    """What brokers appended, in the order in which they did; their clocks differ by up to ``skew``."""
+    clocks = {where: rng.randint(-skew, skew) for where in PLACES}
+    ends: defaultdict[tuple[str, int], int] = defaultdict(int)
+    work = []
+    for producer in range(producers):
+        steps: list[tuple[str, bytes]] = []
+        for number in range(blocks):
+            block = number.to_bytes(32, "big")
+            content = [
+                (rng.choice(["logs", "txs", "block"]), b"\x03" + block + b"%d" % i) for i in range(rng.randrange(6))
+            ]
+            steps += [*content, ("block", b"\x00" + block)]
+        work.append((b"%d" % producer, steps))
+    records: list[Record] = []
+    now = 1_000
+    while any(steps for _, steps in work):
+        name, steps = rng.choice([one for one in work if one[1]])
+        topic, key = steps.pop(0)
+        number = sum(key[1:]) % 2 if topic != "txs" else 0
+        where = (topic, number)
+        now += rng.choice([0, 0, 0, 1, 5])
+        headers = (("cardinal-producer", name),)
+        records.append(Record(*where, ends[where], key, name, now + clocks[where], headers))
+        ends[where] += 1
+    return records
+
+
+class Reading:
+    """A reader of partitions that grow, and watermarks that are taken one partition after the other."""
+
+    def __init__(self, rng: random.Random, records: list[Record], skew: int = 0) -> None:
+        self.rng = rng
+        self.todo = list(records)
+        self.logs: dict[tuple[str, int], list[Record]] = {where: [] for where in PLACES}
+        self.positions = dict.fromkeys(PLACES, 0)
+        self.merge = Merge(2 * skew)
+        self.given: list[Record] = []
+
+    def append(self) -> None:
+        for record in self.todo[: self.rng.randrange(4)]:
+            self.logs[record.topic, record.partition].append(record)
+            self.todo.pop(0)
+
+    def read(self) -> None:
+        where = self.rng.choice(PLACES)
+        at = self.positions[where]
+        polled = self.logs[where][at : at + self.rng.randrange(5)]
+        self.positions[where] += len(polled)
+        self.merge.add(polled)
+
+    def mark(self) -> None:
+        ends = {}
+        for where in self.rng.sample(PLACES, len(PLACES)):
+            ends[where] = len(self.logs[where])
+            if self.rng.random() < 0.3:
+                self.append()
+        self.merge.watermarks(ends)
+
+    def take(self) -> None:
+        self.given += self.merge.take(self.positions)
+
+    def run(self) -> list[Record]:
+        actions = (self.append, self.read, self.read, self.read, self.mark, self.take)
+        while self.todo:
+            self.rng.choice(actions)()
+        for where, log in self.logs.items():
+            self.merge.add(log[self.positions[where] :])
+            self.positions[where] = len(log)
+        for _ in range(2):
+            self.mark()
+        self.take()
+        return self.given
+
+
+def check(records: list[Record], given: list[Record]) -> None:
+    assert sorted(given) == sorted(records)
+    for where in PLACES:
+        assert [r.offset for r in given if r[:2] == where] == list(range(sum(r[:2] == where for r in records)))
+    seen = set()
+    for record in given:
+        if record.key[0] == 0:
+            mine = [r for r in records if r.key[0] == 3 and (r.key[1:33], r.value) == (record.key[1:33], record.value)]
+            assert seen.issuperset(mine)
+        seen.add(record)
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 12))
+@settings(max_examples=200)
+def test_a_batch_comes_after_its_block_with_one_producer_whatever_the_clocks(seed: int, blocks: int) -> None:
+    rng = random.Random(seed)
+    skew = rng.choice([0, 3, 1_000])
+    records = history(rng, blocks, 1, skew=skew)
+    check(records, Reading(rng, records, skew).run())
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 8), st.integers(2, 3))
+@settings(max_examples=200)
+def test_a_batch_comes_after_its_block_with_several_producers(seed: int, blocks: int, producers: int) -> None:
+    rng = random.Random(seed)
+    skew = rng.choice([0, 3])
+    records = history(rng, blocks, producers, skew=skew)
+    check(records, Reading(rng, records, skew).run())
+
+
+def test_nothing_is_given_before_a_second_look_at_the_ends() -> None:
+    merge = Merge()
+    batch = Record("block", 0, 0, b"\0" + bytes(32), b"", 5)
+    merge.add([batch])
+    assert merge.take({("block", 0): 1, ("logs", 0): 0}) == []
+    merge.watermarks({("block", 0): 1, ("logs", 0): 0})  # taken before the content at logs:0 was seen
+    assert merge.take({("block", 0): 1, ("logs", 0): 0}) == []
+    merge.watermarks({("block", 0): 1, ("logs", 0): 1})
+    assert merge.take({("block", 0): 1, ("logs", 0): 0}) == []
+    content = Record("logs", 0, 0, b"\3" + bytes(32), b"", 9)
+    merge.add([content])
+    assert merge.take({("block", 0): 1, ("logs", 0): 1}) == []  # it was not below the first look: the next one frees it
+    merge.watermarks({("block", 0): 1, ("logs", 0): 1})
+    assert merge.take({("block", 0): 1, ("logs", 0): 1}) == [content, batch]
+    assert (merge.size, merge.waiting) == (0, frozenset())
