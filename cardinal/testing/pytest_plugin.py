@@ -4,7 +4,8 @@ Pytest loads this file in every run of everybody who has Cardinal installed, so 
 that is not there anyway) before a fixture is asked for.
 
 ``CARDINAL_TEST_BROKER=host:port`` names a broker that runs already; tests then share it, and tests that kill or pause a
-broker are skipped.
+broker are skipped. ``CARDINAL_TEST_BROKER=docker`` takes brokers in containers, through testcontainers; where no engine
+answers, tests that need a broker are skipped with that reason.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cardinal.embedded import EmbeddedKafka
+    from cardinal.testing.containers import ContainerKafka
 
 BROKER_VARIABLE = "CARDINAL_TEST_BROKER"
+DOCKER = "docker"
 
 
 class ExternalBroker:
@@ -57,14 +60,29 @@ def _skip() -> NoReturn:
     pytest.skip(f"needs a broker of its own, and {BROKER_VARIABLE} names one that is not ours to stop")
 
 
+def _in_container() -> ContainerKafka:
+    from cardinal.testing.containers import ContainerKafka, why_not  # noqa: PLC0415 - pytest loads this file in every run
+
+    if reason := why_not():
+        pytest.skip(f"{BROKER_VARIABLE}={DOCKER}, and {reason}")
+    return ContainerKafka()
+
+
 @pytest.fixture(scope="session")
-def cardinal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka | ExternalBroker]:
-    """A Kafka broker for the whole run: embedded, or the one that ``CARDINAL_TEST_BROKER`` names.
+def cardinal_broker(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[EmbeddedKafka | ExternalBroker | ContainerKafka]:
+    """A Kafka broker for the whole run: embedded, in a container, or the one that ``CARDINAL_TEST_BROKER`` names.
 
     ``.bootstrap`` and ``.client_config()`` lead clients to it. Take topic names that are your test's own. Whoever kills
     or pauses a broker takes ``cardinal_killable_broker``.
     """
-    if named := os.environ.get(BROKER_VARIABLE):
+    named = os.environ.get(BROKER_VARIABLE)
+    if named == DOCKER:
+        with _in_container() as container:
+            yield container
+        return
+    if named:
         yield ExternalBroker(named)
         return
     from cardinal.embedded import EmbeddedKafka  # noqa: PLC0415 - pytest loads this file in every run
@@ -75,9 +93,14 @@ def cardinal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
 
 
 @pytest.fixture
-def cardinal_killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """An embedded broker on data of its own, for one test that kills, pauses or stops it; started when handed over."""
-    if os.environ.get(BROKER_VARIABLE):
+def cardinal_killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka | ContainerKafka]:
+    """A broker on data of its own, for one test that kills, pauses or stops it; started when handed over."""
+    named = os.environ.get(BROKER_VARIABLE)
+    if named == DOCKER:
+        with _in_container() as container:
+            yield container
+        return
+    if named:
         _skip()
     from cardinal.embedded import EmbeddedKafka  # noqa: PLC0415 - pytest loads this file in every run
 

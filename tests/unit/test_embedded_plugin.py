@@ -37,6 +37,21 @@ def test_a_named_broker_is_used_and_whoever_would_kill_it_is_skipped_with_the_re
     assert "CARDINAL_TEST_BROKER names one that is not ours" in done.stdout
 
 
+def test_the_choice_of_docker_without_an_engine_skips_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_users.py").write_text(USERS_TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_users.py"],
+        cwd=tmp_path,
+        env={"CARDINAL_TEST_BROKER": "docker", "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "3 skipped" in done.stdout, done.stdout
+    assert "CARDINAL_TEST_BROKER=docker, and no Docker engine answers" in done.stdout
+
+
 def report_all(bar: JarBar) -> None:
     jars = [Jar("group", name, "1", "", 2_000_000) for name in ("one", "two")]
     for received in (0, 1_000_000, 2_000_000):

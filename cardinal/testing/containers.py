@@ -1,0 +1,151 @@
+"""A Kafka broker in a container, for whoever has a Docker engine and would rather not run one as a child process.
+
+Needs the library ``testcontainers``. The container's port on this machine stays the same when it is killed and started
+again, as an embedded broker's does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from cardinal.errors import ConfigurationError, EmbeddedBrokerError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+IMAGE: Final = "confluentinc/cp-kafka:8.0.0"
+_PORT: Final = 9093
+_START_SECONDS: Final = 120
+_POLL_SECONDS: Final = 0.05
+_HOMES: Final = ("testcontainers.community.kafka", "testcontainers.kafka")
+
+
+def why_not() -> str | None:
+    """Why no broker can run in a container here, in words; None where one can."""
+    try:
+        docker = importlib.import_module("docker")
+    except ImportError:
+        return "testcontainers is not installed"
+    try:
+        client = docker.from_env()
+        try:
+            client.ping()
+        finally:
+            client.close()
+    except docker.errors.DockerException:
+        return "no Docker engine answers"
+    return None
+
+
+class ContainerKafka:
+    """A broker like :class:`~cardinal.embedded.EmbeddedKafka`, in a container.
+
+    Arguments:
+        image: of Confluent's Kafka, from 7.0.0 on.
+
+    Raises:
+        ConfigurationError: there is no engine, or no testcontainers; the sentence says which.
+
+    """
+
+    def __init__(self, image: str = IMAGE) -> None:
+        if reason := why_not():
+            raise ConfigurationError(f"a broker cannot run in a container: {reason}", setting="image")
+        from cardinal.embedded import free_port  # noqa: PLC0415 - a base install has no embedded broker
+
+        self._port = free_port()
+        self._container: Any = _container_class()(image, port=_PORT).with_kraft().with_bind_ports(_PORT, self._port)
+        self._made = False
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` for clients."""
+        return f"{self._container.get_container_host_ip()}:{self._port}"
+
+    def client_config(self) -> dict[str, str]:
+        """What a confluent-kafka client needs to connect."""
+        return {"bootstrap.servers": self.bootstrap}
+
+    def start(self) -> Self:
+        """Start it, on the data and at the address that it had before.
+
+        Raises:
+            EmbeddedBrokerError: it does not serve clients after two minutes.
+
+        """
+        if not self._made:
+            self._container.start(timeout=_START_SECONDS)
+            self._made = True
+        else:
+            self._container.get_wrapped_container().start()
+        self._wait()
+        return self
+
+    def stop(self) -> None:
+        """End it and its data."""
+        if self._made:
+            self._made = False
+            self._container.stop()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._container.get_wrapped_container().kill()
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open and nobody answers."""
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        """Goes on after :meth:`pause`."""
+        self._container.get_wrapped_container().unpause()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.stop()
+
+    def _wait(self) -> None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - loaded when a broker is asked for
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
+
+        deadline = time.monotonic() + _START_SECONDS
+        while not _listens(self._container.get_container_host_ip(), self._port):
+            _check(deadline)
+        admin = AdminClient({**self.client_config(), "log_level": 0})
+        while True:
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                pass
+            _check(deadline)
+
+
+def _container_class() -> Any:  # noqa: ANN401 - testcontainers has no stubs
+    for home in _HOMES:
+        try:
+            return importlib.import_module(home).KafkaContainer
+        except ImportError:
+            continue
+    raise ConfigurationError("a broker cannot run in a container: testcontainers is not installed", setting="image")
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _check(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise EmbeddedBrokerError(f"the container's broker does not serve clients after {_START_SECONDS} s")
+    time.sleep(_POLL_SECONDS)
