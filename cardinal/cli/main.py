@@ -18,6 +18,7 @@ _COMMANDS = {
     "repair": "cardinal.cli.repair:repair",
     "replay": "cardinal.cli.replay:replay",
     "selftest": "cardinal.cli.selftest:selftest",
+    "serve": "cardinal.cli.serve:serve",
     "tail": "cardinal.cli.tail:tail",
 }
 

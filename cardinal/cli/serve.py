@@ -1,0 +1,146 @@
+"""`cardinal serve`: a stream to many clients over websockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+
+import click
+
+from cardinal import apps
+from cardinal.consumer import find_application
+from cardinal.errors import ConfigurationError
+from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
+from cardinal.transports import parse_url
+from cardinal.transports.secrets import read_secret
+
+_REPORT_SECONDS = 10.0
+_TOKEN_VARIABLE = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
+_LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]+)(?::(?P<port>\d{1,5}))?")
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_MB = 1_000_000
+_File = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--from", "from_url", required=True, metavar="URL", help="The stream: kafka://host:port")
+@click.option("--listen", default=f"127.0.0.1:{DEFAULT_PORT}", show_default=True, metavar="HOST:PORT")
+@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option(
+    "--token-file", type=_File, help=f"Tokens, one a line, of which clients show one (or set {_TOKEN_VARIABLE})."
+)
+@click.option("--cert-file", type=_File, help="Serve wss:// with this certificate (PEM, with its chain).")
+@click.option("--key-file", type=_File, help="Its key (PEM), where it is in another file.")
+@click.option("--compression", type=click.Choice(["deflate", "none"]), default="deflate", show_default=True)
+@click.option("--ring-mb", type=click.IntRange(1), default=64, show_default=True, help="Recent records kept in memory.")
+@click.option("--max-clients", type=click.IntRange(1), default=256, show_default=True)
+@click.option(
+    "--catch-up",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="How many clients older than memory read at once; others wait their turn.",
+)
+@click.option(
+    "--slow-seconds",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Close clients that are older than memory and took nothing for so long.",
+)
+@click.option("--ping-seconds", type=click.FloatRange(min=0.1), default=20.0, show_default=True)
+def serve(  # noqa: PLR0917 - click gives options by name
+    from_url: str,
+    listen: str,
+    chain_id: int | None,
+    token_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    compression: str,
+    ring_mb: int,
+    max_clients: int,
+    catch_up: int,
+    slow_seconds: float,
+    ping_seconds: float,
+) -> None:
+    """Send a stream to many clients, read once: they open it as ws://HOST:PORT (wss:// with --cert-file).
+
+    Stops cleanly on SIGINT and SIGTERM. Clients wait for it to come back, and go on where they were.
+    """
+    host, port = _address(listen)
+    settings = ServeSettings(
+        host,
+        port,
+        tokens=_tokens(token_file),
+        certificate=cert_file,
+        key=key_file,
+        compression=compression,
+        ring_bytes=ring_mb << 20,
+        clients_max=max_clients,
+        errands_max=catch_up,
+        slow_seconds=slow_seconds,
+        ping_seconds=ping_seconds,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    parse_url(from_url)
+    asyncio.run(_serve(from_url, settings, chain_id))
+
+
+async def _serve(from_url: str, settings: ServeSettings, chain_id: int | None) -> None:
+    app = find_application(from_url, "evm") if chain_id is None else apps.get("evm", chain_id=chain_id)
+    service = ServeService(from_url, app, settings)
+    await service.start()
+    running = asyncio.create_task(service.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        _say_where(settings, service.port, app.chain)
+        before = service.progress
+        while not running.done():
+            await asyncio.wait({running}, timeout=_REPORT_SECONDS)
+            before = _report(before, service.progress)
+        with contextlib.suppress(asyncio.CancelledError):
+            running.result()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        await service.stop()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    match = _LISTEN.fullmatch(listen)
+    port = int(match["port"] or DEFAULT_PORT) if match else -1
+    if match is None or port > 0xFFFF:  # noqa: PLR2004 - the highest port
+        raise ConfigurationError("--listen is an address to listen on: write HOST:PORT", setting="listen")
+    return match["host"].strip("[]"), port
+
+
+def _tokens(path: Path | None) -> tuple[str, ...]:
+    if path is not None:
+        return tuple(line.strip() for line in read_secret(path, "token-file").splitlines() if line.strip())
+    token = os.environ.get(_TOKEN_VARIABLE)
+    return (token,) if token else ()
+
+
+def _say_where(settings: ServeSettings, port: int, chain: str) -> None:
+    scheme = "wss" if settings.certificate else "ws"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    click.echo(f"serves {chain} at {scheme}://{host}:{port}", err=True)
+    if settings.host not in _LOOPBACK and not settings.tokens:
+        click.echo("warning: everybody who reaches this address may read: give --token-file", err=True)
+    elif settings.tokens and scheme == "ws" and settings.host not in _LOOPBACK:
+        click.echo("warning: tokens travel unencrypted: give --cert-file, or let a proxy encrypt", err=True)
+
+
+def _report(before: ServeProgress, now: ServeProgress) -> ServeProgress:
+    if now != before:
+        records, sent = (now.records - before.records), (now.bytes - before.bytes) / _MB
+        older = f", {now.catching_up} catching up" if now.catching_up else ""
+        click.echo(f"{now.clients} clients{older}: {records} records read, {sent:.1f} MB sent", err=True)
+    return now

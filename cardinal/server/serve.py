@@ -1,0 +1,280 @@
+"""The serving service: a stream to many clients over websockets, from one reading of it.
+
+Rules:
+
+1. The stream is read once, into a ring of recent records that all clients share; :mod:`.serving.session` says what
+   happens to a client that is older, or slow.
+2. A client shows a token where the server has one: ``Authorization: Bearer``, compared in constant time. No token is
+   ever printed. Browsers are refused (a page from anywhere could read along, else).
+3. Memory is bounded: the ring, a few sources for older positions, a frame for each client, and so many clients.
+4. What is served (Kafka) may go away and come back; clients wait on their connections.
+
+The protocol is in :mod:`cardinal.transports.websocket.wire`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import http
+import importlib
+import logging
+import ssl
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from cardinal.errors import ConfigurationError, MissingExtraError, PortInUseError
+from cardinal.server.serving.errands import Errands
+from cardinal.server.serving.session import Counts, Session
+from cardinal.server.serving.streams import Streams
+from cardinal.transports.websocket.wire import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cardinal.transports import TransportUrl
+    from cardinal.transports.url import Topics
+
+DEFAULT_PORT: Final = 8765
+_WATCH_SECONDS: Final = 0.5
+_CLOSE_SECONDS: Final = 2.0
+_WINDOW_BITS: Final = 12
+_BEARER: Final = "Bearer "
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """How to serve.
+
+    Attributes:
+        host, port: where to listen; port 0 takes any.
+        tokens: one of them has to be shown; none: everybody may read.
+        certificate, key: PEM files, for ``wss``; ``key`` may be in the certificate's file.
+        compression: whether a client that asks for permessage-deflate gets it.
+        ring_bytes: recent records that are kept in memory for all.
+        clients_max: clients at once.
+        errands_max: sources at once for clients that are older than the ring.
+        slow_seconds: a client that has fallen out of the ring and took nothing for so long is closed.
+        ping_seconds: how often clients are looked for; each has as long to answer.
+
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    certificate: Path | None = None
+    key: Path | None = None
+    compression: str = "deflate"
+    ring_bytes: int = 64 << 20
+    clients_max: int = 256
+    errands_max: int = 4
+    slow_seconds: float = 60.0
+    ping_seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeProgress:
+    """What the service does.
+
+    Attributes:
+        clients: connected now; ``catching_up``: of these, the ones with a source of their own or waiting for one.
+        records: read since the beginning.
+        bytes, frames: sent since the beginning, to all.
+        slow: clients that were closed because they took nothing; ``refused``: that broke the protocol.
+        ring_bytes: kept in memory now.
+
+    """
+
+    clients: int
+    catching_up: int
+    records: int
+    bytes: int
+    frames: int
+    slow: int
+    refused: int
+    ring_bytes: int
+
+
+class ServeService:
+    """See the module.
+
+    Arguments:
+        url: what is served.
+        app: the application whose topics these are.
+        settings: how.
+
+    """
+
+    def __init__(self, url: str | TransportUrl, app: Topics, settings: ServeSettings) -> None:
+        try:
+            self._library: Any = importlib.import_module("websockets.asyncio.server")
+            self._errors: Any = importlib.import_module("websockets.exceptions")
+            self._deflate: Any = importlib.import_module("websockets.extensions.permessage_deflate")
+        except ImportError:
+            raise MissingExtraError("cardinal serve", "server") from None
+        self._url = url
+        self._app = app
+        self._settings = settings
+        self._tokens = tuple(token.encode() for token in settings.tokens)
+        self._counts = Counts()
+        self._streams: Streams | None = None
+        self._errands: Errands | None = None
+        self._server: Any = None
+        self._connections = 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(next(iter(self._server.sockets)).getsockname()[1])
+
+    @property
+    def progress(self) -> ServeProgress:
+        """What it does."""
+        errands, streams, counts = self._errands, self._streams, self._counts
+        return ServeProgress(
+            len(counts.clients),
+            errands.under_way + errands.waiting if errands else 0,
+            streams.main.records if streams else 0,
+            counts.bytes,
+            counts.frames,
+            counts.slow,
+            counts.refused,
+            streams.main.ring.size if streams else 0,
+        )
+
+    async def start(self) -> None:
+        """Open what is served, then listen.
+
+        Raises:
+            ConfigurationError: certificate or key cannot be used.
+            PortInUseError: another process listens there.
+            CardinalError: see :func:`cardinal.transports.open_source`.
+
+        """
+        tls = self._context()
+        self._streams = Streams(
+            self._url,
+            self._app,
+            ring_bytes=self._settings.ring_bytes,
+            closed_error=self._errors.ConnectionClosed,
+        )
+        self._errands = Errands(self._settings.errands_max)
+        try:
+            await self._streams.start()
+            self._server = await self._listen(tls)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def run(self) -> NoReturn:
+        """Serve until cancelled, or until what is served is gone for good. CardinalError: why."""
+        streams = self._started()
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if streams.main.error is not None:
+                raise streams.main.error
+
+    async def stop(self) -> None:
+        """Send the clients away, and release everything. May be called twice."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close(code=1001, reason="the server stops")
+            await server.wait_closed()
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            await streams.stop()
+        errands, self._errands = self._errands, None
+        if errands is not None:
+            await asyncio.to_thread(errands.close)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _started(self) -> Streams:
+        if self._streams is None:
+            raise ConfigurationError("the service is not started")
+        return self._streams
+
+    async def _listen(self, tls: ssl.SSLContext | None) -> Any:  # noqa: ANN401 - the library is imported late
+        settings = self._settings
+        try:
+            return await self._library.serve(
+                self._serve,
+                settings.host,
+                settings.port,
+                ssl=tls,
+                origins=[None],
+                subprotocols=[SUBPROTOCOL],
+                compression=None,
+                extensions=self._extensions(),
+                process_request=self._admit,
+                server_header="cardinal",
+                ping_interval=settings.ping_seconds,
+                ping_timeout=settings.ping_seconds,
+                close_timeout=_CLOSE_SECONDS,
+                max_size=CLIENT_FRAME_MAX,
+                max_queue=2,
+                logger=_log,
+            )
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise PortInUseError(f"cannot listen on {where}: {error.strerror}", port=settings.port) from None
+
+    def _extensions(self) -> Sequence[Any]:
+        if self._settings.compression != "deflate":
+            return []
+        # Small windows: memory is needed for every client that asks for it.
+        return [
+            self._deflate.ServerPerMessageDeflateFactory(
+                server_max_window_bits=_WINDOW_BITS, compress_settings={"memLevel": 5, "level": 1}
+            )
+        ]
+
+    def _context(self) -> ssl.SSLContext | None:
+        settings = self._settings
+        if settings.certificate is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(settings.certificate, settings.key, password="")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise ConfigurationError(
+                f"certificate {settings.certificate} and its key cannot be used: {reason}", setting="cert-file"
+            ) from None
+        return context
+
+    def _admit(self, connection: Any, request: Any) -> Any:  # noqa: ANN401 - the same
+        """Look at a request before it becomes a client: an HTTP response refuses it."""
+        if self._tokens and not self._knows(request.headers.get_all("Authorization")):
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "show the token of this server\n")
+        if self._connections >= self._settings.clients_max:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "no room for another client\n")
+        return None
+
+    def _knows(self, headers: Sequence[str]) -> bool:
+        shown = headers[0] if len(headers) == 1 else ""
+        given = shown.removeprefix(_BEARER).encode() if shown.startswith(_BEARER) else b""
+        # Every token is compared, and each in a time that says nothing about it.
+        return any([hmac.compare_digest(given, token) for token in self._tokens])  # noqa: C419 - no early end
+
+    async def _serve(self, socket: Any) -> None:  # noqa: ANN401 - the same
+        streams, errands = self._streams, self._errands
+        if streams is None or errands is None:
+            await socket.close(1001, "the server stops")
+            return
+        if self._connections >= self._settings.clients_max:  # many knocked at the same time
+            await socket.close(CloseCode.UPSTREAM, "no room for another client")
+            return
+        self._connections += 1
+        began = time.monotonic()
+        try:
+            session = Session(socket, streams, errands, self._counts, slow_seconds=self._settings.slow_seconds)
+            await session.run()
+        finally:
+            self._connections -= 1
+            _log.info("a client left after %.1f s", time.monotonic() - began)

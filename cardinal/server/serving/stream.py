@@ -1,0 +1,250 @@
+"""One source for all clients: a thread that reads it into the ring, and a second connection for questions.
+
+Rules:
+
+1. A source belongs to one thread. The thread that reads is never asked anything: questions (watermarks, times) have a
+   source of their own, on which nothing is read.
+2. Questions that are asked while one is under way are answered together by the next one.
+3. What the source reads from may go away: it is waited for. What retention removes before it is read is passed over
+   for the ring; clients that need it are told by their own positions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
+from cardinal.transports.websocket.chunks import encode_chunks
+
+from .ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cardinal.protocols.streams.types import Partition
+    from cardinal.transports import Source
+
+Marks = dict["Partition", tuple[int, int]]
+
+POLL_BYTES: Final = 4 << 20
+_POLL_MAX: Final = 10_000
+_POLL_FIRST: Final = 500
+_POLL_SECONDS: Final = 0.2
+_PARTITIONS_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Appetite:
+    """How many records to ask a source for, so that they are about so many bytes: a source counts records only.
+
+    Arguments:
+        size: bytes to get at once.
+
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.records = _POLL_FIRST
+
+    def had(self, records: int, size: int) -> None:
+        """So many came, of so many bytes in all."""
+        if records:
+            fitting = self._size * records // max(size, 1)
+            # Upwards by steps: the next ones may be larger.
+            self.records = max(1, min(fitting, 2 * self.records, _POLL_MAX))
+
+
+class Stream:
+    """See the module. Made and used on the event loop.
+
+    Arguments:
+        topics: the topics that it reads.
+        make: opens a source of them; called on other threads.
+        ring: what it fills.
+        begin: which positions to begin at, of the watermarks.
+
+    """
+
+    def __init__(
+        self,
+        topics: tuple[str, ...],
+        make: Callable[[], Source],
+        ring: Ring,
+        begin: Callable[[Marks], Mapping[Partition, int]],
+    ) -> None:
+        self.topics = frozenset(topics)
+        self.ring = ring
+        self.error: CardinalError | None = None
+        self.records = 0
+        self.users = 0
+        self._make = make
+        self._begin = begin
+        self._listeners: set[Callable[[], None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._told = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._asker: Source | None = None
+        self._asking = ThreadPoolExecutor(1, "cardinal-serve-ask")
+        self._counted = 0.0
+        self._known: frozenset[Partition] = frozenset()
+        self._round: asyncio.Task[Marks] | None = None
+        self._next_round: asyncio.Task[Marks] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open both sources and begin to read. Raises what :func:`cardinal.transports.open_source` does."""
+        source = await asyncio.to_thread(self._open)
+        self._thread = threading.Thread(target=self._read, args=(source,), name="cardinal-serve-read", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the reading and release both."""
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        if self._asker is not None:
+            await asyncio.get_running_loop().run_in_executor(self._asking, self._asker.close)
+        self._asking.shutdown(wait=False)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this on the event loop whenever there is something new."""
+        self._listeners.add(listener)
+
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Call it no longer."""
+        self._listeners.discard(listener)
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    async def marks(self) -> Marks:
+        """Start and end of every partition, asked for after this call. CardinalError: the source's."""
+        if self._round is None or self._round.done():
+            self._round = asyncio.create_task(self._ask_marks())
+            return await asyncio.shield(self._round)
+        if self._next_round is None or self._next_round.done():
+            self._next_round = asyncio.create_task(self._after(self._round))
+        return await asyncio.shield(self._next_round)
+
+    async def times(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older."""
+
+        def ask(source: Source) -> dict[Partition, int]:
+            return source.offsets_for_time(timestamp_ms)
+
+        found: dict[Partition, int] = await self._ask(ask)
+        return found
+
+    async def _after(self, before: asyncio.Task[Marks]) -> Marks:
+        with contextlib.suppress(CardinalError):
+            await before
+        self._round, self._next_round = self._next_round, None
+        return await self._ask_marks()
+
+    async def _ask_marks(self) -> Marks:
+        marks: Marks = await self._ask(self._look)
+        # The end of what clients were sent already is never below the end that they are told.
+        ends = self.ring.ends()
+        return {where: (low, max(high, ends.get(where, high))) for where, (low, high) in marks.items()}
+
+    async def _ask(self, ask: Callable[[Source], Any]) -> Any:  # noqa: ANN401 - what the question gives
+        return await asyncio.get_running_loop().run_in_executor(self._asking, self._answer, ask)
+
+    def _answer(self, ask: Callable[[Source], Any]) -> Any:  # noqa: ANN401 - the same
+        if self._asker is None:
+            self._asker = self._make()
+        return ask(self._asker)
+
+    def _look(self, source: Source) -> Marks:
+        now = time.monotonic()
+        if now - self._counted > _PARTITIONS_SECONDS:
+            self._counted = now
+            source.partitions()
+        return source.watermarks()
+
+    # --- the thread that reads -----------------------------------------------------------------------------------
+
+    def _open(self) -> Source:
+        source = self._make()
+        try:
+            self._assign(source)
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _assign(self, source: Source) -> None:
+        positions = dict(self._begin(source.watermarks()))
+        source.assign(positions)
+        self.ring.begin(positions)
+
+    def _read(self, source: Source) -> None:
+        appetite = Appetite(POLL_BYTES)
+        looked = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                self._read_once(source, appetite)
+                if time.monotonic() - looked > _PARTITIONS_SECONDS:
+                    looked = time.monotonic()
+                    self._look_for_partitions(source)
+            except CursorExpiredError as error:
+                _log.warning("records were removed before they were read, and are passed over: %s", error)
+                self._try_again(source)
+            except (TopicError, RefusedError) as error:
+                self.error = error
+                self._tell()
+                break
+            except TransportError as error:
+                _log.warning("what is served cannot be read now: %s", error)
+                self._stop.wait(_AGAIN_SECONDS)
+        source.close()
+
+    def _try_again(self, source: Source) -> None:
+        try:
+            marks = source.watermarks()
+            source.assign({where: high for where, (_, high) in marks.items()})
+            self.ring.begin(source.positions())
+        except CardinalError as error:  # the next reading says it again
+            _log.warning("what is served cannot be read now: %s", error)
+            self._stop.wait(_AGAIN_SECONDS)
+
+    def _read_once(self, source: Source, appetite: Appetite) -> None:
+        before = source.positions()
+        records = source.poll(appetite.records, _POLL_SECONDS)
+        chunks = encode_chunks(records, before, source.positions())
+        if chunks:
+            appetite.had(len(records), sum(len(chunk.data) for chunk in chunks))
+            self.ring.append(chunks)
+            self.records += len(records)
+            self._tell()
+
+    def _look_for_partitions(self, source: Source) -> None:
+        positions = source.positions()
+        added = set(source.partitions()) - positions.keys()
+        if added:
+            marks = source.watermarks()
+            lows = {where: marks[where][0] for where in added}
+            source.assign(positions | lows)
+            self.ring.add(lows)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake everybody, once for as much as has come until they run."""
+        if not self._told.is_set():
+            self._told.set()
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._told.clear()
+        for listener in tuple(self._listeners):
+            listener()

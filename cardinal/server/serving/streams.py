@@ -1,0 +1,129 @@
+"""What a server gives: the topics of one application, and the reorg channels beside them. Nothing else.
+
+The application's topics are one :class:`.stream.Stream` for as long as the server runs. A reorg channel is one from
+when the first client opens it until the last one has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import TopicError, UnreachableError
+from cardinal.transports import list_topics, open_source
+
+from .ring import Ring
+from .stream import Marks, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cardinal.protocols.streams.types import Partition
+    from cardinal.transports import Source, TransportUrl
+    from cardinal.transports.url import Topics
+
+CHANNELS_MAX: Final = 16
+"""Reorg channels that are read at once; as many as a consumer follows."""
+
+_CHANNEL_BYTES: Final = 16 << 20
+
+
+class Streams:
+    """See the module.
+
+    Arguments:
+        url: what is served.
+        app: the application whose topics these are.
+        ring_bytes: of the application's ring.
+        closed_error: what the websocket library raises for a connection that is closed.
+
+    """
+
+    def __init__(
+        self, url: str | TransportUrl, app: Topics, *, ring_bytes: int, closed_error: type[BaseException]
+    ) -> None:
+        self.closed_error = closed_error
+        self._url = url
+        self._app = app
+        self._topics = tuple(app.all_topics)
+        self._channel = re.compile(f"{re.escape(app.default_topic)}-re-[0-9a-f]{{1,64}}")
+        self.main = Stream(self._topics, lambda: self.open(self._topics), Ring(ring_bytes), _ends)
+        self._channels: dict[str, asyncio.Task[Stream]] = {}
+
+    async def start(self) -> None:
+        """Begin to read. Raises what :func:`cardinal.transports.open_source` does."""
+        await self.main.start()
+
+    async def stop(self) -> None:
+        """Read no longer."""
+        await self.main.stop()
+        for starting in list(self._channels.values()):
+            starting.cancel()
+            for stream in await asyncio.gather(starting, return_exceptions=True):
+                if isinstance(stream, Stream):
+                    await stream.stop()
+        self._channels.clear()
+
+    def open(self, topics: tuple[str, ...]) -> Source:
+        """A source of some of the topics."""
+        return open_source(self._url, self._app, topics=topics)
+
+    async def topics(self) -> frozenset[str]:
+        """The names of those that are there."""
+        names = await asyncio.to_thread(list_topics, self._url)
+        return frozenset(name for name in names if name in self._topics or self._channel.fullmatch(name))
+
+    async def enter(self, topics: frozenset[str]) -> Stream:
+        """The stream that has these topics.
+
+        Raises:
+            TopicError: a topic that is not served, or a channel together with others.
+            UnreachableError: there are too many channels now, or the source is away.
+
+        """
+        for topic in sorted(topics):
+            if topic not in self._topics and not (self._channel.fullmatch(topic) and len(topics) == 1):
+                raise TopicError(f"the topic {topic} is not served, or not together with others", topic=topic)
+        stream = self.main if topics <= self.main.topics else await self._open_channel(next(iter(topics)))
+        stream.users += 1
+        return stream
+
+    async def leave(self, stream: Stream) -> None:
+        """A client less."""
+        stream.users -= 1
+        if stream is not self.main and stream.users == 0:
+            for topic in stream.topics:
+                self._channels.pop(topic, None)
+            await stream.stop()
+
+    async def _open_channel(self, topic: str) -> Stream:
+        starting = self._channels.get(topic)
+        if starting is None:
+            if len(self._channels) >= CHANNELS_MAX:
+                raise UnreachableError(f"{CHANNELS_MAX} reorg channels are read already", address=topic)
+            starting = self._channels[topic] = asyncio.create_task(self._start_channel(topic))
+        try:
+            stream = await asyncio.shield(starting)
+        except Exception:
+            if self._channels.get(topic) is starting:
+                del self._channels[topic]
+            raise
+        if stream.error is not None and self._channels.get(topic) is starting:
+            # It has gone, and may be there anew: who still is on it has been told.
+            del self._channels[topic]
+            return await self._open_channel(topic)
+        return stream
+
+    async def _start_channel(self, topic: str) -> Stream:
+        stream = Stream((topic,), lambda: self.open((topic,)), Ring(_CHANNEL_BYTES), _starts)
+        await stream.start()
+        return stream
+
+
+def _starts(marks: Marks) -> Mapping[Partition, int]:
+    return {where: low for where, (low, _) in marks.items()}
+
+
+def _ends(marks: Marks) -> Mapping[Partition, int]:
+    return {where: high for where, (_, high) in marks.items()}

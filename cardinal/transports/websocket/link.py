@@ -1,0 +1,362 @@
+"""A connection to a server that mends itself: a thread that connects, receives, and connects again.
+
+Rules:
+
+1. The first connection is made, or refused, before anything else; from then on a server that is away is waited for,
+   with growing pauses, the next of its addresses each time.
+2. What refuses us (token, certificate, another protocol) ends the link: time does not heal it.
+3. A request whose connection breaks is asked again on the next one, until its time is over.
+4. The thread never waits for who reads: so pings are answered however slow that is, and a server that is gone is
+   noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import logging
+import random
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cardinal.errors import (
+    CardinalError,
+    MissingExtraError,
+    RefusedError,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+
+from .wire import SUBPROTOCOL, Answer, CloseCode, Failed, Records, Request, decode_answer, encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .settings import WebsocketSettings
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+_AWAY_SECONDS: Final = 1.0
+_CLOSE_SECONDS: Final = 1.0
+_TOO_BIG: Final = 1009
+_UNAUTHORIZED: Final = frozenset({401, 403})
+_FULL: Final = 503
+
+_log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who is told what happens. All calls come from the link's thread."""
+
+    def greeting(self, number: Callable[[], int]) -> Sequence[Request]:
+        """What to send first on a new connection; ids of requests by ``number``."""
+        ...
+
+    def take(self, frame: Records, size: int) -> None:
+        """Records, in a frame of so many bytes. RemoteProtocolError ends the link."""
+        ...
+
+    def refused(self, frame: Failed) -> None:
+        """An answer to the greeting, or to nothing: the reading has failed."""
+        ...
+
+    def ended(self) -> None:
+        """The link has ended, or has changed: who waits looks again."""
+        ...
+
+
+class Link:
+    """See the module.
+
+    Arguments:
+        settings: the servers.
+        listener: told of what comes unasked.
+
+    Raises:
+        MissingExtraError: the library is not installed.
+        UnreachableError, RefusedError, TransportError: no connection; see rule 1.
+
+    """
+
+    def __init__(self, settings: WebsocketSettings, listener: Listener) -> None:
+        try:
+            self._client: Any = importlib.import_module("websockets.sync.client")
+            self._errors: Any = importlib.import_module("websockets.exceptions")
+        except ImportError:
+            raise MissingExtraError("a websocket transport", "server") from None
+        self._settings = settings
+        self._listener = listener
+        self._tls = settings.tls() if settings.tls else None
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._ids = itertools.count(1)
+        self._answers: dict[int, Answer | None] = {}
+        self._socket: Any = None
+        self._connections = 0
+        self._failure: CardinalError | None = None
+        self._reason: CardinalError | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cardinal-websocket", daemon=True)
+        self._thread.start()
+        self._wait_for_first()
+
+    # --- for who reads -----------------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> CardinalError | None:
+        """Why the link has ended; None while it has not."""
+        return self._failure
+
+    def ask(self, make: Callable[[int], Request], doing: str) -> Answer:
+        """Ask, and wait for the answer.
+
+        Raises:
+            UnreachableError: the server is away, or has not answered in time.
+            CardinalError: why the link has ended.
+
+        """
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while True:
+            number, connection = self._send(make, deadline)
+            with self._changed:
+                self._changed.wait_for(
+                    lambda number=number, connection=connection: (  # type: ignore[misc] # a lambda with defaults
+                        self._answers[number] is not None or self._lost(connection)
+                    ),
+                    max(0.0, deadline - time.monotonic()),
+                )
+                answer = self._answers.pop(number)
+            if answer is not None:
+                return answer
+            self._check()
+            if time.monotonic() >= deadline:
+                raise self._away(f"did not answer {doing} within {self._settings.connect_timeout:g} s")
+
+    def tell(self, frame: Request) -> None:
+        """Send, where there is a connection; where there is none, the next greeting says it."""
+        with self._sending:
+            if self._socket is not None:
+                self._put(frame)
+
+    def number(self) -> int:
+        """An id that is higher than all before."""
+        return next(self._ids)
+
+    def close(self) -> None:
+        """End the connection and the thread. May be called twice."""
+        self._stop.set()
+        with self._changed:
+            self._failure = self._failure or TransportError("this source is closed; open another one")
+            socket = self._socket
+            self._changed.notify_all()
+        if socket is not None:
+            socket.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2 * _CLOSE_SECONDS)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def _send(self, make: Callable[[int], Request], deadline: float) -> tuple[int, int]:
+        """Send when there is a connection; the request's id, and which connection it was."""
+        connected_by = min(deadline, time.monotonic() + _AWAY_SECONDS)
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._socket is not None or self._failure is not None,
+                    max(0.0, connected_by - time.monotonic()),
+                )
+            self._check()
+            with self._sending:
+                if self._socket is not None:
+                    number = next(self._ids)
+                    self._answers[number] = None
+                    self._put(make(number))
+                    return number, self._connections
+            if time.monotonic() >= connected_by:
+                raise self._away("is away")
+
+    def _put(self, frame: Request) -> None:
+        # Where the connection breaks, the thread that receives notices as well, and connects again.
+        with contextlib.suppress(self._errors.WebSocketException, OSError):
+            self._socket.send(encode_request(frame))
+
+    def _lost(self, connection: int) -> bool:
+        return self._failure is not None or self._socket is None or self._connections != connection
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _away(self, what: str) -> CardinalError:
+        reason = self._reason
+        return UnreachableError(
+            f"the stream's server at {self._settings.address} {what}{f' ({reason})' if reason else ''}",
+            address=self._settings.address,
+        )
+
+    def _wait_for_first(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._socket is not None or self._failure is not None)
+        if self._failure is not None:
+            self.close()
+            raise self._failure
+
+    # --- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        for attempt in itertools.count():
+            address = self._settings.addresses[attempt % len(self._settings.addresses)]
+            before = self._connections
+            error = self._connect_and_receive(address)
+            if self._stop.is_set():
+                return
+            self._reason = error
+            ended = not isinstance(error, UnreachableError)
+            if ended or (self._connections == 0 and attempt + 1 >= len(self._settings.addresses)):
+                self._end(error)
+                return
+            if self._connections != before:
+                pause = _FIRST_PAUSE
+            # Jitter, so that the clients of a server that comes back do not all come at once.
+            self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _end(self, error: CardinalError) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+        self._listener.ended()
+
+    def _connect_and_receive(self, address: str) -> CardinalError:
+        """One connection from its beginning to its end; why it ended."""
+        settings = self._settings
+        try:
+            with self._client.connect(
+                address,
+                ssl=self._tls,
+                subprotocols=[SUBPROTOCOL],
+                compression=settings.compression,
+                additional_headers=dict(settings.headers),
+                user_agent_header="cardinal-streams",
+                proxy=None,
+                open_timeout=settings.connect_timeout,
+                close_timeout=_CLOSE_SECONDS,
+                ping_interval=settings.ping_interval,
+                ping_timeout=settings.ping_interval,
+                max_size=settings.frame_max,
+                logger=_log,
+            ) as socket:
+                if socket.subprotocol != SUBPROTOCOL:
+                    return RemoteProtocolError(f"the server at {settings.address} does not speak {SUBPROTOCOL}")
+                self._greet(socket)
+                try:
+                    for message in socket:
+                        self._receive(message)
+                finally:
+                    self._leave()
+                return self._closed(socket)
+        except CardinalError as error:
+            return error
+        except self._errors.WebSocketException as error:
+            return self._mapped(error)
+        except (OSError, EOFError, UnicodeError) as error:
+            return self._not_connected(error)
+
+    def _greet(self, socket: Any) -> None:  # noqa: ANN401 - the library is imported late
+        with self._sending:
+            for frame in self._listener.greeting(self.number):
+                socket.send(encode_request(frame))
+            with self._changed:
+                self._socket = socket
+                self._connections += 1
+                self._changed.notify_all()
+        if self._stop.is_set():
+            socket.close()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._socket = None
+            self._changed.notify_all()
+        self._listener.ended()
+
+    def _receive(self, message: bytes | str) -> None:
+        frame = decode_answer(message)
+        if isinstance(frame, Records):
+            self._listener.take(frame, len(message))
+            return
+        with self._changed:
+            if frame.id in self._answers:
+                self._answers[frame.id] = frame
+                self._changed.notify_all()
+                return
+        if isinstance(frame, Failed):
+            self._listener.refused(frame)
+
+    # --- why it ended ------------------------------------------------------------------------------------------
+
+    def _closed(self, socket: Any) -> CardinalError:  # noqa: ANN401 - the library is imported late
+        """The error for a connection that was closed in order."""
+        return self._by_code(socket.close_code, socket.close_reason or "")
+
+    def _mapped(self, error: Any) -> CardinalError:  # noqa: ANN401 - the same
+        where = self._settings.address
+        if isinstance(error, self._errors.ConnectionClosed):
+            if error.sent is not None and error.sent.code == _TOO_BIG:
+                return self._by_code(_TOO_BIG, "")
+            received = error.rcvd
+            return self._by_code(received.code, received.reason) if received else self._gone("the connection broke")
+        if isinstance(error, self._errors.InvalidStatus):
+            return self._by_status(error.response.status_code)
+        if isinstance(error, self._errors.InvalidMessage) and isinstance(error.__cause__, EOFError | OSError):
+            return self._gone("it ended the connection before it answered")
+        return RefusedError(f"what answers at {where} is no `cardinal serve`: use its address and ws:// or wss://")
+
+    def _by_status(self, status: int) -> CardinalError:
+        where = self._settings.address
+        if status in _UNAUTHORIZED:
+            return RefusedError(
+                f"the stream's server at {where} does not accept the token: give the right one by token_file=PATH"
+                if self._settings.headers
+                else f"the stream's server at {where} wants a token: give it by token_file=PATH"
+            )
+        if status == _FULL:
+            return self._gone("it has no room for another client now")
+        if status > _FULL - 4:  # the server's side, or a proxy's: for now
+            return self._gone(f"HTTP status {status}")
+        return RefusedError(f"what answers at {where} is no `cardinal serve`: HTTP status {status}")
+
+    def _by_code(self, code: int | None, reason: str) -> CardinalError:
+        if code == CloseCode.PROTOCOL:
+            return RemoteProtocolError(f"the server at {self._settings.address} did not understand us: {reason!r}")
+        if code == _TOO_BIG:
+            return TransportError(
+                f"a frame of {self._settings.address} is larger than {self._settings.frame_max} bytes: "
+                "raise max.frame.bytes"
+            )
+        return self._gone(f"it closed the connection: {reason!r}" if reason else "it closed the connection")
+
+    def _not_connected(self, error: Exception) -> CardinalError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return RefusedError(
+                f"the certificate of {self._settings.address} is not trusted: {error.verify_message}; "
+                "check the host name and ssl.ca.location"
+            )
+        if isinstance(error, ssl.SSLError) and self._connections == 0:
+            return RefusedError(
+                f"the TLS handshake with {self._settings.address} failed: does it speak ws:// without TLS?"
+            )
+        if isinstance(error, TimeoutError):
+            return self._gone(f"no answer within {self._settings.connect_timeout:g} s")
+        return self._gone((error.strerror if isinstance(error, OSError) else None) or type(error).__name__)
+
+    def _gone(self, why: str) -> UnreachableError:
+        where = self._settings.address
+        return UnreachableError(
+            f"no stream is served at {where}: {why}; start `cardinal serve` there or correct the address",
+            address=where,
+        )

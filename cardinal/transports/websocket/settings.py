@@ -1,0 +1,135 @@
+"""The options of ``ws://``, ``wss://`` and ``cardinal://`` URLs.
+
+* ``token_file=PATH`` (or ``token=``; or the environment variable ``CARDINAL_TOKEN``): what the server wants to be
+  shown.
+* ``ssl.ca.location``: a PEM file with the authority that signed the server's certificate; default: the system's.
+  ``ssl.certificate.location``, ``ssl.key.location``, ``ssl.key.password_file``: a certificate of our own.
+* ``path``: the resource behind the host, where a proxy needs one (default ``/``).
+* ``compression``: ``none`` (default) or ``deflate`` (permessage-deflate: less traffic, more work on both sides).
+* ``window.bytes``: how much may be on its way to us and unread (default 8 MiB). Together with one frame it bounds what
+  a client holds.
+* ``max.frame.bytes``: the largest frame, so the largest record, that we take (default 16 MiB).
+* ``cardinal.connect.timeout.ms`` (default 10,000): until a server must have answered.
+* ``ping.interval.ms`` (default 20,000): how often we look whether the server is alive; it has as long to answer.
+
+Several hosts are several servers of the same stream: when one is away, the next is tried.
+``cardinal://`` is the Go implementation's name for its websocket; here it means ``ws://``.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from cardinal.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cardinal.transports.url import TransportUrl
+
+TOKEN_VARIABLE: Final = "CARDINAL_TOKEN"  # noqa: S105 - the variable's name
+
+
+class WebsocketOptions(BaseModel):
+    """A URL's options, checked. See the module for their meaning."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
+
+    token: SecretStr | None = None
+    ca: str | None = Field(default=None, alias="ssl.ca.location")
+    certificate: str | None = Field(default=None, alias="ssl.certificate.location")
+    key: str | None = Field(default=None, alias="ssl.key.location")
+    key_password: SecretStr | None = Field(default=None, alias="ssl.key.password")
+    path: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/"
+    compression: Literal["none", "deflate"] = "none"
+    window: Annotated[int, Field(ge=1_000, le=1 << 30, alias="window.bytes")] = 8 << 20
+    frame_max: Annotated[int, Field(ge=1_000, le=1 << 30, alias="max.frame.bytes")] = 16 << 20
+    connect_timeout_ms: Annotated[int, Field(ge=1, le=600_000, alias="cardinal.connect.timeout.ms")] = 10_000
+    ping_interval_ms: Annotated[int, Field(ge=10, le=600_000, alias="ping.interval.ms")] = 20_000
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WebsocketSettings:
+    """How to reach servers.
+
+    Attributes:
+        addresses: the websocket URIs of all of them.
+        address: their hosts, for errors.
+        headers: what is shown to them; holds the token.
+        tls: makes the context for ``wss``; None for ``ws``.
+        window, frame_max: bytes.
+        connect_timeout, ping_interval: seconds.
+
+    """
+
+    addresses: tuple[str, ...]
+    address: str
+    headers: tuple[tuple[str, str], ...]
+    tls: Callable[[], ssl.SSLContext] | None
+    compression: str | None
+    window: int
+    frame_max: int
+    connect_timeout: float
+    ping_interval: float
+
+
+def websocket_settings(url: TransportUrl) -> WebsocketSettings:
+    """A URL, sorted. ConfigurationError names the option that cannot work, and never a token."""
+    if url.user is not None or url.password is not None:
+        raise ConfigurationError(
+            f"a {url.scheme} URL has no user or password: give the server's token by token_file=PATH",
+            setting="token_file",
+        )
+    options = _checked(url)
+    secure = url.scheme == "wss"
+    if not secure and (options.ca or options.certificate or options.key):
+        raise ConfigurationError(f"{url.scheme}:// is not encrypted: write wss://{url.address}", setting="url")
+    token = options.token.get_secret_value() if options.token else os.environ.get(TOKEN_VARIABLE)
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
+        raise ConfigurationError("the token has characters that no header can carry", setting="token")
+    return WebsocketSettings(
+        addresses=tuple(f"{'wss' if secure else 'ws'}://{host}{options.path}" for host in url.hosts),
+        address=url.address,
+        headers=(("Authorization", f"Bearer {token}"),) if token else (),
+        tls=(lambda: _context(options)) if secure else None,
+        compression="deflate" if options.compression == "deflate" else None,
+        window=options.window,
+        frame_max=options.frame_max,
+        connect_timeout=options.connect_timeout_ms / 1000,
+        ping_interval=options.ping_interval_ms / 1000,
+    )
+
+
+def _checked(url: TransportUrl) -> WebsocketOptions:
+    try:
+        return WebsocketOptions.model_validate(dict(url.options))
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        name = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(sorted(field.alias or key for key, field in WebsocketOptions.model_fields.items()))
+            raise ConfigurationError(
+                f"there is no option {name} of {url.scheme}:// URLs: use {known}", setting=name
+            ) from None
+        raise ConfigurationError(f"the option {name} cannot be used: {first['msg']}", setting=name) from None
+
+
+def _context(options: WebsocketOptions) -> ssl.SSLContext:
+    """The TLS context of a client. ConfigurationError: a file cannot be used."""
+    where = "ssl.ca.location"
+    try:
+        context = ssl.create_default_context(cafile=options.ca and Path(options.ca).expanduser())
+        where = "ssl.certificate.location"
+        if options.certificate:
+            password = options.key_password.get_secret_value() if options.key_password else ""
+            context.load_cert_chain(options.certificate, options.key, password)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise ConfigurationError(f"the file of {where} cannot be used: {reason}", setting=where) from None
+    return context

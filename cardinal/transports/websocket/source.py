@@ -1,0 +1,307 @@
+"""A served stream's records to a consumer: ``ws://host:port``.
+
+Rules:
+
+1. Positions are ours: the server is told where to begin, on every connection anew, and keeps nothing of us. A server
+   that goes away, or is another one when it comes back, is waited for and read on from there.
+2. Memory is bounded by the window and a frame (:mod:`.inbox`), however fast the server and slow the reader is.
+3. Paused partitions are not sent.
+4. Bytes that the protocol does not know, gaps, and more than was asked for end the source with RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+from cardinal.errors import (
+    CardinalError,
+    CursorExpiredError,
+    RemoteProtocolError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
+
+from .inbox import Inbox
+from .link import Link
+from .wire import (
+    Answer,
+    Credit,
+    Failed,
+    MarkList,
+    Marks,
+    Names,
+    OffsetList,
+    Open,
+    Read,
+    Reading,
+    Reason,
+    Records,
+    Request,
+    Times,
+    Topics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition, Record
+
+    from .settings import WebsocketSettings
+
+_TOPICS_SECONDS: Final = 0.1
+_Answer = TypeVar("_Answer", Names, MarkList, OffsetList, Reading)
+
+
+class WebsocketSource:
+    """A :class:`~cardinal.transports.base.Source` on a server.
+
+    Arguments:
+        settings: the URL, sorted.
+        topics: the topics to read.
+        wait: seconds to wait for topics that do not exist yet.
+
+    Raises:
+        UnreachableError, RefusedError, TopicError: nobody is there, says no, or has no such topic.
+
+    """
+
+    def __init__(self, settings: WebsocketSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
+        self._settings = settings
+        self._topics = tuple(topics)
+        self._lock = threading.Condition()
+        self._inbox = Inbox(settings.window)
+        self._opened = False
+        self._error: CardinalError | None = None
+        self._known: tuple[Partition, ...] = ()
+        self._link = Link(settings, self)
+        try:
+            self._open(wait)
+        except BaseException:
+            self._link.close()
+            raise
+
+    # --- Source --------------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the topics as they are now, sorted; those known before where the server is away."""
+        with contextlib.suppress(UnreachableError):
+            self._known = tuple(sorted(self.watermarks()))
+        return self._known
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read each of these partitions from the given offset on, and no other.
+
+        Raises:
+            CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
+            TopicError: there is no such partition.
+            UnreachableError: the server is away.
+
+        """
+        chosen = dict(positions)
+        answer = self._ask(lambda number: Read(number, chosen), Reading, "where to read from")
+        with self._lock:
+            self._inbox.assign(chosen, answer.id)
+            self._error = None
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
+        with self._lock:
+            if not self._inbox.pause(frozenset(partitions)):
+                return
+            number = self._link.number()
+            frame = Read(number, self._inbox.wanted(number))
+        # Where the connection changes in between, its greeting has said this already and has the higher id.
+        self._link.tell(frame)
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
+
+        Raises:
+            CursorExpiredError, TopicError: of what is read, after the records before it.
+            RefusedError, RemoteProtocolError, TransportError: the link has ended.
+
+        """
+        try:
+            records, credit = self._take(limit, time.monotonic() + timeout)
+        except RemoteProtocolError:
+            self._link.close()
+            raise
+        if credit:
+            self._link.tell(Credit(credit))
+        return records
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every assigned partition."""
+        with self._lock:
+            return dict(self._inbox.positions)
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest retained and the next readable offset of every partition."""
+        return dict(self._ask(Marks, MarkList, "for watermarks").marks)
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        return dict(self._ask(lambda number: Times(number, timestamp_ms), OffsetList, "for a time").offsets)
+
+    def close(self) -> None:
+        """Release the connection. May be called twice."""
+        self._link.close()
+
+    # --- told by the link ------------------------------------------------------------------------------------
+
+    def greeting(self, number: Callable[[], int]) -> Sequence[Request]:
+        """Say again what is read, and from where."""
+        with self._lock:
+            credit = Credit(self._inbox.start_again())
+            if not self._opened:
+                return [credit]
+            opening = Open(number(), self._topics)
+            if not self._inbox.positions:
+                return [opening, credit]
+            reading = number()
+            return [opening, Read(reading, self._inbox.wanted(reading)), credit]
+
+    def take(self, frame: Records, size: int) -> None:
+        """Keep records until they are polled."""
+        with self._lock:
+            self._inbox.add(frame, size)
+            self._lock.notify_all()
+
+    def refused(self, frame: Failed) -> None:
+        """What is read can be read no longer, or not now."""
+        error = _error(frame, self._settings.address)
+        if isinstance(error, UnreachableError):
+            raise error  # the link comes again
+        with self._lock:
+            self._error = error
+            self._lock.notify_all()
+
+    def ended(self) -> None:
+        """Wake who polls."""
+        with self._lock:
+            self._lock.notify_all()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _open(self, wait: float) -> None:
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                marks = self._ask(lambda number: Open(number, self._topics), MarkList, "for topics").marks
+            except TopicError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_TOPICS_SECONDS)
+            else:
+                self._known = tuple(sorted(marks))
+                self._opened = True
+                return
+
+    def _take(self, limit: int, deadline: float) -> tuple[list[Record], int]:
+        """Records, or nothing at the deadline; and the credit to give."""
+        with self._lock:
+            while True:
+                records = self._inbox.take(limit)
+                if not records:
+                    self._raise()
+                left = deadline - time.monotonic()
+                if records or left <= 0:
+                    return records, self._inbox.credit()
+                # Frames that held nothing for us were taken too: without leave nothing more would come.
+                if credit := self._inbox.credit():
+                    return records, credit
+                self._lock.wait(left)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._link.failure is not None:
+            raise self._link.failure
+
+    def _ask(self, make: Callable[[int], Request], kind: type[_Answer], doing: str) -> _Answer:
+        return ask(self._link, make, kind, doing, self._settings.address)
+
+
+class _NoListener:
+    """Of a link that only asks."""
+
+    def greeting(self, number: Callable[[], int]) -> Sequence[Request]:
+        del number
+        return ()
+
+    def take(self, frame: Records, size: int) -> NoReturn:
+        raise RemoteProtocolError(f"the server sent {size} bytes of records ({frame.id}) that nobody asked for")
+
+    def refused(self, frame: Failed) -> None:
+        """Nothing was asked for."""
+
+    def ended(self) -> None:
+        """Nobody waits."""
+
+
+def served_topics(settings: WebsocketSettings) -> frozenset[str]:
+    """The names of all topics that a server gives."""
+    link = Link(settings, _NoListener())
+    try:
+        return frozenset(ask(link, Topics, Names, "for topics", settings.address).topics)
+    finally:
+        link.close()
+
+
+def ask(link: Link, make: Callable[[int], Request], kind: type[_Answer], doing: str, address: str) -> _Answer:
+    """Ask, and map a refusal to its error."""
+    answer: Answer = link.ask(make, doing)
+    if isinstance(answer, Failed):
+        raise _error(answer, address)
+    if not isinstance(answer, kind):
+        link.close()
+        raise RemoteProtocolError(f"the server at {address} answers another question than was asked")
+    return answer
+
+
+def _error(frame: Failed, address: str) -> TransportError | CursorExpiredError:
+    match frame.reason:
+        case Reason.TOPIC if frame.places:
+            (topic, number), _ = next(iter(frame.places.items()))
+            return TopicError(
+                f"there is no partition {number} of {topic} at {address}: the topic was made anew; start again",
+                topic=topic,
+            )
+        case Reason.TOPIC:
+            return TopicError(
+                f"the topic {frame.topic} is not served at {address}: start a producer first, or check application and "
+                "chain id",
+                topic=frame.topic,
+            )
+        case Reason.EXPIRED:
+            return _expired(dict(frame.places), address)
+        case Reason.AWAY:
+            return UnreachableError(
+                f"the server at {address} is there, but what it reads from is not, or it has no room now: try again",
+                address=address,
+            )
+        case Reason.FAILED:
+            return TransportError(f"the server at {address} failed, and its log says why")
+
+
+def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:
+    if not missing:
+        return CursorExpiredError(f"positions are not kept any more at {address}: start again", missing={})
+    (topic, number), (position, limit) = next(iter(missing.items()))
+    more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
+    if position > limit:
+        return CursorExpiredError(
+            f"{topic}:{number}{more} ends at {limit} at {address}, before the position {position}: the topic was made "
+            "anew; start again",
+            missing=missing,
+        )
+    return CursorExpiredError(
+        f"retention has removed the records from {position} to {limit} of {topic}:{number}{more} at {address}: "
+        "start from a newer cursor or from the start of what is kept",
+        missing=missing,
+    )

@@ -1,0 +1,390 @@
+"""The wire protocol between ``cardinal serve`` and its clients, version 1: what a frame looks like.
+
+One websocket message is one frame: binary, a type byte, then its fields. Numbers are big-endian and unsigned unless it
+says otherwise; a text is its length in two bytes, then UTF-8; a list is its count in four bytes, then its items. The
+version is the websocket subprotocol, ``cardinal.streams.v1``: who does not know it does not answer.
+
+Client to server, each request with an id that is higher than the one before::
+
+    01 OPEN     id:4, topics: list of text               which topics this connection is about; answered with MARKS
+    02 TOPICS   id:4                                     answered with NAMES
+    03 MARKS    id:4                                     answered with MARKS
+    04 TIMES    id:4, milliseconds since 1970: signed 8  answered with OFFSETS
+    05 READ     id:4, list of (topic: text, partition:4, offset: signed 8)
+                from now on exactly these partitions, each from this offset; -1: from where it stood. Answered with
+                READING
+    06 CREDIT   bytes:4                                  so much more may be sent
+
+Server to client::
+
+    81 NAMES    id:4, list of text
+    82 MARKS    id:4, list of (topic: text, partition:4, lowest offset:8, end:8)
+    83 OFFSETS  id:4, list of (topic: text, partition:4, offset:8)
+    84 READING  id:4
+    85 FAILED   id:4, reason:1, topic: text, list of (topic: text, partition:4, position:8, limit:8)
+    86 RECORDS  id:4, chunks (see :mod:`.chunks`)
+
+Rules for servers:
+
+1. RECORDS carry the id of the READ that they follow. Of one partition, each chunk begins where the one before ended.
+2. A RECORDS frame is sent only while credit is left; all of its bytes are taken from it, so it can fall below zero by
+   less than one frame. Nothing is kept for a client that gives none.
+3. A READ with a lower id than one before is passed over. One that cannot be done is answered with FAILED, and changes
+   nothing. FAILED with id 0 is about the reading itself, which has ended; the connection goes on.
+4. Close codes are in :class:`CloseCode`. Positions are the client's: a server keeps nothing beyond the connection.
+
+Rules for clients:
+
+1. OPEN comes first, except for TOPICS. It may be sent again after FAILED.
+2. After RECORDS have been dealt with, their bytes are given as CREDIT.
+3. Of RECORDS that were under way when a READ named an offset for their partition, that partition's chunks are passed
+   over: their id is lower.
+
+Whatever does not fit this is a :class:`~cardinal.errors.RemoteProtocolError` for who receives it. Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from cardinal.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition
+
+SUBPROTOCOL: Final = "cardinal.streams.v1"
+CLIENT_FRAME_MAX: Final = 1 << 20
+"""Bytes of the largest frame that a server takes: a READ of some ten thousand partitions."""
+
+GO_ON: Final = -1
+"""In READ: from where the partition stood."""
+
+_U32_MAX: Final = (1 << 32) - 1
+_HEAD: Final = struct.Struct(">BI")
+_PLACE: Final = struct.Struct(">Iq")
+_MARKS: Final = struct.Struct(">IQQ")
+_TIME: Final = struct.Struct(">q")
+_COUNT: Final = struct.Struct(">I")
+_LENGTH: Final = struct.Struct(">H")
+
+
+class CloseCode(IntEnum):
+    """Why a server closes a connection."""
+
+    PROTOCOL = 4400
+    """A frame that this protocol does not know. Coming back does not help."""
+
+    SLOW = 4408
+    """The client took nothing for too long and fell out of what is kept for all. It may come back at its position."""
+
+    UPSTREAM = 4502
+    """What the server reads from has failed. The client comes back."""
+
+
+class Reason(Enum):
+    """Why a request failed."""
+
+    TOPIC = 1
+    """There is no such topic or partition, or it is not served here."""
+
+    EXPIRED = 2
+    """Positions that are not kept any more (position below limit), or lie behind the end (position above it)."""
+
+    AWAY = 3
+    """What the server reads from does not answer, or the server has no room for it now."""
+
+    FAILED = 4
+    """It failed for good; the server's log says why."""
+
+
+# --- frames --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Which topics a connection is about."""
+
+    id: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Asks for the names of all topics."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Asks for start and end of every partition."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Asks for the first offsets that are not older."""
+
+    id: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Which partitions to send, from where; :data:`GO_ON`: from where it stood."""
+
+    id: int
+    positions: Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """So many more bytes may be sent."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of all topics."""
+
+    id: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkList:
+    """Start and end of every partition."""
+
+    id: int
+    marks: Mapping[Partition, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetList:
+    """An offset of every partition."""
+
+    id: int
+    offsets: Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A READ is done."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request, or the reading (id 0), has failed. ``places``: position and limit of partitions that it is about."""
+
+    id: int
+    reason: Reason
+    topic: str = ""
+    places: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Chunks of records, as bytes."""
+
+    id: int
+    chunks: memoryview
+
+
+Request: TypeAlias = Open | Topics | Marks | Times | Read | Credit
+Answer: TypeAlias = Names | MarkList | OffsetList | Reading | Failed
+ServerFrame: TypeAlias = Answer | Records
+
+
+# --- writing -------------------------------------------------------------------------------------------------
+
+
+def encode_request(frame: Request) -> bytes:
+    """The bytes of a client's frame."""
+    match frame:
+        case Open(number, topics):
+            return _HEAD.pack(1, number) + _many(topics, text)
+        case Topics(number):
+            return _HEAD.pack(2, number)
+        case Marks(number):
+            return _HEAD.pack(3, number)
+        case Times(number, timestamp_ms):
+            return _HEAD.pack(4, number) + _TIME.pack(timestamp_ms)
+        case Read(number, positions):
+            return _HEAD.pack(5, number) + _places(positions)
+        case Credit(size):
+            return _HEAD.pack(6, min(size, _U32_MAX))
+
+
+def encode_answer(frame: Answer) -> bytes:
+    """The bytes of a server's frame, but for RECORDS."""
+    match frame:
+        case Names(number, topics):
+            return _HEAD.pack(0x81, number) + _many(topics, text)
+        case MarkList(number, marks):
+            return _HEAD.pack(0x82, number) + _marks(marks)
+        case OffsetList(number, offsets):
+            return _HEAD.pack(0x83, number) + _places(offsets)
+        case Reading(number):
+            return _HEAD.pack(0x84, number)
+        case Failed(number, reason, topic, places):
+            return _HEAD.pack(0x85, number) + bytes((reason.value,)) + text(topic) + _marks(places)
+
+
+def encode_records(number: int, chunks: Sequence[bytes]) -> bytes:
+    """The bytes of a RECORDS frame."""
+    return b"".join((_HEAD.pack(0x86, number), *chunks))
+
+
+def text(value: str) -> bytes:
+    """A text as it is on the wire."""
+    raw = value.encode("utf-8", "surrogateescape")
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def _many(items: Sequence[str], encode: Callable[[str], bytes]) -> bytes:
+    return _COUNT.pack(len(items)) + b"".join(map(encode, items))
+
+
+def _places(places: Mapping[Partition, int]) -> bytes:
+    items = [text(topic) + _PLACE.pack(number, offset) for (topic, number), offset in places.items()]
+    return _COUNT.pack(len(items)) + b"".join(items)
+
+
+def _marks(marks: Mapping[Partition, tuple[int, int]]) -> bytes:
+    items = [text(topic) + _MARKS.pack(number, low, high) for (topic, number), (low, high) in marks.items()]
+    return _COUNT.pack(len(items)) + b"".join(items)
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+class Cursor:
+    """Takes fields from a frame, one after the other. RemoteProtocolError where it ends too early."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = memoryview(data)
+        self.at = 0
+
+    def take(self, size: int) -> memoryview:
+        """So many bytes."""
+        end = self.at + size
+        if end > len(self.data):
+            raise RemoteProtocolError("a frame of a websocket stream ends too early")
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def unpack(self, shape: struct.Struct) -> tuple[int, ...]:
+        """Some numbers."""
+        return shape.unpack(self.take(shape.size))
+
+    def text(self) -> str:
+        """A text."""
+        (length,) = self.unpack(_LENGTH)
+        return bytes(self.take(length)).decode("utf-8", "surrogateescape")
+
+    def count(self, smallest: int) -> int:
+        """How many items follow, each of at least so many bytes: never more than the frame can hold."""
+        (count,) = self.unpack(_COUNT)
+        if count * smallest > len(self.data) - self.at:
+            raise RemoteProtocolError(f"a frame of a websocket stream announces {count} items and ends before them")
+        return count
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.at != len(self.data):
+            raise RemoteProtocolError(f"{len(self.data) - self.at} bytes stand behind a frame of a websocket stream")
+
+
+def decode_request(data: bytes | str) -> Request:
+    """A client's frame. RemoteProtocolError: it is none."""
+    kind, number, cursor = _head(data)
+    frame: Request
+    match kind:
+        case 1:
+            frame = Open(number, _texts(cursor))
+        case 2:
+            frame = Topics(number)
+        case 3:
+            frame = Marks(number)
+        case 4:
+            frame = Times(number, cursor.unpack(_TIME)[0])
+        case 5:
+            frame = Read(number, _read_places(cursor, GO_ON))
+        case 6:
+            frame = Credit(number)
+        case _:
+            raise RemoteProtocolError(f"no client's frame of a websocket stream begins with {kind:#04x}")
+    cursor.end()
+    return frame
+
+
+def decode_answer(data: bytes | str) -> ServerFrame:
+    """A server's frame. RemoteProtocolError: it is none."""
+    kind, number, cursor = _head(data)
+    frame: ServerFrame
+    match kind:
+        case 0x81:
+            frame = Names(number, _texts(cursor))
+        case 0x82:
+            frame = MarkList(number, _read_marks(cursor))
+        case 0x83:
+            frame = OffsetList(number, _read_places(cursor, 0))
+        case 0x84:
+            frame = Reading(number)
+        case 0x85:
+            frame = Failed(number, _reason(cursor.take(1)[0]), cursor.text(), _read_marks(cursor))
+        case 0x86:
+            return Records(number, cursor.data[cursor.at :])
+        case _:
+            raise RemoteProtocolError(f"no server's frame of a websocket stream begins with {kind:#04x}")
+    cursor.end()
+    return frame
+
+
+def _head(data: bytes | str) -> tuple[int, int, Cursor]:
+    if isinstance(data, str):
+        raise RemoteProtocolError("a frame of a websocket stream is text, and all are binary")
+    cursor = Cursor(data)
+    kind, number = cursor.unpack(_HEAD)
+    return kind, number, cursor
+
+
+def _reason(value: int) -> Reason:
+    try:
+        return Reason(value)
+    except ValueError:
+        raise RemoteProtocolError(f"a frame of a websocket stream gives the reason {value}, which is none") from None
+
+
+def _texts(cursor: Cursor) -> tuple[str, ...]:
+    return tuple(cursor.text() for _ in range(cursor.count(_LENGTH.size)))
+
+
+def _read_places(cursor: Cursor, lowest: int) -> dict[Partition, int]:
+    places: dict[Partition, int] = {}
+    for _ in range(cursor.count(_LENGTH.size + _PLACE.size)):
+        topic = cursor.text()
+        number, offset = cursor.unpack(_PLACE)
+        if offset < lowest:
+            raise RemoteProtocolError(f"a frame of a websocket stream names the offset {offset}")
+        places[topic, number] = offset
+    return places
+
+
+def _read_marks(cursor: Cursor) -> dict[Partition, tuple[int, int]]:
+    marks: dict[Partition, tuple[int, int]] = {}
+    for _ in range(cursor.count(_LENGTH.size + _MARKS.size)):
+        topic = cursor.text()
+        number, low, high = cursor.unpack(_MARKS)
+        marks[topic, number] = (low, high)
+    return marks

@@ -1,0 +1,90 @@
+"""A server of a stream inside the test's process, on a thread of its own; and what to read from it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cardinal.server.serve import ServeProgress, ServeService, ServeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from cardinal.protocols.streams import Record
+    from cardinal.transports import Source
+    from cardinal.transports.url import Topics
+
+DEADLINE = 20.0
+
+
+class Served:
+    """A service, called from another thread than its own."""
+
+    def __init__(self, service: ServeService, loop: asyncio.AbstractEventLoop) -> None:
+        self.service = service
+        self._loop = loop
+        self.port = self.do(self._start())
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    @property
+    def progress(self) -> ServeProgress:
+        return self.service.progress
+
+    def do(self, what: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - what the coroutine gives
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(DEADLINE)
+
+    def stop(self) -> None:
+        self.do(self.service.stop())
+
+    async def _start(self) -> int:
+        await self.service.start()
+        return self.service.port
+
+
+@contextmanager
+def serving(url: str, app: Topics, **settings: Any) -> Iterator[Served]:  # noqa: ANN401 - of ServeSettings
+    """A server of this stream, on a free port unless told which."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    served = None
+    try:
+        served = Served(ServeService(url, app, ServeSettings(**{"port": 0, **settings})), loop)
+        yield served
+    finally:
+        if served is not None:
+            served.stop()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(DEADLINE)
+        loop.close()
+
+
+def until(condition: Callable[[], object], within: float = DEADLINE) -> None:
+    """Wait for something that other threads do."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def from_start(source: Source) -> Source:
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    return source
+
+
+def read(source: Source, count: int, limit: int = 1_000) -> list[Record]:
+    """So many records, and nothing after them."""
+    found: list[Record] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+        found += source.poll(limit, 0.2)
+    found += source.poll(limit, 0.05)
+    assert len(found) == count
+    return found
