@@ -14,6 +14,7 @@ from cardinal.transports import Sink, Source, open_sink, open_source
 from cardinal.transports.file.log import Log
 from cardinal.transports.file.segments import numbers_of, path_of
 from cardinal.transports.partitioner import fnv1a_partition
+from serving import serving
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Record
@@ -44,6 +45,7 @@ class Room:
         trim: removes the records of a partition below an offset, or some more, as retention does.
         seeks: how many assignments a test may try: on a real server each costs a fifth of a second.
         members: how many copies of a record a reader sees: one in every member of a mux.
+        writes: how it is written to, where that is elsewhere.
 
     """
 
@@ -52,9 +54,10 @@ class Room:
     trim: Callable[[str, int, int], None]
     members: int = 1
     seeks: int = 1_000
+    writes: str = ""
 
     def sink(self, producer_id: str = "a") -> Sink:
-        return open_sink(self.url, self.app, producer_id=producer_id)
+        return open_sink(self.writes or self.url, self.app, producer_id=producer_id)
 
     def source(self) -> Source:
         return open_source(self.url, self.app)
@@ -92,6 +95,17 @@ def names() -> Names:
 def memory() -> Iterator[Room]:
     with MemoryBroker(uuid.uuid4().hex, partitions=PARTITIONS, max_message_bytes=LIMIT) as broker:
         yield Room(broker.url, names(), broker.trim)
+
+
+@contextmanager
+def websocket(options: str = "", **settings: int) -> Iterator[Room]:
+    """A memory broker, written to as such and read through a server."""
+    app = names()
+    with (
+        MemoryBroker(uuid.uuid4().hex, partitions=PARTITIONS, max_message_bytes=LIMIT) as broker,
+        serving(broker.url, app, **settings) as served,
+    ):
+        yield Room(f"{served.url}{options}", app, broker.trim, seeks=8, writes=broker.url)
 
 
 def kafka(bootstrap: str) -> Room:

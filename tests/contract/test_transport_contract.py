@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TRANSPORTS = ["memory", "file", "file-interval", "mux", pytest.param("kafka", marks=pytest.mark.broker)]
+TRANSPORTS = [
+    "memory",
+    "file",
+    "file-interval",
+    "mux",
+    "websocket",
+    "websocket-narrow",
+    pytest.param("kafka", marks=pytest.mark.broker),
+]
 
 
 def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Room]:
@@ -34,6 +42,13 @@ def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[R
             yield rooms.file(folder, "&fsync=interval&fsync.interval.ms=5")
         case "mux":
             yield rooms.mux(folder)
+        case "websocket":
+            with rooms.websocket() as room:
+                yield room
+        case "websocket-narrow":
+            # A ring and a window that hold next to nothing: clients fall out of the one and fill the other.
+            with rooms.websocket("?window.bytes=2000", ring_bytes=2_000, errands_max=2) as room:
+                yield room
         case _:
             yield Room("null://", rooms.names(), lambda *_: None, members=0)
 

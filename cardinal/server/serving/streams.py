@@ -7,10 +7,11 @@ when the first client opens it until the last one has left.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import TopicError, UnreachableError
+from cardinal.errors import CardinalError, TopicError, UnreachableError
 from cardinal.transports import list_topics, open_source
 
 from .ring import Ring
@@ -27,6 +28,9 @@ CHANNELS_MAX: Final = 16
 """Reorg channels that are read at once; as many as a consumer follows."""
 
 _CHANNEL_BYTES: Final = 16 << 20
+_AGAIN_SECONDS: Final = 0.25
+
+_log = logging.getLogger(__name__)
 
 
 class Streams:
@@ -47,16 +51,29 @@ class Streams:
         self._url = url
         self._app = app
         self._topics = tuple(app.all_topics)
-        self._channel = re.compile(f"{re.escape(app.default_topic)}-re-[0-9a-f]{{1,64}}")
+        self._channel = re.compile(f"{re.escape(app.default_topic)}-re(-[0-9a-f]{{1,64}})?")
         self.main = Stream(self._topics, lambda: self.open(self._topics), Ring(ring_bytes), _ends)
+        self._starting: asyncio.Task[None] | None = None
         self._channels: dict[str, asyncio.Task[Stream]] = {}
 
     async def start(self) -> None:
-        """Begin to read. Raises what :func:`cardinal.transports.open_source` does."""
-        await self.main.start()
+        """Begin to read; topics that are not there yet are waited for, and clients told so until then.
+
+        Raises:
+            UnreachableError, RefusedError, TransportError: see :func:`cardinal.transports.open_source`.
+
+        """
+        try:
+            await self.main.start()
+        except TopicError as error:
+            _log.warning("waits for a stream to serve: %s", error)
+            self._starting = asyncio.create_task(self._start_later())
 
     async def stop(self) -> None:
         """Read no longer."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         await self.main.stop()
         for starting in list(self._channels.values()):
             starting.cancel()
@@ -64,6 +81,17 @@ class Streams:
                 if isinstance(stream, Stream):
                     await stream.stop()
         self._channels.clear()
+
+    async def _start_later(self) -> None:
+        while True:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            try:
+                await self.main.start()
+            except (TopicError, UnreachableError):
+                continue
+            except CardinalError as error:
+                self.main.error = error
+            return
 
     def open(self, topics: tuple[str, ...]) -> Source:
         """A source of some of the topics."""
