@@ -58,6 +58,8 @@ _FIND_SECONDS: Final = 0.25
 _TOPICS_SECONDS: Final = 10.0
 _CHAIN_ID: Final = re.compile(r"\d+$")
 _BATCH_KEY: Final = bytes((BATCH,))
+_SETTLE_SECONDS: Final = 5.0
+_DOUBT_SECONDS: Final = 30.0
 _LACKING: Final = frozenset({"open", "unknown"})
 _BOUNDS: Final = Bounds()
 _Choice = TypeVar("_Choice", bound=Enum)
@@ -162,6 +164,7 @@ class Consumer:
         self.app = _application(url, app, chain_id, topics_timeout)
         settings = replace(
             _settings(self.app, tracked),
+            patient=start != "tail",  # there the first blocks are cut in their middle, and never whole
             whitelist=dict(whitelist or {}),
             bounds=replace(_BOUNDS, open_bytes=max_open_bytes),
             policy=policy,
@@ -173,6 +176,7 @@ class Consumer:
         self._healer = None if heal is None else Healer(heal)
         self._idle_timeout = idle_timeout
         self._overdue = Overdue()
+        self._heard = self._doubted = time.monotonic()
         self._ready: deque[ChainUpdate] = deque()
         self._given = False
         self._batch_seen = False
@@ -310,6 +314,7 @@ class Consumer:
             if self._healer is not None and self._healer.busy:
                 fresh = None  # what would prove that a block is lost
             self._take(follower.progress(positions, fresh if follower.caught_up else self._ends))
+            self._wait_for_what_is_missing(records)
             reader.follow(follower.channels(), {})
             if (number := follower.wants_history) is not None:
                 self._take(follower.recall(reader.older_batches(number)))
@@ -323,6 +328,16 @@ class Consumer:
                 self._lacks(item)
             elif self._on_event is not None:
                 self._on_event(item)
+
+    def _wait_for_what_is_missing(self, records: Sequence[Record]) -> None:
+        """Begin in doubt when nothing has come for a while, or too much has."""
+        now = time.monotonic()
+        if records:
+            self._heard = now
+        if not self._follower.in_doubt:
+            self._doubted = now
+        elif now - self._heard > _SETTLE_SECONDS or now - self._doubted > _DOUBT_SECONDS:
+            self._follower.settle()
 
     def _fresh_ends(self) -> dict[Partition, int] | None:
         """New watermarks where they would prove something."""

@@ -44,6 +44,11 @@ class Assembler(Protocol):
         """The hashes of the open blocks, oldest first."""
         ...
 
+    @property
+    def lowest_open(self) -> int | None:
+        """The number of the lowest open block that has a Batch; None without one."""
+        ...
+
     def done_blocks(self) -> list[tuple[int, bytes]]:
         """Number and hash of the blocks that are finished with and still recognised."""
         ...

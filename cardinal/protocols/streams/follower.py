@@ -34,6 +34,7 @@ from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarant
 from .gaps import Gaps
 from .history import parents_of
 from .ordering import Orderer, Past
+from .patience import Patience
 from .quorum import QuorumReassembler, parse_policy
 from .reassembler import Contents, Reassembler
 from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
@@ -66,6 +67,8 @@ class Follower:
         self._reread: tuple[str, ...] = ()
         self._later: list[Event] = []
         self._caught_up = False
+        self._patience = Patience(settings.reorg_threshold) if settings.patient else None
+        self._ends: Mapping[Partition, int] = {}
         self._completed = 0
         self._judging = False
         self._gaps = Gaps(settings.reorg_threshold)
@@ -82,6 +85,7 @@ class Follower:
             max_side=settings.max_side,
             max_bytes=settings.max_bytes,
             max_extension=_EXTENSION_MAX,
+            patient=settings.patient,
         )
         self._reorgs = Reorgs(
             settings.default_topic,
@@ -164,6 +168,19 @@ class Follower:
         """Whether everything that was there at opening has been read."""
         return self._caught_up
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether everything was read and the stream has not begun, because blocks below its start may still come.
+
+        A driver to which nothing comes any more says so (:meth:`settle`).
+        """
+        return self._patience is not None and self._caught_up and self.orderer.candidate() is not None
+
+    def settle(self) -> None:
+        """Nothing comes any more: begin at the next :meth:`progress` with what is there."""
+        if self._patience is not None:
+            self._patience.exhausted = True
+
     def not_caught_up(self) -> None:
         """The driver has looked at the watermarks again."""
         self._caught_up = False
@@ -175,6 +192,8 @@ class Follower:
         out: Out = []
         records = records if isinstance(records, Sequence) else list(records)
         self._where.read(len(records))
+        if self._patience is not None:
+            self._patience.read(records)
         if not self._reorgs.used or not any(map(self._reorgs.is_channel, {record[0] for record in records})):
             self._events(self.reassembler.receive(records), out)
             return out
@@ -238,9 +257,7 @@ class Follower:
             self._go_on_resuming(positions, ends, out)
         if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
             self._caught_up = True
-        if self._caught_up:
-            # Asked again until there is a block to start with: what was read so far may have been cut in its middle.
-            self._order(self.orderer.caught_up(), out)
+        self._begin(positions, ends, out)
         self._look_for_gaps(positions, ends, out)
         waits = self.resuming or not self._caught_up
         self._outcomes(self._reorgs.progress(self._completed, positions, ends, patient=waits), out)
@@ -265,6 +282,21 @@ class Follower:
         return self._where.cursor()
 
     # --- inside ----------------------------------------------------------------------------------------------
+
+    def _begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out) -> None:
+        """Choose the start when it is time to; asked again until there is a block to start with."""
+        if self._patience is None:
+            if self._caught_up:
+                self._order(self.orderer.caught_up(), out)
+            return
+        self._ends = self._ends if ends is None else ends
+        candidate = self.orderer.candidate()
+        if candidate is not None and self._patience.begins(
+            candidate, self.reassembler.lowest_open, positions, self._ends, caught_up=self._caught_up
+        ):
+            self._order(self.orderer.caught_up(), out)
+        if self.orderer.head is not None:
+            self._patience = None
 
     def _events(self, events: Iterable[Event], out: Out) -> None:
         for event in events:
@@ -302,6 +334,8 @@ class Follower:
     def _complete(self, event: Completed, out: Out) -> None:
         block = event.payload
         self._completed += 1
+        if self._patience is not None:
+            self._patience.completed(block.hash, event.published_ms)
         self._gaps.completed(block.hash)
         self._where.completed(event)
         updates = self.orderer.receive(event)

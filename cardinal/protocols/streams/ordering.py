@@ -38,7 +38,7 @@ from .forktree import Node
 from .history import History
 from .holding import Holding
 from .ordered import OrderedBlocks, Reach
-from .start import StartRule
+from .start import Candidate, StartRule
 from .types import HASH_SIZE, BlockRef, Finality
 
 __all__ = ["OnFinalityViolation", "Orderer", "Past", "Reach", "Ties"]
@@ -85,6 +85,7 @@ class Orderer(OrderedBlocks):
         history: delivered blocks that are remembered by hash, for reorgs through channels.
         max_waiting, max_side, max_bytes: see :class:`~.holding.Holding`.
         max_extension: blocks; an extension by more is cut into several updates. None: never.
+        patient: begin only when told to (:meth:`caught_up`), however long a chain there is.
 
     """
 
@@ -105,6 +106,7 @@ class Orderer(OrderedBlocks):
         max_side: int = SIDE_MAX,
         max_bytes: int = BYTES_MAX,
         max_extension: int | None = None,
+        patient: bool = False,
     ) -> None:
         if reorg_threshold < 1:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
@@ -124,6 +126,7 @@ class Orderer(OrderedBlocks):
         self._ties = ties
         self._begin = StartRule(reorg_threshold, ties)
         self._arrivals = 0
+        self._patient = patient
         self._given = start is not None
         self.start = start
         if start is not None:
@@ -136,9 +139,13 @@ class Orderer(OrderedBlocks):
     def receive(self, event: Completed | Header) -> list[ChainUpdate]:
         """Take one complete block; returns the updates that it makes possible."""
         updates = self._judge(self._take(event))
-        if self._chain.head is None and self._begin.long_enough(self._tree):
+        if self._chain.head is None and not self._patient and self._begin.long_enough(self._tree):
             return self._choose_start()
         return updates
+
+    def candidate(self) -> Candidate | None:
+        """What the stream would begin with now; None where it has begun, or nothing is there."""
+        return None if self._chain.head is not None or not len(self._tree) else self._begin.candidate(self._tree)
 
     def caught_up(self) -> list[ChainUpdate]:
         """The reader has seen everything that was there when it opened: choose the start, if none is chosen."""

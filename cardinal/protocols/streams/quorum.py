@@ -555,6 +555,11 @@ class QuorumReassembler:
         return list(self._open)
 
     @property
+    def lowest_open(self) -> int | None:
+        """The number of the lowest block of which any producer's copy is open and has a Batch; None without one."""
+        return min((number for copy in self._copies if (number := copy.lowest_open) is not None), default=None)
+
+    @property
     def held_bytes(self) -> int:
         """What open blocks of all producers, and finished ones that are kept to compare with, cost in bytes."""
         return sum(copy.held_bytes for copy in self._copies) + sum(standings.bytes for standings in self._standings)

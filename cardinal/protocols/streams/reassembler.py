@@ -647,6 +647,13 @@ class Reassembler:
         return list(self._open)
 
     @property
+    def lowest_open(self) -> int | None:
+        """The number of the lowest open block that has a Batch; None without one."""
+        while self._numbers and self._still_open(self._numbers[0][2], self._numbers[0][1]) is None:
+            heapq.heappop(self._numbers)
+        return self._numbers[0][0] if self._numbers else None
+
+    @property
     def held_bytes(self) -> int:
         """What open blocks, and completed ones that are kept to compare with, cost in bytes."""
         return self._bytes + self._done.held_bytes

@@ -41,6 +41,7 @@ class FollowerSettings:
         on_finality_violation: what to do with a switch below a finalized block.
         start: the last block not to deliver; None starts by the rule of :mod:`.start`.
         start_weight: its weight; None counts as 0.
+        patient: whether the stream begins as :mod:`.patience` says, not above blocks that are about to come.
         policy: ``first``, or ``quorum:k``: which copies of a message count.
         producers: the ids whose copies count for a quorum.
         volatile: expressions searched in paths whose values may differ between producers.
@@ -48,7 +49,7 @@ class FollowerSettings:
         default_topic: where Batches and announcements of reorg channels are; None follows no channels.
         history: delivered blocks that are remembered by hash, for reorgs through channels.
         max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
-        max_bytes: of the content of either, and of what a reorg channel holds.
+        max_bytes: of the content of either, and of what all reorg channels hold.
         bounds: of what is being assembled; every reorg channel has a share of it beside.
 
     """
@@ -64,6 +65,7 @@ class FollowerSettings:
     on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
     start: BlockRef | None = None
     start_weight: int | None = None
+    patient: bool = False
     policy: str = "first"
     producers: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
@@ -78,11 +80,11 @@ class FollowerSettings:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
 
-        Outside are ``start`` and its weight: they say where to begin from nothing, and the first block delivered is
-        part of a lineage by itself. So are ``on_finality_violation`` and ``on_incomplete``: they say what to do about a
-        stream that stands still, contradict nothing that was delivered, and changing them is how an operator lets it
-        go on. ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to
-        the application.
+        Outside are ``start``, its weight and ``patient``: they say where to begin from nothing, and the first block
+        delivered is part of a lineage by itself. So are ``on_finality_violation`` and ``on_incomplete``: they say what
+        to do about a stream that stands still, contradict nothing that was delivered, and changing them is how an
+        operator lets it go on. ``default_topic``, ``history`` and the bounds say what can be followed at all;
+        ``finality_of`` belongs to the application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
         tracked = None if self.tracked is None else (sorted(self.tracked), self.inline)
