@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cardinal.consumer import Consumer
 from cardinal.errors import CardinalError, DeliveryError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
+from cardinal.protocols.streams.events import Divergence, Rejected, Surplus
 from cardinal.testing.generator import ChainGenerator
 from cardinal.testing.history import Delivery, Ledger, Seen
 
@@ -39,6 +39,7 @@ REFUSED: Final = 3
 
 _AGAIN_SECONDS: Final = 0.05
 _THRESHOLD: Final = 128
+_REPORT: Final = 500
 _EVERYTHING: Final = (".",)
 _TABLES: Final = """
     create table if not exists updates (
@@ -174,8 +175,9 @@ def follow(task: Task) -> None:
     reports: list[str] = []
 
     def told(event: object) -> None:
-        if isinstance(event, Divergence | Quarantined | Rejected | Surplus):
-            reports.append(repr(event)[:500])
+        # A block that is given up is judged by the chain: one of it that is missing there is found.
+        if isinstance(event, Divergence | Rejected | Surplus):
+            reports.append(repr(event)[:_REPORT])
 
     start = found[0] if found else "start"
     with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
