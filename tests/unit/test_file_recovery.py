@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from cardinal.errors import LogDamagedError, LogInUseError, TransportError
 from cardinal.protocols.streams import Record
+from cardinal.transports.file import FileSink
 from cardinal.transports.file.container import read_header
 from cardinal.transports.file.segments import Segment
 from file_logs import DEADLINE, block, everything, sink_of, source_of
@@ -163,3 +165,42 @@ def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> Non
         sink_of(tmp_path / "file" / "folder")
     with pytest.raises(TransportError, match="cannot be made"):
         sink_of(tmp_path / "file")
+
+
+def send_until_refused(sink: FileSink) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        sink.send(*block(4)).exception(DEADLINE)
+
+
+def dropped_by_the_disk(folder: Path, instead: int) -> None:
+    """A writer whose file was exchanged for something that fails."""
+    sink = sink_of(folder, "fsync=always")
+    sink.send(*block(1)).result(DEADLINE)
+    kept = everything(folder)
+    os.dup2(instead, sink._writer._fd)
+    futures = [sink.send(*block(number)) for number in (2, 3)]
+    for future in futures:
+        error = future.exception(DEADLINE)
+        assert isinstance(error, TransportError)
+    with pytest.raises(TransportError, match="nothing more is written"):
+        send_until_refused(sink)
+    sink.close()
+    assert everything(folder) == kept
+    again = sink_of(folder)
+    again.send(*block(2)).result(DEADLINE)
+    again.close()
+    assert everything(folder)[: len(kept)] == kept
+
+
+def test_when_the_disk_did_not_keep_what_it_took_nothing_more_is_acknowledged(tmp_path: Path) -> None:
+    device = os.open(os.devnull, os.O_WRONLY)  # takes every write, and refuses to be synced
+    dropped_by_the_disk(tmp_path, device)
+    os.close(device)
+
+
+def test_when_half_a_block_cannot_be_cut_off_nothing_more_is_written(tmp_path: Path) -> None:
+    out, into = os.pipe()  # takes no write at a position, and cannot be cut
+    dropped_by_the_disk(tmp_path, into)
+    os.close(out)
+    os.close(into)
