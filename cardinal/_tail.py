@@ -7,6 +7,8 @@ Rules:
 2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
    (:class:`_Whole`); until then its Batches count for nothing.
 3. A tail that cannot read any more holds nothing up: everything is sent from then on.
+4. Where readers are held up by the transaction of a producer that died, nothing is known of what others have sealed
+   since, and nobody could read what we sent: time stands still for whoever is not the lowest, until that ends.
 
 One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
 that a block never goes before one that was offered earlier.
@@ -29,10 +31,12 @@ from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from cardinal._underway import UnderWay, Unit
     from cardinal.producer import Stream
     from cardinal.protocols.streams.standby import ProducerCount
-    from cardinal.protocols.streams.types import Record
+    from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.base import Source
     from cardinal.transports.url import TransportUrl
 
@@ -40,7 +44,10 @@ _BACK: Final = 2_048
 _LIMIT: Final = 5_000
 _POLL_SECONDS: Final = 0.05
 _SHORTEST_SECONDS: Final = 0.001
-_START_SECONDS: Final = 15.0
+_START_SECONDS: Final = 25.0
+"""Longer than a dead producer's transaction holds readers up: its timeout, and the broker's round of looking."""
+
+_MARKS_SECONDS: Final = 0.3
 _BEFORE_BATCH_MS: Final = 60_000
 _BATCH: Final = bytes((BATCH,))
 _PING: Final = bytes((PING,))
@@ -54,16 +61,30 @@ class Tail:
         me: the producer's configured id.
         step: seconds between two ranks.
         alive: seconds after which a silent producer is taken for dead.
+        held_up: whether readers are held up (rule 4); asked only when a block is about to be sent.
 
     """
 
-    def __init__(self, url: str | TransportUrl, app: Stream, me: str, *, step: float, alive: float) -> None:
+    def __init__(
+        self,
+        url: str | TransportUrl,
+        app: Stream,
+        me: str,
+        *,
+        step: float,
+        alive: float,
+        held_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._url = url
         self._app = app
         self._me = me
         self._lock = threading.RLock()
         self._peers = Peers(alive * 1000)
         self._standby = Standby(me, step, self._peers)
+        self._held_up = held_up
+        self._held = False
+        self._free_since: float | None = None
+        self._time = time.monotonic()
         self._waiting: dict[bytes, Unit] = {}
         self._whole: _Whole | None = None
         self._deaf = False
@@ -135,18 +156,36 @@ class Tail:
                     self._standby.done(block_hash)
             if len(records) == _LIMIT:
                 return  # more is there that was appended before now
-            skipped = self._decide(now)
+            due = self._standby.due()
+            urgent = due is not None and due <= now and self._peers.rank(self._me) > 0
+        if not urgent or self._knows(now):
+            self._time = now
+        with self._lock:
+            skipped = self._decide(self._time)
         for unit in skipped:
             self._under_way.skip(unit)
-        if not self._caught_up.is_set():
-            positions = self._source.positions()
-            if all(at >= self._ends[where] for where, at in positions.items()):
-                self._caught_up.set()
+        if not self._caught_up.is_set() and self._has_read(self._ends) and self._knows(now):
+            self._caught_up.set()
+
+    def _knows(self, now: float) -> bool:
+        """Whether nothing that others have sealed is kept from us (rule 4)."""
+        if self._held_up():
+            self._held, self._free_since = True, None
+        elif self._held:
+            # What is readable since has to be read first; the ends that a source knows may be a moment old.
+            self._free_since = self._free_since or now
+            if now - self._free_since > _MARKS_SECONDS:
+                self._held = not self._has_read({where: high for where, (_, high) in self._source.watermarks().items()})
+        return not self._held
+
+    def _has_read(self, ends: Mapping[Partition, int]) -> bool:
+        return all(at >= ends[where] for where, at in self._source.positions().items())
 
     def _patience(self, now: float) -> float:
         with self._lock:
             due = self._standby.due()
-        return _POLL_SECONDS if due is None else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
+        # What is overdue waits because readers are held up.
+        return _POLL_SECONDS if due is None or due <= now else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
 
     def _decide(self, now: float) -> list[Unit]:
         """With the lock held: begin what is due; returns what others have done."""

@@ -139,7 +139,8 @@ class Producer:
         self._tail: Tail | None = None
         try:
             if standby or watch:
-                self._tail = Tail(url, app, producer_id, step=standby_step, alive=3 * ping_seconds)
+                held_up = {} if self._transactions is None else {"held_up": self._transactions.held_up}
+                self._tail = Tail(url, app, producer_id, step=standby_step, alive=3 * ping_seconds, **held_up)
             self._ping()
             if self._tail is not None:
                 self._tail.start(self._under_way)

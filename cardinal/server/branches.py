@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.payload import Payload
 
-CONTENT_MAX: Final = 1_024
-"""Blocks beside the chain that are remembered with their content."""
+CONTENT_MAX: Final = 256
+"""Blocks that are remembered with their content: those beside the chain, and where every branch goes as one, all."""
 
 HASHES_MAX: Final = 16_384
 """Blocks of the chain, and beside it, that are remembered by their hash."""
@@ -93,6 +93,9 @@ class Branches:
         if head is None or payload.parent == head.hash or payload.number == 0:
             if head is None or payload.number:
                 self._extend(payload)
+            if self._together:
+                self._content[payload.hash] = payload
+                self._forget()
             return [payload]
         self._beside[payload.hash] = payload.number, payload.parent
         self._content[payload.hash] = payload
@@ -143,7 +146,8 @@ class Branches:
         for number, block_hash in enumerate(path, ancestor.number + 1):
             self._chain[number] = block_hash
             self._beside.pop(block_hash, None)
-            self._content.pop(block_hash, None)
+            if not self._together:
+                self._content.pop(block_hash, None)
             self._withheld.pop(block_hash, None)
         self._head, self._weight = newest.ref, newest.weight
 

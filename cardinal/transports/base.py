@@ -104,6 +104,13 @@ class TransactionalSink(Protocol):
         """
         ...
 
+    def held_up(self) -> bool:
+        """Whether an open transaction, which has not ended since the last call, holds up readers of the default topic.
+
+        A producer that was killed leaves one behind; it ends with its timeout, or when its producer starts again.
+        """
+        ...
+
 
 @runtime_checkable
 class RecordSink(Protocol):

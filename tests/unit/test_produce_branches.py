@@ -87,6 +87,13 @@ def test_back_to_a_branch_that_was_the_chain_its_forgotten_content_is_asked_for(
     assert {name(one) for one in step.held} == {"6a", "7a"}
 
 
+def test_where_every_branch_goes_as_one_the_content_of_newer_blocks_is_at_hand() -> None:
+    branches = begun("1a 2a 3a 4a", together=True)
+    assert given_all(branches, chain("4b 5b", root="3a")) == ["3a<4b 5b"]
+    assert given_all(branches, chain("5a 6a", root="4a")) == ["3a<4a 5a 6a"]
+    assert given_all(branches, chain("6b 7b", root="5b")) == ["3a<4b 5b 6b 7b"]
+
+
 def test_the_end_of_the_feed_gives_what_is_kept() -> None:
     branches = begun("1a 2a 3a 4a 5a")
     given_all(branches, chain("2b 3b", root="1a"))

@@ -61,7 +61,21 @@ def test_a_hole_below_a_done_block_is_sent() -> None:
     machine.done(h("3a"))
     machine.done(h("1a"))
     assert machine.advance(0.1) == [(h("3a"), Verdict.SKIP), (h("1a"), Verdict.SKIP)]
-    assert machine.advance(STEP) == [(h("2a"), Verdict.SEND)]
+    assert machine.advance(STEP) == []
+    assert machine.advance(0.1 + STEP) == [(h("2a"), Verdict.SEND)]
+
+
+def test_one_that_has_much_to_send_and_is_at_it_is_not_overtaken() -> None:
+    machine, _ = standby("b", "a")
+    names = [f"{number}a" for number in range(1, 30)]
+    for name in names:
+        machine.offer(h(name), 0.0)
+    for at, name in enumerate(names[:-2], 1):
+        machine.done(h(name))
+        assert machine.advance(at * 0.2) == [(h(name), Verdict.SKIP)]
+    machine.done(h(names[-1]))  # which shows nothing: the one before it may have been left out
+    assert machine.advance(27 * 0.2 + 0.1) == [(h(names[-1]), Verdict.SKIP)]
+    assert machine.advance(27 * 0.2 + STEP) == [(h(names[-2]), Verdict.SEND)]
 
 
 def test_no_block_overtakes_one_that_was_offered_earlier() -> None:

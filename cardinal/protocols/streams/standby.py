@@ -3,8 +3,10 @@
 Rules:
 
 1. Producers are ranked by their configured ids, lowest first, among those that live. The lowest sends at once; rank r
-   waits r steps, and then sends what is not done by then. A lowest one that has not read for longer than a step (it was
-   stopped, or is short of processor time) does not know what was done meanwhile: it reads first.
+   waits r steps, and then sends what is not done by then. The steps count from when the block was offered, or when the
+   one before it was done: one that has much to send, and is at it, is not overtaken.
+   A lowest one that has not read for longer than a step (it was stopped, or is short of processor time) does not know
+   what was done meanwhile: it reads first.
 2. A block is done when a sealed Batch of it was read, whoever sealed it, or when all its messages were. A Batch without
    the seal says nothing: its producer may have died before the rest. What is done is skipped, also by the lowest.
 3. Blocks are sent in the order in which they were offered: none before its parent. Each is looked at for itself: a
@@ -154,7 +156,8 @@ class Standby:
         self._done: OrderedDict[bytes, None] = OrderedDict()
         self._waiting: OrderedDict[bytes, float] = OrderedDict()
         self._skips: deque[bytes] = deque()
-        self._read_until = float("-inf")
+        self._read_until = self._moved_on = float("-inf")
+        self._moving = False
 
     def __len__(self) -> int:
         """How many blocks wait."""
@@ -166,7 +169,9 @@ class Standby:
         self._done.move_to_end(block_hash)
         if len(self._done) > REMEMBERED:
             self._done.popitem(last=False)
-        if self._waiting.pop(block_hash, None) is not None:
+        if block_hash in self._waiting:
+            self._moving = self._moving or block_hash == next(iter(self._waiting))
+            del self._waiting[block_hash]
             self._skips.append(block_hash)
 
     def is_done(self, block_hash: bytes) -> bool:
@@ -192,12 +197,10 @@ class Standby:
         self._read_until = now
         out = [(block_hash, Verdict.SKIP) for block_hash in self._skips]
         self._skips.clear()
-        delay = self._peers.rank(self._me) * self._step
-        while self._waiting:
-            block_hash, offered = next(iter(self._waiting.items()))
-            if offered + delay > now:
-                break
-            del self._waiting[block_hash]
+        if self._moving:
+            self._moved_on, self._moving = now, False
+        while (due := self.due()) is not None and due <= now:
+            block_hash, _ = self._waiting.popitem(last=False)
             out.append((block_hash, Verdict.SEND))
         return out
 
@@ -205,7 +208,9 @@ class Standby:
         """When the next block is to be sent, as things stand; None where none waits."""
         if not self._waiting:
             return None
-        return next(iter(self._waiting.values())) + self._peers.rank(self._me) * self._step
+        rank = self._peers.rank(self._me)
+        offered = next(iter(self._waiting.values()))
+        return max(offered, self._moved_on) + rank * self._step if rank else offered
 
 
 def _order(producer: str) -> bytes:

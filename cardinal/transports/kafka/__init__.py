@@ -39,8 +39,12 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     topics = admin.ensure(tuple(app.all_topics))
     make: Callable[..., KafkaSink] = KafkaSink
     if settings.transaction_timeout is not None:
+        default = [(app.default_topic, number) for number in range(topics[app.default_topic].partitions)]
         make = partial(
-            TransactionalKafkaSink, timeout=settings.transaction_timeout, connect_timeout=settings.connect_timeout
+            TransactionalKafkaSink,
+            timeout=settings.transaction_timeout,
+            connect_timeout=settings.connect_timeout,
+            ends=lambda: (admin.ends(default), admin.ends(default, committed=False)),
         )
     sink = make(
         settings.producer(min(topic.max_message_bytes for topic in topics.values()), producer_id),

@@ -41,6 +41,7 @@ _SHORT: Final[Mapping[str, str]] = {
     "max.waittime": "fetch.wait.max.ms",
     "net.maxopenrequests": "max.in.flight.requests.per.connection",
 }
+_SOCKET_TIMEOUT_MS: Final = 30_000
 # Quick to notice that a broker is back: librdkafka's own back-off grows to 10 s. Not quicker: after a failed TLS
 # handshake it knocks every half of the first number for ever (seen: 40 times a second at 50 ms); and the strategy
 # "rebootstrap" begins the back-off anew with every failure of the last broker.
@@ -49,6 +50,8 @@ _COMMON: Final[Mapping[str, str]] = {
     "reconnect.backoff.max.ms": "1000",
     "metadata.recovery.strategy": "none",
     "allow.auto.create.topics": "false",
+    # A broker that was stopped for a while was seen never to answer what it had been asked before.
+    "socket.timeout.ms": str(_SOCKET_TIMEOUT_MS),
     "log_level": "0",
 }
 _PRODUCER: Final[Mapping[str, str]] = {
@@ -127,10 +130,13 @@ class KafkaSettings:
         config = self._fixed({**_PRODUCER, **sizes}, _PRODUCER_FIXED)
         if self.transaction_timeout is None:
             return config
-        # A message may not be tried for longer than its transaction may be open: the client refuses it.
+        # Neither a message nor a request may be tried for longer than its transaction may be open: the client refuses.
         timeout = round(self.transaction_timeout * 1000)
-        tried = self.properties.get("message.timeout.ms", str(timeout))
-        lasting = {"transaction.timeout.ms": str(timeout), "message.timeout.ms": tried}
+        lasting = {
+            "transaction.timeout.ms": str(timeout),
+            "message.timeout.ms": self.properties.get("message.timeout.ms", str(timeout)),
+            "socket.timeout.ms": self.properties.get("socket.timeout.ms", str(min(timeout, _SOCKET_TIMEOUT_MS))),
+        }
         # Nothing follows that a message could wait for: what belongs together is handed over at once.
         linger = {"linger.ms": self.properties.get("linger.ms", "0")}
         return {"transactional.id": producer_id, **config, **lasting, **linger}

@@ -22,11 +22,11 @@ import queue
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cardinal.errors import ConfigurationError, DeliveryError, FencedError, TransportError
+from cardinal.errors import ConfigurationError, DeliveryError, FencedError, TransportError, UnreachableError
 from cardinal.protocols.streams.types import Routed
 
 from .errors import kafka_error
@@ -35,7 +35,9 @@ from .sink import CLOSE_SECONDS, HASH, Delivery, KafkaSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cardinal.protocols.streams.types import Record
+    from cardinal.protocols.streams.types import Partition, Record
+
+    Ends: TypeAlias = dict[Partition, int]
 
 _SLICE: Final = 1.0
 _SETTINGS: Final = frozenset(
@@ -71,11 +73,21 @@ class TransactionalKafkaSink(KafkaSink):
     Arguments:
         timeout: ``transaction.timeout.ms`` in seconds.
         connect_timeout: seconds until a broker must have answered.
+        ends: where each partition of the default topic ends, by what is committed, and by what is not.
         others: as :class:`~.sink.KafkaSink`; ``config`` holds the transactional id.
 
     """
 
-    def __init__(self, *args: Any, timeout: float, connect_timeout: float, **others: Any) -> None:  # noqa: ANN401 - passed through
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - passed through
+        timeout: float,
+        connect_timeout: float,
+        ends: Callable[[], tuple[Ends, Ends]],
+        **others: Any,  # noqa: ANN401 - the same
+    ) -> None:
+        self._ends = ends
+        self._committed: Ends = {}
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
@@ -109,6 +121,18 @@ class TransactionalKafkaSink(KafkaSink):
             stages.append(close)
             counts.append(len(seals) + len(last))
         return self._line_up(everything[0].key[HASH] if everything else b"", size, stages, counts)
+
+    def held_up(self) -> bool:
+        """See :meth:`cardinal.transports.base.TransactionalSink.held_up`; true also where the broker is away."""
+        try:
+            committed, all_of_it = self._ends()
+        except UnreachableError:
+            return True
+        open_ones = {where: end for where, end in committed.items() if all_of_it[where] > end}
+        # One that is open for the first time may be anybody's who is at work; what ends is moved on from.
+        held = any(self._committed.get(where, end) == end for where, end in open_ones.items())
+        self._committed = committed
+        return held
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.RecordSink.replay`."""
