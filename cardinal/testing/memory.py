@@ -295,23 +295,27 @@ class MemorySink:
         future.set_running_or_notify_cancel()
         with self._idle:
             self._calls += 1
-        for message, record in zip(routed, records, strict=True):
-            self._broker.take(message, record.headers)
-        self.finish(future, None)
+        lost = [m for m, record in zip(routed, records, strict=True) if not self._broker.take(m, record.headers)]
+        self._took(lost, None if not routed else _Waiting(self, routed[0], None, future), future)
         return future
 
     def put(self, messages: Sequence[Routed], *, sealed: bool, waiting: _Waiting, future: Future[None]) -> None:
         """Append these messages; fail the call where one of them is lost."""
         headers = (self._who, (SEALED_HEADER, b"1")) if sealed else (self._who,)
-        lost = [message for message in messages if not self._broker.take(message, headers)]
+        self._took([message for message in messages if not self._broker.take(message, headers)], waiting, future)
+
+    def _took(self, lost: Sequence[Routed], waiting: _Waiting | None, future: Future[None]) -> None:
+        """Acknowledge a call, or fail it where messages were lost."""
         if lost:
             block_hash = lost[0].key[1:33]
             self.finish(
                 future,
                 DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: it was lost", block_hash=block_hash),
             )
-        else:
+        elif waiting is not None:
             self._broker.acknowledge(waiting)
+        else:
+            self.finish(future, None)
 
     def finish(self, future: Future[None], error: TransportError | None) -> None:
         """End a call."""

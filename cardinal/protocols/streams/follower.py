@@ -294,7 +294,7 @@ class Follower:
         if candidate is not None and self._patience.begins(
             candidate, self.reassembler.lowest_open, positions, self._ends, caught_up=self._caught_up
         ):
-            self._order(self.orderer.caught_up(), out)
+            self._order(self.orderer.begin(candidate.start), out)
         if self.orderer.head is not None:
             self._patience = None
 

@@ -151,6 +151,13 @@ class Orderer(OrderedBlocks):
         """The reader has seen everything that was there when it opened: choose the start, if none is chosen."""
         return self._choose_start() if self._chain.head is None and not self._held else []
 
+    def begin(self, start: BlockRef) -> list[ChainUpdate]:
+        """Begin with this block, which is held (:meth:`candidate`), if nothing has begun."""
+        lowest = self._tree.get(start.hash)
+        if lowest is None or self._chain.head is not None or self._held:
+            return []
+        return self._start_with(lowest)
+
     def bridge(self, header: Header) -> list[ChainUpdate]:
         """A block whose content cannot be had: it is passed over, where complete blocks wait for it.
 
@@ -256,9 +263,9 @@ class Orderer(OrderedBlocks):
         self._admission.first = start.number if self._consecutive else None
 
     def _choose_start(self) -> list[ChainUpdate]:
-        if not len(self._tree):
-            return []
-        lowest = self._begin.lowest(self._tree)
+        return self._start_with(self._begin.lowest(self._tree)) if len(self._tree) else []
+
+    def _start_with(self, lowest: Node[Header]) -> list[ChainUpdate]:
         self._begin_with(BlockRef(lowest.number, lowest.hash))
         # The start's parent stands in for the head until the first update, and is never delivered.
         root = self._chain.reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)

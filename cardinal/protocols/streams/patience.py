@@ -1,6 +1,6 @@
 """When a reader that wants everything begins: not above blocks that are about to come.
 
-A stream begins with the lowest block of the heaviest linked chain (:mod:`.start`). But partitions are read one ahead of
+A stream begins with the lowest block of a linked chain (:mod:`.start`). But partitions are read one ahead of
 the other, so lower blocks may be unread although they are there; and a producer whose broker was away may have written
 a block before its parent, which comes a moment later. Beginning above them would lose them for good.
 

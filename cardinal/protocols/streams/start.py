@@ -26,7 +26,7 @@ class Candidate:
     """What a stream would begin with now.
 
     Attributes:
-        start: the lowest block of the heaviest linked chain.
+        start: the lowest block of a linked chain.
         length: the blocks of that chain.
         lowest: the number of the lowest complete block of all.
 
@@ -64,10 +64,28 @@ class StartRule:
         return sum(1 for _ in tree.ancestors(self._heaviest(tree))) > self._threshold
 
     def candidate(self, tree: ForkTree[Header]) -> Candidate:
-        """What to begin with; the graph is not empty."""
-        chain = list(tree.ancestors(self._heaviest(tree)))
-        start = BlockRef(chain[-1].number, chain[-1].hash)
-        return Candidate(start, len(chain), min(node.number for node in tree))
+        """What a patient reader begins with; the graph is not empty.
+
+        Of the chains that are longer than the threshold the lowest one: what stands higher and is not linked to it
+        comes through a reorg channel, or waits for blocks that are missing. Without such a chain, the heaviest.
+        """
+        lowest: dict[bytes, Node[Header]] = {}
+        lengths: dict[bytes, int] = {}
+        best: dict[bytes, Node[Header]] = {}
+        for node in sorted(tree, key=lambda node: node.number):
+            parent = tree.get(node.parent)
+            linked = parent is not None and parent.number < node.number
+            root = lowest[node.hash] = lowest[parent.hash] if parent is not None and linked else node
+            lengths[node.hash] = lengths[parent.hash] + 1 if parent is not None and linked else 1
+            known = best.get(root.hash)
+            if known is None or rank(node, self._ties) < rank(known, self._ties):
+                best[root.hash] = node
+        bottom = next(iter(lowest.values())).number
+        heaviest = sorted(best.values(), key=lambda tip: rank(tip, self._ties))
+        long = [tip for tip in heaviest if lengths[tip.hash] > self._threshold]
+        tip = min(long, key=lambda tip: lowest[tip.hash].number) if long else heaviest[0]
+        start = lowest[tip.hash]
+        return Candidate(BlockRef(start.number, start.hash), lengths[tip.hash], bottom)
 
     def lowest(self, tree: ForkTree[Header]) -> Node[Header]:
         """The block to start with; the graph is not empty."""
