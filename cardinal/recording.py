@@ -84,6 +84,7 @@ class Recorder:
         self._settings = file_settings(target)
         self._merge = Merge()
         self._records = self._bytes = 0
+        self._whole = True
         self._paused: frozenset[Partition] = frozenset()
         self._marked = self._synced = 0.0
         self._looked = time.monotonic()
@@ -129,6 +130,7 @@ class Recorder:
             CursorExpiredError, TopicError, RefusedError, TransportError: of either side. What is recorded stays.
 
         """
+        self._whole = False
         self._keep_bounded()
         records = self._source.poll(_POLL_RECORDS, timeout)
         self._merge.add(records)
@@ -142,14 +144,17 @@ class Recorder:
             with contextlib.suppress(UnreachableError):
                 self._look_for_more()
         self._write(self._merge.take(self._source.positions()))
+        self._whole = True
         return len(records)
 
     def close(self) -> None:
         """Have on the disk what was recorded, and where each partition stands. May be called twice."""
         try:
-            if not self._merge.waiting:
-                # A position may be beyond the last record: transactions leave marks that are no records.
-                self._writer.declare(self._source.positions())
+            if self._whole and not self._merge.waiting:
+                # A position may be beyond the last record: transactions leave marks that are no records. After a step
+                # that failed, it may be beyond records that were not written.
+                with contextlib.suppress(TransportError):  # a run that has room will say so
+                    self._writer.declare(self._source.positions())
         finally:
             self._source.close()
             self._writer.close()
