@@ -90,9 +90,8 @@ class Drill:
 
 
 def _points(stage: Stage, times: int) -> Iterator[float]:
-    """Parts of the chain, growing, one for each injection, the first after the first delivery, none near the end."""
+    """Parts of the chain, growing, one for each injection; the first may come before any block, none near the end."""
     source = random.Random(stage.task.seed)  # noqa: S311 - repeatable, no secret
-    stage.until(lambda: stage.delivered > 0, "something delivered")
     for index in range(times):
         yield 0.9 * (index + source.random()) / times
 

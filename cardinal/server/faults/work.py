@@ -38,7 +38,7 @@ REFUSED: Final = 3
 """The exit status after an error of Cardinal's own."""
 
 _AGAIN_SECONDS: Final = 0.05
-_THRESHOLD: Final = 128
+_THRESHOLD: Final = 16
 _REPORT: Final = 500
 _EVERYTHING: Final = (".",)
 _TABLES: Final = """
