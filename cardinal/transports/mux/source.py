@@ -1,139 +1,23 @@
-"""``mux:URL,URL``: several transports read as one stream, and written at once. For migrations from cluster to cluster.
-
-Reading. Every member keeps its topics; its partitions are shown with numbers of their own, so that offsets of
-different members never meet: partition ``p`` of a member appears as ``first + p``. The first member's ``first`` is 0,
-every other one's is 64 more than that of the member before it, unless the URL says ``first=URL``
-(``mux:0=kafka://old,64=kafka://new``). So
-
-* a cursor of ``kafka://old`` goes on with ``mux:kafka://old,kafka://new``: the first member's partitions keep their
-  numbers, and the others are partitions that were added;
-* a cursor of a mux stays valid while each member keeps its number, in whatever place of the URL. A member may be
-  replaced by what holds the same records at the same offsets: a recording (``cardinal record``) of a cluster that is to
-  be switched off.
-
-A topic has to be in one member; where others get it later, their partitions are added then.
-
-Writing. A message goes to every member; a call is acknowledged when all have acknowledged it, and fails when one fails
-(to send it again is harmless). ``recent`` has the newest records of all members.
-
-Rules:
-
-1. A partition that would get another member's number is refused: give that member a higher ``first``.
-2. An error of a member is that member's error, with positions as they are shown here.
-"""
+"""Reading several transports as one: see :mod:`cardinal.transports.mux`."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from concurrent.futures import Future
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from cardinal.errors import (
-    CardinalError,
-    ConfigurationError,
-    CursorExpiredError,
-    TopicError,
-    TransportError,
-    UnreachableError,
-)
-
-from . import url as urls
-from .base import ChannelSink, RecordSink
+from cardinal.errors import ConfigurationError, CursorExpiredError, TopicError, TransportError, UnreachableError
+from cardinal.transports import url as urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cardinal.protocols.streams.types import Partition, Record, Routed
-
-    from .base import Sink, Source
-    from .url import Topics, TransportUrl
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports.base import Source
+    from cardinal.transports.url import Topics, TransportUrl
 
 _SLICE_SECONDS: Final = 0.01
 _TOPICS_SECONDS: Final = 0.1
-
-
-class MuxSink:
-    """A :class:`~cardinal.transports.base.Sink` that writes to several, a ``ChannelSink`` where all of them are."""
-
-    def __init__(self, members: Sequence[tuple[int, Sink]]) -> None:
-        self._members = tuple(members)
-
-    def check(self, messages: Sequence[Routed]) -> None:
-        """Refuse what a member does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
-        for _, sink in self._members:
-            sink.check(messages)
-
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
-        """Hand over to every member: see :meth:`cardinal.transports.base.Sink.send`."""
-        self.check(block if seal is None else (*block, seal))
-        return _all([partial(sink.send, block, seal) for _, sink in self._members])
-
-    def open_channel(self, topic: str) -> None:
-        """Create a topic with one partition in every member."""
-        for _, sink in self._members:
-            if not isinstance(sink, ChannelSink):
-                raise TransportError(f"a member of this mux cannot carry the reorg channel {topic}")
-            sink.open_channel(topic)
-
-    def recent(self, limit: int) -> list[Record]:
-        """The newest records of the default topic in every member, at most ``limit`` a partition."""
-        return [
-            record._replace(partition=first + record.partition)
-            for first, sink in self._members
-            for record in sink.recent(limit)
-        ]
-
-    def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged by all."""
-        deadline = time.monotonic() + timeout
-        for _, sink in self._members:
-            sink.flush(max(0.0, deadline - time.monotonic()))
-
-    def close(self) -> None:
-        """Close every member."""
-        for _, sink in self._members:
-            sink.close()
-
-
-class MuxRecordSink(MuxSink):
-    """One whose members all are a :class:`~cardinal.transports.base.RecordSink`; so it is one."""
-
-    def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Hand over to every member: see :meth:`cardinal.transports.base.RecordSink.replay`."""
-        takers = [sink for _, sink in self._members if isinstance(sink, RecordSink)]
-        return _all([partial(sink.replay, records) for sink in takers])
-
-
-def _all(calls: Sequence[Callable[[], Future[None]]]) -> Future[None]:
-    """Make these calls; the future ends when the last of theirs has, with the first error."""
-    done: Future[None] = Future()
-    done.set_running_or_notify_cancel()
-    lock = threading.Lock()
-    left = len(calls)
-    error: BaseException | None = None
-
-    def ended(failure: BaseException | None) -> None:
-        nonlocal left, error
-        with lock:
-            left -= 1
-            error = error or failure
-            last = left == 0
-        if last and error is None:
-            done.set_result(None)
-        elif last:
-            done.set_exception(error)
-
-    for call in calls:
-        try:
-            future = call()
-        except CardinalError as failure:  # others may have taken it already: it fails as a whole
-            ended(failure)
-        else:
-            future.add_done_callback(lambda future: ended(future.exception()))
-    return done
 
 
 class _Member:
@@ -320,25 +204,3 @@ class MuxSource:
     def _check_open(self) -> None:
         if self._closed:
             raise TransportError("this source is closed; open another one")
-
-
-def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
-    """A sink that writes to every member."""
-    members: list[tuple[int, Sink]] = []
-    try:
-        for first, member in url.members:
-            members.append((first, urls.open_sink(member, app, producer_id=producer_id)))
-    except BaseException:
-        MuxSink(members).close()
-        raise
-    return (MuxRecordSink if all(isinstance(sink, RecordSink) for _, sink in members) else MuxSink)(members)
-
-
-def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> MuxSource:
-    """A source that reads every member."""
-    return MuxSource(url.members, app, topics, wait=wait)
-
-
-def list_topics(url: TransportUrl) -> frozenset[str]:
-    """The topics of all members."""
-    return frozenset(topic for _, member in url.members for topic in urls.list_topics(member))

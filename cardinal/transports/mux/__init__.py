@@ -1,0 +1,63 @@
+"""``mux:URL,URL``: several transports read as one stream, and written at once. For migrations from cluster to cluster.
+
+Reading. Every member keeps its topics; its partitions are shown with numbers of their own, so that offsets of
+different members never meet: partition ``p`` of a member appears as ``first + p``. The first member's ``first`` is 0,
+every other one's is 64 more than that of the member before it, unless the URL says ``first=URL``
+(``mux:0=kafka://old,64=kafka://new``). So
+
+* a cursor of ``kafka://old`` goes on with ``mux:kafka://old,kafka://new``: the first member's partitions keep their
+  numbers, and the others are partitions that were added;
+* a cursor of a mux stays valid while each member keeps its number, in whatever place of the URL. A member may be
+  replaced by what holds the same records at the same offsets: a recording (``cardinal record``) of a cluster that is to
+  be switched off.
+
+A topic has to be in one member; where others get it later, their partitions are added then.
+
+Writing. A message goes to every member; a call is acknowledged when all have acknowledged it, and fails when one fails
+(to send it again is harmless). ``recent`` has the newest records of all members.
+
+Rules:
+
+1. A partition that would get another member's number is refused: give that member a higher ``first``.
+2. An error of a member is that member's error, with positions as they are shown here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cardinal.transports import url as urls
+from cardinal.transports.base import RecordSink
+
+from .sink import MuxRecordSink, MuxSink
+from .source import MuxSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cardinal.transports.base import Sink
+    from cardinal.transports.url import Topics, TransportUrl
+
+__all__ = ["MuxRecordSink", "MuxSink", "MuxSource", "list_topics", "open_sink", "open_source"]
+
+
+def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
+    """A sink that writes to every member."""
+    members: list[tuple[int, Sink]] = []
+    try:
+        for first, member in url.members:
+            members.append((first, urls.open_sink(member, app, producer_id=producer_id)))
+    except BaseException:
+        MuxSink(members).close()
+        raise
+    return (MuxRecordSink if all(isinstance(sink, RecordSink) for _, sink in members) else MuxSink)(members)
+
+
+def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> MuxSource:
+    """A source that reads every member."""
+    return MuxSource(url.members, app, topics, wait=wait)
+
+
+def list_topics(url: TransportUrl) -> frozenset[str]:
+    """The topics of all members."""
+    return frozenset(topic for _, member in url.members for topic in urls.list_topics(member))
