@@ -326,11 +326,13 @@ class Session:
         appetite = Appetite(_ERRAND_BYTES)
         reading: _Plan | None = None
         while not stream.ring.holds(self._wanted(self._plan)) and self._plan.wanted:
-            if self._errands.waiting and (self._credit <= 0 or time.monotonic() - began > _TURN_SECONDS):
+            if self._errands.waiting and time.monotonic() - began > _TURN_SECONDS:
                 return
             self._wake.clear()
             if self._credit <= 0:
                 await self._wait_for_credit(stream)
+                if self._credit <= 0 and self._errands.waiting:
+                    return
             elif reading is not self._plan:
                 plan = self._plan
                 await self._aim(errand, reading, plan)
@@ -366,6 +368,8 @@ class Session:
             if self._credit <= 0:
                 self._wake.clear()
                 await self._wait_for_credit(self._opened())
+                if self._credit <= 0 and self._errands.waiting:
+                    return  # what is left is read again in the next turn
                 continue
             size = count = 0
             while count < len(chunks) and size < FRAME_BYTES:

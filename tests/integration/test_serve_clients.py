@@ -1,0 +1,300 @@
+"""Many clients of one server: fast, slow, old, and such that take nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from cardinal.consumer import Consumer
+from cardinal.errors import CursorExpiredError, TopicError
+from cardinal.producer import Producer
+from cardinal.protocols.streams.types import Routed
+from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.transports import list_topics, open_source
+from cardinal.transports.websocket.wire import (
+    SUBPROTOCOL,
+    CloseCode,
+    Credit,
+    MarkList,
+    Open,
+    Read,
+    decode_answer,
+    encode_request,
+)
+from serving import DEADLINE, Served, from_start, read, serving, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cardinal.protocols.streams import ChainUpdate, Payload
+
+MAKER = ChainGenerator(seed=11)
+APP = MAKER.application
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
+        broker.sink(APP, producer_id="a").close()
+        yield broker
+
+
+def publish(broker: MemoryBroker, payloads: list[Payload]) -> None:
+    with Producer(broker.url, APP, producer_id="a") as producer:
+        for payload in payloads:
+            producer.add(payload)
+        producer.flush(DEADLINE)
+
+
+def heaviest(payloads: list[Payload]) -> Payload:
+    return max(payloads, key=lambda payload: payload.weight)
+
+
+def follow(url: str, head: bytes, *, start: str = "start", pause: float = 0.0) -> list[ChainUpdate]:
+    """Updates until this block is the head; ``pause`` seconds of work for each of them."""
+    work = threading.Event()
+    updates = []
+    with Consumer(url, APP, start=start, idle_timeout=DEADLINE) as consumer:
+        for update in consumer:
+            updates.append(update)
+            if update.added and update.added[-1].hash == head:
+                return updates
+            work.wait(pause)
+    raise AssertionError(f"{url}: {len(updates)} updates, and not to the end")
+
+
+def chain_of(updates: list[ChainUpdate]) -> list[bytes]:
+    """The chain that these updates build; each removes what stands on top, and the numbers go on."""
+    chain: list[bytes] = []
+    seq = updates[0].first_seq
+    for update in updates:
+        assert update.first_seq == seq
+        seq = update.seq + 1
+        for block in update.removed:
+            assert chain.pop() == block.hash
+        chain += [block.hash for block in update.added]
+    return chain
+
+
+def content_of(updates: list[ChainUpdate]) -> dict[bytes, object]:
+    return {block.hash: block for update in updates for block in update.added}
+
+
+@pytest.mark.parametrize("ring_bytes", [8 << 20, 10_000])
+def test_twenty_clients_of_any_speed_get_the_same_chain(broker: MemoryBroker, ring_bytes: int) -> None:
+    payloads = MAKER.payloads(120)
+    head = heaviest(payloads).hash
+    publish(broker, payloads[:40])
+    with serving(broker.url, APP, ring_bytes=ring_bytes, errands_max=3) as served, ThreadPoolExecutor(20) as pool:
+        options = ("?window.bytes=3000", "", "?compression=deflate", "?window.bytes=20000&compression=deflate")
+        readers = [
+            pool.submit(follow, served.url + options[index % 4], head, pause=(0.0, 0.001, 0.004)[index % 3])
+            for index in range(20)
+        ]
+        for first in range(40, len(payloads), 10):
+            publish(broker, payloads[first : first + 10])
+        expected = follow(broker.url, head)
+        results = [reader.result(60) for reader in readers]
+        progress = served.progress
+    assert {tuple(chain_of(updates)) for updates in results} == {tuple(chain_of(expected))}
+    assert content_of(results[0])[head] == content_of(expected)[head]
+    assert progress.refused == progress.slow == 0
+
+
+def test_a_consumer_over_websocket_equals_one_over_memory_and_their_cursors_are_interchangeable(
+    broker: MemoryBroker,
+) -> None:
+    payloads = MAKER.payloads(60)
+    parts = [payloads[:20], payloads[20:40], payloads[40:]]
+    heads = [heaviest(payloads[:end]).hash for end in (20, 40, 60)]
+    with serving(broker.url, APP) as served:
+        # Each of these reads a third with the first of its URLs, the next with the second, and so on.
+        ways: dict[tuple[str, ...], list[ChainUpdate]] = {
+            (broker.url, broker.url, broker.url): [],
+            (served.url, served.url, served.url): [],
+            (broker.url, served.url, broker.url): [],
+            (served.url, broker.url, served.url): [],
+        }
+        for turn, (part, head) in enumerate(zip(parts, heads, strict=True)):
+            publish(broker, part)
+            for urls, updates in ways.items():
+                updates += follow(urls[turn], head, start=str(updates[-1].cursor) if updates else "start")
+    (expected, *others) = ways.values()
+    for updates in others:
+        assert chain_of(updates) == chain_of(expected)
+        assert all(content_of(updates)[name] == content_of(expected)[name] for name in chain_of(expected))
+
+
+def test_the_stream_is_found_by_name_and_nothing_else_is_shown(broker: MemoryBroker) -> None:
+    broker.create("another")
+    channel = f"{APP.default_topic}-re-{'ab' * 32}"
+    with serving(broker.url, APP) as served:
+        broker.create(channel, partitions=1)
+        assert list_topics(served.url) == {*APP.all_topics, channel}
+        for topics in (["another"], [channel, APP.default_topic]):
+            with pytest.raises(TopicError):
+                open_source(served.url, APP, topics=topics)
+        source = from_start(open_source(served.url, APP, topics=[channel]))
+        assert source.partitions() == ((channel, 0),)
+        assert len(read(source, 1)) == 1
+        source.close()
+
+
+def test_a_reorg_deeper_than_the_threshold_comes_through_its_channel() -> None:
+    app = APP.model_copy(update={"reorg_threshold": 4})
+    line = MAKER.fork("1a 2a 3a 4a 5a 6a 7a 8a 9a 10a 11a 12a")
+    branch = MAKER.fork("2b 3b 4b 5b 6b 7b 8b 9b 10b 11b 12b 13b", root="1a")
+    with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
+        broker.sink(app, producer_id="a").close()
+        with (
+            serving(broker.url, app) as served,
+            Consumer(served.url, app, idle_timeout=DEADLINE) as consumer,
+            Producer(broker.url, app, producer_id="a") as producer,
+        ):
+            for payload in line:
+                producer.add(payload)
+            producer.flush(DEADLINE)
+            updates = []
+            seen = iter(consumer)
+            while not updates or updates[-1].added[-1].hash != line[-1].hash:
+                updates.append(next(seen))
+            producer.reorg(line[0].ref, branch).result(DEADLINE)
+            update = next(seen)
+    assert [block.hash for block in update.removed] == [payload.hash for payload in reversed(line[1:])]
+    assert [block.hash for block in update.added] == [payload.hash for payload in branch]
+
+
+def test_partitions_that_are_added_are_served(broker: MemoryBroker) -> None:
+    topic = APP.default_topic
+    with serving(broker.url, APP) as served:
+        source = from_start(open_source(served.url, APP))
+        broker.widen(topic, 5)
+        until(lambda: (topic, 4) in source.partitions())
+        source.assign(source.positions() | {(topic, 3): 0, (topic, 4): 0})
+        seen = []
+        until(lambda: seen.extend(source.poll(100, 0.1)) or {(topic, 3), (topic, 4)} <= {one[:2] for one in seen})
+        source.close()
+
+
+# --- slow ones -------------------------------------------------------------------------------------------------
+
+
+def _fill(broker: MemoryBroker, messages: int, size: int = 1_000) -> None:
+    sink = broker.sink(APP, producer_id="a")
+    for first in range(0, messages, 500):
+        block = [
+            Routed(APP.default_topic, b"\x03" + (first + index).to_bytes(32, "big"), bytes(size))
+            for index in range(min(500, messages - first))
+        ]
+        sink.send(block, None).result(DEADLINE)
+    sink.close()
+
+
+def _total(broker: MemoryBroker) -> int:
+    return len(broker.records())
+
+
+def test_a_client_that_stops_reading_holds_no_more_than_its_window_and_loses_nothing(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, ring_bytes=100_000) as served:
+        source = from_start(open_source(f"{served.url}?window.bytes=50000", APP))
+        _fill(broker, 3_000)
+        until(lambda: served.progress.records >= 3_000)
+        sent = served.progress.bytes
+        assert sent < 50_000 + 2 * (256 << 10)
+        assert served.progress.ring_bytes <= 100_000
+        found = read(source, _total(broker))
+        assert sorted(found) == broker.records()
+        source.close()
+
+
+def test_one_that_takes_nothing_and_fell_out_of_the_ring_is_closed_with_a_reason(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, ring_bytes=50_000, slow_seconds=0.3) as served:
+        with connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket:
+            socket.send(encode_request(Open(1, (APP.default_topic,))))
+            marks = decode_answer(socket.recv(DEADLINE))
+            assert isinstance(marks, MarkList)
+            socket.send(encode_request(Read(2, {where: high for where, (_, high) in marks.marks.items()})))
+            socket.recv(DEADLINE)
+            began = time.monotonic()
+            _fill(broker, 300)
+            with pytest.raises(ConnectionClosed) as caught:
+                socket.recv(DEADLINE)
+            assert time.monotonic() - began < 10
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == CloseCode.SLOW
+        assert "come back" in caught.value.rcvd.reason
+        assert served.progress.slow == 1
+
+
+def test_one_that_is_closed_for_slowness_goes_on_where_it_was(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, ring_bytes=50_000, slow_seconds=0.2) as served:
+        source = from_start(open_source(f"{served.url}?window.bytes=30000", APP))
+        _fill(broker, 1_000)
+        until(lambda: served.progress.slow >= 1)
+        _fill(broker, 1_000)
+        assert sorted(read(source, _total(broker))) == broker.records()
+        source.close()
+
+
+def test_one_in_the_ring_that_takes_nothing_is_left_alone(broker: MemoryBroker) -> None:
+    with (
+        serving(broker.url, APP, slow_seconds=0.1) as served,
+        connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket,
+    ):
+        socket.send(encode_request(Open(1, (APP.default_topic,))))
+        marks = decode_answer(socket.recv(DEADLINE))
+        assert isinstance(marks, MarkList)
+        socket.send(encode_request(Read(2, {where: high for where, (_, high) in marks.marks.items()})))
+        socket.recv(DEADLINE)
+        _fill(broker, 100)
+        with pytest.raises(TimeoutError):
+            socket.recv(1.0)
+        socket.send(encode_request(Credit(1_000)))
+        assert decode_answer(socket.recv(DEADLINE)).id == 2
+
+
+def test_what_retention_removed_under_a_slow_client_is_named(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, ring_bytes=20_000) as served:
+        source = from_start(open_source(f"{served.url}?window.bytes=10000", APP))
+        _fill(broker, 2_000)
+        until(lambda: served.progress.records >= 2_000)
+        low = min(high for _, high in (source.watermarks()[APP.default_topic, n] for n in range(3))) - 5
+        for number in range(3):
+            broker.trim(APP.default_topic, number, low)
+        with pytest.raises(CursorExpiredError, match="retention") as caught:
+            read(source, 2_000)
+        (where, (position, limit)), *_ = caught.value.missing.items()
+        assert position == source.positions()[where]
+        assert limit == low
+        source.assign(dict.fromkeys(caught.value.missing, low))
+        assert source.poll(1, DEADLINE)
+        source.close()
+
+
+def test_a_stalled_client_does_not_keep_others_from_catching_up(broker: MemoryBroker) -> None:
+    _fill(broker, 3_000)
+    with serving(broker.url, APP, ring_bytes=20_000, errands_max=1) as served:
+        stalled = [from_start(open_source(f"{served.url}?window.bytes=5000", APP)) for _ in range(3)]
+        until(lambda: served.progress.catching_up)
+        with ThreadPoolExecutor(6) as pool:
+            total = _total(broker)
+            others = [pool.submit(_read_all, served, total) for _ in range(6)]
+            assert {other.result(60) for other in others} == {total}
+        for source in stalled:
+            assert len(read(source, total)) == total
+            source.close()
+
+
+def _read_all(served: Served, total: int) -> int:
+    source = from_start(open_source(served.url, APP))
+    try:
+        return len({one[:3] for one in read(source, total)})
+    finally:
+        source.close()
