@@ -274,6 +274,27 @@ def test_a_cursor_asked_for_before_the_driver_said_where_it_stands_is_safe() -> 
     assert all(cursor.next[place] <= end for place, end in stream.ends().items())
 
 
+def test_blocks_that_are_half_read_again_are_known_whichever_update_of_a_long_step_is_resumed_from() -> None:
+    stream = Stream()
+    stream.publish(line("a", 1, 3, "0a"))
+    stream.read()
+    stream.write(messages(line("x", 4, 4, "3a")[0])[:1])  # an open block that holds the floors down
+    stream.publish(line("a", 4, 90, "3a"))
+    records = [record for place, at in stream.at.items() for record in stream.partitions[place][at:]]
+    out = stream.follower.receive(sorted(records, key=lambda record: (record.topic == TOPIC, record.key[1:33])))
+    stream.follower.progress(stream.ends())
+    cursors = [item.cursor for item in out if isinstance(item, ChainUpdate)]
+    assert len(cursors) > 20
+    for cursor in cursors:
+        stream.events.clear()
+        stream.restart(cursor)
+        stream.read()
+        assert stream.follower.orderer.head == BlockRef(90, h("90a"))
+        known = {ref.hash for ref in cursor.ring}
+        given_up = [event.number for event in stream.named(Quarantined) if event.block not in known]
+        assert given_up == []
+
+
 # --- lineage -----------------------------------------------------------------------------------------------
 
 

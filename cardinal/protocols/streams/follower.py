@@ -312,6 +312,8 @@ class Follower:
                 self._gaps.overdue(block, awaited=self.orderer.awaited(block))
             elif isinstance(event, Quarantined | Overflow):
                 self._gaps.settled(event.block)
+                if isinstance(event, Quarantined):
+                    self._where.finished(event.number or 0, event.block)
             elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
                 self._announced(event, out)
 

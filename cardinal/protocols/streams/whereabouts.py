@@ -16,8 +16,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from heapq import nlargest
 from typing import Final
 
 from .assembler import Assembler
@@ -33,6 +34,9 @@ from .types import BlockRef, Partition
 
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a waiting block pins nothing."""
+
+_FINISHED: Final = 8
+"""Thresholds: so many finished blocks are remembered at least."""
 
 _OPEN_MAX: Final = 64
 _OPEN_EVERY: Final = 8
@@ -76,15 +80,17 @@ class _Standing:
 
     Attributes:
         updates: the updates of the step so far.
+        finished: number and short hash of finished blocks, in order; more of them than any cursor needs.
         left: where the messages begin of what was let go after the first of them.
         channels_before: the channels that were open when the first of them was given out.
 
     """
 
-    __slots__ = ("channels", "channels_before", "floor", "left", "next", "open", "updates", "violation")
+    __slots__ = ("channels", "channels_before", "finished", "floor", "left", "next", "open", "updates", "violation")
 
     def __init__(self, channels_before: tuple[BlockRef, ...] = ()) -> None:
         self.updates = 0
+        self.finished: Sequence[tuple[int, bytes]] = ()
         self.left: dict[Partition, int] = {}
         self.channels_before = channels_before
         self.next: dict[Partition, int] = {}
@@ -106,6 +112,7 @@ class Whereabouts:
         self._threshold = settings.reorg_threshold
         self._reassembler, self._orderer, self._reorgs = reassembler, orderer, reorgs
         self._held: dict[bytes, Held] = {}
+        self._finished: list[tuple[int, bytes]] = []
         self._disputed: set[bytes] = set()
         self._chain: list[Held] = []
         self._next: dict[Partition, int] = {}
@@ -163,6 +170,11 @@ class Whereabouts:
             held.disputed = block.hash in self._disputed
             self._disputed.discard(block.hash)
             self.pins.put(block.hash, held.places)
+            self.finished(block.number, block.hash)
+
+    def finished(self, number: int, block_hash: bytes) -> None:
+        """A block is complete, or was given up."""
+        self._finished.append((number, block_hash[:SHORT]))
 
     def bridged(self, header: Header, places: Mapping[Partition, int]) -> None:
         """A block without its content takes part."""
@@ -231,6 +243,9 @@ class Whereabouts:
         if self._standing is not None:
             self._stand(self._standing)
             self._standing = None
+        keep = _FINISHED * self._threshold
+        if len(self._finished) > 2 * keep:
+            self._finished = self._finished[-keep:]  # cursors that are not made yet hold the longer one
 
     def _stand(self, standing: _Standing) -> _Standing:
         """Write down where the reading stands now."""
@@ -243,6 +258,7 @@ class Whereabouts:
         for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
             _lower(floor, places)
         standing.next, standing.floor = following, floor
+        standing.finished = self._finished
         standing.open = self._open.prefixes
         standing.channels = self._reorgs.open()
         standing.violation = self._orderer.violation
@@ -282,7 +298,7 @@ class Whereabouts:
             next=following,
             floor={partition: floor.get(partition, offset) for partition, offset in following.items()},
             open=standing.open,
-            done=self._done(ring),
+            done=self._done(ring, standing.finished),
             finality=update.finality,
             violation=standing.violation,
             start=self._start,
@@ -291,16 +307,16 @@ class Whereabouts:
             channels=channels,
         )
 
-    def _done(self, ring: tuple[Held, ...]) -> frozenset[bytes]:
+    def _done(self, ring: tuple[Held, ...], finished: Sequence[tuple[int, bytes]]) -> frozenset[bytes]:
         """Blocks below the ring that are finished with: parts of them may be read again."""
         if not ring:
             return frozenset()
         lowest, most = ring[0].ref.number, 2 * self._threshold
+        done = [name for _, name in nlargest(most, {one for one in finished if one[0] < lowest})]
         past = self._past.done if self._past is not None and self._past.ring else frozenset()
         if self._past is not None and self._past.ring and self._past.ring[0].number + most < ring[-1].ref.number:
             past = frozenset()  # nothing of what was done then can lie above the floor now
-        done = [block[:SHORT] for number, block in self._reassembler.done_blocks() if number < lowest]
-        return frozenset([*past, *done][-most:])
+        return frozenset([*done, *past][:most])
 
 
 def _lower(floor: dict[Partition, int], places: Mapping[Partition, int]) -> None:
