@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 from click.testing import CliRunner
 
 from cardinal.cli import selftest as command
 from cardinal.cli.main import cardinal
 from cardinal.protocols.streams import ChainUpdate, Divergence, Event, Follower, Record
+from cardinal.server.faults import drills
+from cardinal.server.faults.drills import DRILLS, Drill
 from cardinal.testing.scenario import DEEP, QUICK, make_scenario
 from cardinal.testing.schedule import Outcome, Schedule, run_schedule
 
@@ -28,6 +32,29 @@ def test_a_difference_is_a_line_and_the_exit_status(monkeypatch: pytest.MonkeyPa
     assert result.exit_code == 1
     assert result.output.splitlines()[0] == line
     assert "2 schedules, 20 records: 1 differ" in result.output
+
+
+def test_what_did_not_hold_is_a_sentence_below_its_row_and_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def played(
+        _folder: object, faults: Sequence[str], *, times: int, seed: int
+    ) -> Iterator[tuple[Drill, drills.Outcome]]:
+        del seed
+        for drill in DRILLS:
+            if drill.fault in faults:
+                wrong = ("lost: block 7 was acknowledged",) if drill.fault == "broker-kill" else ()
+                yield drill, drills.Outcome(drill.fault, times, 300, 350, wrong, 1.5)
+
+    monkeypatch.setattr(drills, "play", played)
+    result = CliRunner().invoke(cardinal, ["selftest", "--faults", "--times", "2"])
+    assert result.exit_code == 1
+    rows = result.output.splitlines()
+    assert len(rows) == 1 + len(DRILLS) + 1
+    assert rows[1].split()[0] == "broker-kill"
+    assert rows[1].split()[-5:] == ["2", "300", "350", "1.5", "no"]
+    assert rows[2].strip() == "lost: block 7 was acknowledged"
+    assert [row.split()[-1] for row in rows[3:]] == ["yes"] * (len(DRILLS) - 1)
+    result = CliRunner().invoke(cardinal, ["selftest", "--faults", "--only", "topic-deleted"])
+    assert (result.exit_code, len(result.output.splitlines())) == (0, 2)
 
 
 def test_a_fault_that_is_not_in_the_catalogue_is_named_with_those_that_are() -> None:
