@@ -1,0 +1,249 @@
+"""Calls to the disk, many at once: what waits while the disk is at work goes together with the next stroke.
+
+Rules:
+
+1. Calls are written in the order in which they were handed over, each acknowledged when it is written whole and on the
+   disk as ``fsync`` says.
+2. A call that the disk has no room for fails alone, with a DeliveryError. Where the writer stopped for good, every call
+   under way fails, and every later one.
+3. What waits is bounded in bytes. The thread that writes, on which futures end, never waits for room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from cardinal.errors import CardinalError, DeliveryError, TransportError
+from cardinal.protocols.streams.types import Record
+from cardinal.transports.partitioner import fnv1a_partition
+
+from .settings import Fsync
+
+if TYPE_CHECKING:
+    from .settings import FileSettings
+    from .writer import LogWriter
+
+_HASH: Final = slice(1, 33)
+_GROUP_BYTES: Final = 4 << 20
+_BLOCK_BYTES: Final = 256 << 10
+"""When an Avro block has so many bytes, the next one is begun: a reader decodes whole blocks."""
+
+_CLOSE_SECONDS: Final = 10.0
+
+Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+Message: TypeAlias = tuple[str, bytes, bytes, Headers, int | None]
+"""Topic, key, value, headers, and the time where it is kept."""
+
+
+@dataclass(slots=True)
+class Call:
+    """What was handed over together: messages, and the bytes of their keys and values."""
+
+    messages: list[Message]
+    size: int
+    future: Future[None] = field(default_factory=Future)
+
+    @property
+    def block_hash(self) -> bytes:
+        """Of the block that it is about."""
+        return self.messages[0][1][_HASH]
+
+
+class Committer:
+    """See the module. It has a thread, and the writer ends with it.
+
+    Arguments:
+        writer: the folder's writer.
+        settings: a URL's options.
+        numbers: for every topic its partitions' numbers; whoever creates topics adds to it, under ``writing``.
+        clock: seconds since 1970, for timestamps.
+
+    Attributes:
+        writing: held while the writer is used.
+
+    """
+
+    def __init__(
+        self, writer: LogWriter, settings: FileSettings, numbers: dict[str, list[int]], clock: Callable[[], float]
+    ) -> None:
+        self._writer = writer
+        self._settings = settings
+        self._numbers = numbers
+        self._clock = clock
+        self.writing = threading.RLock()  # a future's callback may open a channel
+        self._changed = threading.Condition()
+        self._calls: deque[Call] = deque()
+        self._unsynced: list[Call] = []
+        self._sync_at = 0.0
+        self._under_way = 0
+        self._open_calls = 0
+        self._failure: TransportError | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._work_off, name="cardinal-file-sink", daemon=True)
+
+    def start(self) -> None:
+        """Take calls from now on."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """TransportError where no more calls are taken."""
+        if self._closed:
+            raise TransportError("this sink is closed; open another one")
+        if self._failure is not None:
+            raise self._failure
+
+    def now(self) -> int:
+        """The time for new records, milliseconds."""
+        # A clock that jumps back would hide records from who looks for a time.
+        return max(self._writer.latest, int(self._clock() * 1000))
+
+    def hand_over(self, call: Call, *, wait: bool) -> Future[None]:
+        """Have a call written; where ``wait`` is true, when there is room for it."""
+        call.future.set_running_or_notify_cancel()
+        if not call.messages:
+            call.future.set_result(None)
+            return call.future
+        with self._changed:
+            if wait and threading.current_thread() is not self._thread:
+                self._changed.wait_for(
+                    lambda: self._under_way == 0 or self._under_way + call.size <= self._settings.queue_bytes
+                )
+            self.check()
+            self._under_way += call.size
+            self._open_calls += 1
+            self._calls.append(call)
+            self._changed.notify_all()
+        return call.future
+
+    def flush(self, timeout: float) -> None:
+        """Wait until everything handed over is acknowledged or has failed."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._open_calls == 0, timeout):
+                raise TransportError(
+                    f"{self._open_calls} sends are not acknowledged after {timeout:g} s; flush again or close"
+                )
+
+    def close(self) -> None:
+        """Flush for a bounded time, take no more, release the folder. May be called twice."""
+        if self._closed:
+            return
+        with contextlib.suppress(TransportError):
+            self.flush(_CLOSE_SECONDS)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+
+    # --- the thread ----------------------------------------------------------------------------------------
+
+    def _work_off(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._calls or self._closed, self._patience())
+                calls = self._take()
+                ending = self._closed and not self._calls
+            try:
+                with self.writing:
+                    if calls:
+                        self._write(calls)
+                    if self._unsynced and (ending or time.monotonic() >= self._sync_at):
+                        self._writer.sync()
+                        done, self._unsynced = self._unsynced, []
+                        self._finish(done, None)
+            except TransportError as error:
+                self._fail_for_good(error, calls)
+            if ending and not self._calls:
+                break
+        with self.writing:
+            self._writer.close()
+
+    def _take(self) -> list[Call]:
+        calls: list[Call] = []
+        size = 0
+        while self._calls and size < _GROUP_BYTES:
+            calls.append(self._calls.popleft())
+            size += calls[-1].size
+        return calls
+
+    def _patience(self) -> float | None:
+        return max(0.0, self._sync_at - time.monotonic()) if self._unsynced else None
+
+    def _write(self, calls: Sequence[Call]) -> None:
+        blocks, ends = self._pack(calls)
+        whole, error = self._writer.append(blocks)
+        written = sum(end < whole for end in ends)
+        self._wrote(calls[:written])
+        if error is not None and len(calls) == 1:
+            self._finish(calls[written:], error)
+        elif error is not None:
+            # What does not fit together may fit one by one: only what has no room fails.
+            for call in calls[written:]:
+                self._write((call,))
+
+    def _wrote(self, calls: Sequence[Call]) -> None:
+        if self._settings.fsync is Fsync.NEVER:
+            self._finish(calls, None)
+        elif calls:
+            if not self._unsynced:
+                interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
+                self._sync_at = time.monotonic() + interval
+            self._unsynced += calls
+
+    def _pack(self, calls: Sequence[Call]) -> tuple[list[list[Record]], list[int]]:
+        """The calls' records in blocks, and for every call the number of the block that holds its last record."""
+        offsets = dict(self._writer.offsets)
+        now = self.now()
+        blocks: list[list[Record]] = [[]]
+        ends: list[int] = []
+        size = 0
+        for call in calls:
+            for topic, key, value, headers, time_ms in call.messages:
+                if size >= _BLOCK_BYTES:
+                    blocks.append([])
+                    size = 0
+                numbers = self._numbers[topic]
+                where = (topic, numbers[fnv1a_partition(key, len(numbers))])
+                offset = offsets[where]
+                offsets[where] = offset + 1
+                blocks[-1].append(Record(*where, offset, key, value, now if time_ms is None else time_ms, headers))
+                size += len(key) + len(value)
+            ends.append(len(blocks) - 1)
+        return blocks, ends
+
+    def _finish(self, calls: Sequence[Call], error: OSError | TransportError | None) -> None:
+        """End these calls. Not under the lock: their callbacks may send."""
+        with self._changed:
+            self._under_way -= sum(call.size for call in calls)
+            self._open_calls -= len(calls)
+            self._changed.notify_all()
+        for call in calls:
+            if error is None:
+                call.future.set_result(None)
+            elif isinstance(error, CardinalError):
+                call.future.set_exception(error)
+            else:
+                call.future.set_exception(self._no_room(call, error))
+
+    def _no_room(self, call: Call, error: OSError) -> DeliveryError:
+        return DeliveryError(
+            f"block 0x{call.block_hash.hex()} could not be written to {self._writer.folder}: {error.strerror}; "
+            "make room and send it again",
+            block_hash=call.block_hash,
+        )
+
+    def _fail_for_good(self, error: TransportError, calls: Sequence[Call]) -> None:
+        """The writer stopped: everything under way fails, and whatever comes."""
+        self._failure = error
+        with self._changed:
+            waiting = {id(call): call for call in (*self._unsynced, *calls, *self._calls)}
+            self._unsynced = []
+            self._calls.clear()
+        self._finish([call for call in waiting.values() if not call.future.done()], error)
