@@ -139,8 +139,7 @@ class Producer:
         self._tail: Tail | None = None
         try:
             if standby or watch:
-                held_up = {} if self._transactions is None else {"held_up": self._transactions.held_up}
-                self._tail = Tail(url, app, producer_id, step=standby_step, alive=3 * ping_seconds, **held_up)
+                self._tail = self._listen(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
             self._ping()
             if self._tail is not None:
                 self._tail.start(self._under_way)
@@ -292,6 +291,16 @@ class Producer:
         self._under_way.fail_all()
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _listen(self, url: str | TransportUrl, *, step: float, alive: float, needed: bool) -> Tail | None:
+        """An ear on the stream; None where it cannot be read and nothing depends on it."""
+        held_up = {} if self._transactions is None else {"held_up": self._transactions.held_up}
+        try:
+            return Tail(url, self._app, self._producer_id, step=step, alive=alive, **held_up)
+        except CardinalError:
+            if needed:
+                raise
+            return None
 
     def _block(self, payload: Payload) -> Unit:
         """One block as a unit, checked."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cardinal.errors import CardinalError
     from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.published import HalfPublished
 
 _REPORT_SECONDS = 2.0
@@ -94,6 +95,7 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
         final, seconds = service.progress, time.monotonic() - began
         left = f", {final.skipped} blocks left to others" if final.skipped else ""
         click.echo(f"{final.blocks} blocks, {final.messages} messages in {seconds:.1f} s{left}", err=True)
+        _say_producers(final.producers)
         _say_half("left half published, because the node did not give them (consumers expire them)", final.half)
 
 
@@ -104,6 +106,12 @@ def _report(before: Progress, now: Progress, seconds: float) -> Progress:
             f"block {now.number}: {blocks:.0f} blocks/s, {messages:.0f} messages/s, {now.under_way} under way", err=True
         )
     return now
+
+
+def _say_producers(producers: ProducerCount | None) -> None:
+    if producers is not None and producers.count > 1:
+        shown = [f"{name} (first with {producers.first.get(name, 0)} blocks)" for name in producers.live]
+        click.echo(f"{producers.count} producers: {', '.join(shown)}", err=True)
 
 
 def _say_half(what: str, half: Sequence[HalfPublished]) -> None:

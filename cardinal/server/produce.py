@@ -229,6 +229,8 @@ class ProduceService:
         """Wait for what is under way, for a bounded time, and release the connections."""
         if self._producer is not None:
             await asyncio.to_thread(self._producer.close)
+            if self._half:
+                await asyncio.to_thread(self._look_again)
         await self._feed.close()
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -245,6 +247,14 @@ class ProduceService:
             return survey(source, self._app)
         finally:
             source.close()
+
+    def _look_again(self) -> None:
+        """What was half published may have been under way, and another producer have completed it since."""
+        with contextlib.suppress(CardinalError):
+            found = self._survey()
+            half = {one.hash for one in found.half}
+            for block_hash in found.batches.keys() - half:
+                self._half.pop(block_hash, None)
 
     async def _pump(self, published: Sequence[BlockRef], start: int | None, until: int | None) -> None:
         await self._complete_half()

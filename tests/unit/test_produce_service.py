@@ -244,6 +244,25 @@ def test_half_published_blocks_are_completed_by_hash_and_the_rest_is_named(broke
     }
 
 
+def test_what_another_producer_completes_meanwhile_is_not_named(broker: MemoryBroker) -> None:
+    payloads = _script("1a", "2a", "2b", n2b="1a")
+    asyncio.run(_run(ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one"), until=2))
+    other = broker.sink(Blocks(), producer_id="other")
+    *content, batch = split(payloads[2], Blocks().topics, "block")
+    other.send(content[:1], None).result(1)
+    service = ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one")
+
+    async def meanwhile() -> None:
+        published = await service.prepare()
+        assert [one.hash for one in service.progress.half] == [payloads[2].hash]
+        other.send(content, batch).result(1)
+        await service.run(published, start=None, until=2)
+        await service.close()
+
+    asyncio.run(asyncio.wait_for(meanwhile(), DEADLINE))
+    assert service.progress.half == ()
+
+
 def test_other_entries_than_the_published_ones_are_refused_unless_they_are_meant(broker: MemoryBroker) -> None:
     payloads = _script("1a", "2a")
     asyncio.run(_run(ProduceService(Script(payloads), broker.url, Blocks(), producer_id="one"), until=2))
