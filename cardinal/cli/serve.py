@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,9 @@ from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
 from cardinal.transports import parse_url
 from cardinal.transports.secrets import read_secret
+
+if TYPE_CHECKING:
+    from cardinal.apps import Application
 
 _REPORT_SECONDS = 10.0
 _TOKEN_VARIABLE = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
@@ -92,25 +95,43 @@ def serve(  # noqa: PLR0917 - click gives options by name
 
 
 async def _serve(from_url: str, settings: ServeSettings, chain_id: int | None) -> None:
-    app = find_application(from_url, "evm") if chain_id is None else apps.get("evm", chain_id=chain_id)
-    service = ServeService(from_url, app, settings)
-    await service.start()
-    running = asyncio.create_task(service.run())
+    running = asyncio.current_task()
     loop = asyncio.get_running_loop()
+    service: ServeService | None = None
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
+        loop.add_signal_handler(number, running.cancel if running else loop.stop)
     try:
+        app = await asyncio.to_thread(_application, from_url, chain_id)
+        service = ServeService(from_url, app, settings)
+        await service.start()
         _say_where(settings, service.port, app.chain)
-        before = service.progress
-        while not running.done():
-            await asyncio.wait({running}, timeout=_REPORT_SECONDS)
-            before = _report(before, service.progress)
-        with contextlib.suppress(asyncio.CancelledError):
-            running.result()
+        await _until_it_ends(service)
+    except asyncio.CancelledError:
+        pass  # told to stop
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-        await service.stop()
+        if service is not None:
+            await service.stop()
+
+
+async def _until_it_ends(service: ServeService) -> None:
+    reporting = asyncio.create_task(_report_now_and_then(service))
+    try:
+        await service.run()
+    finally:
+        reporting.cancel()
+
+
+async def _report_now_and_then(service: ServeService) -> None:
+    before = service.progress
+    while True:
+        await asyncio.sleep(_REPORT_SECONDS)
+        before = _report(before, service.progress)
+
+
+def _application(from_url: str, chain_id: int | None) -> Application:
+    return find_application(from_url, "evm") if chain_id is None else apps.get("evm", chain_id=chain_id)
 
 
 def _address(listen: str) -> tuple[str, int]:

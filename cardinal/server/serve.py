@@ -28,6 +28,7 @@ from cardinal.errors import ConfigurationError, MissingExtraError, PortInUseErro
 from cardinal.server.serving.errands import Errands
 from cardinal.server.serving.session import Counts, Session
 from cardinal.server.serving.streams import Streams
+from cardinal.transports.websocket.quiet import QuietLogger
 from cardinal.transports.websocket.wire import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ class ServeService:
                 close_timeout=_CLOSE_SECONDS,
                 max_size=CLIENT_FRAME_MAX,
                 max_queue=2,
-                logger=_log,
+                logger=QuietLogger(__name__),
             )
         except OSError as error:
             where = f"{settings.host}:{settings.port}"

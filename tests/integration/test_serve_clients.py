@@ -125,7 +125,7 @@ def test_a_consumer_over_websocket_equals_one_over_memory_and_their_cursors_are_
         for turn, (part, head) in enumerate(zip(parts, heads, strict=True)):
             publish(broker, part)
             for urls, updates in ways.items():
-                updates += follow(urls[turn], head, start=str(updates[-1].cursor) if updates else "start")
+                updates.extend(follow(urls[turn], head, start=str(updates[-1].cursor) if updates else "start"))
     (expected, *others) = ways.values()
     for updates in others:
         assert chain_of(updates) == chain_of(expected)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
-import logging
 import random
 import ssl
 import threading
@@ -31,6 +30,7 @@ from cardinal.errors import (
     UnreachableError,
 )
 
+from .quiet import QuietLogger
 from .wire import SUBPROTOCOL, Answer, CloseCode, Failed, Records, Request, decode_answer, encode_request
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ _CLOSE_SECONDS: Final = 1.0
 _TOO_BIG: Final = 1009
 _UNAUTHORIZED: Final = frozenset({401, 403})
 _FULL: Final = 503
-
-_log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
@@ -249,7 +247,7 @@ class Link:
                 ping_interval=settings.ping_interval,
                 ping_timeout=settings.ping_interval,
                 max_size=settings.frame_max,
-                logger=_log,
+                logger=QuietLogger(__name__),
             ) as socket:
                 if socket.subprotocol != SUBPROTOCOL:
                     return RemoteProtocolError(f"the server at {settings.address} does not speak {SUBPROTOCOL}")

@@ -1,0 +1,249 @@
+"""Connections that break, servers that die, peers that fall silent."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from commands import Processes, fresh_chain_id
+
+from cardinal import apps
+from cardinal.consumer import Consumer
+from cardinal.errors import UnreachableError
+from cardinal.producer import Producer
+from cardinal.protocols.streams import Payload
+from cardinal.protocols.streams.types import Routed
+from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing.proxy import Link, TcpProxy
+from cardinal.transports import open_source
+from serving import DEADLINE, from_start, read, serving, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cardinal.apps import Application
+
+APP = ChainGenerator().application
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
+        broker.sink(APP, producer_id="a").close()
+        yield broker
+
+
+def _fill(broker: MemoryBroker, first: int, count: int) -> None:
+    sink = broker.sink(APP, producer_id="a")
+    block = [
+        Routed(APP.default_topic, b"\x03" + (first + index).to_bytes(32, "big"), bytes(100)) for index in range(count)
+    ]
+    sink.send(block, None).result(DEADLINE)
+    sink.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# --- opening -----------------------------------------------------------------------------------------------------
+
+
+def test_nobody_there_is_said_at_once_at_opening() -> None:
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="cardinal serve") as caught:
+        open_source(f"ws://127.0.0.1:{_free_port()}", APP)
+    assert caught.value.retriable
+    assert time.monotonic() - began < 5
+
+
+def test_the_next_server_is_tried(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served:
+        source = from_start(open_source(f"ws://127.0.0.1:{_free_port()},127.0.0.1:{served.port}", APP))
+        assert len(read(source, len(broker.records()))) == len(broker.records())
+        source.close()
+
+
+def test_one_that_takes_connections_and_says_nothing_is_unreachable() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"ws://127.0.0.1:{silent.getsockname()[1]}?cardinal.connect.timeout.ms=300"
+        with pytest.raises(UnreachableError, match="no answer within"):
+            open_source(url, APP)
+
+
+# --- connections -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ring_bytes", [1 << 20, 5_000])
+def test_connections_that_break_again_and_again_lose_nothing_and_double_nothing(
+    broker: MemoryBroker, ring_bytes: int
+) -> None:
+    with (
+        serving(broker.url, APP, ring_bytes=ring_bytes) as served,
+        TcpProxy(f"127.0.0.1:{served.port}") as proxy,
+    ):
+        source = from_start(open_source(f"ws://{proxy.address}?window.bytes=20000", APP))
+        found = []
+        held = itertools.cycle([[], [(APP.default_topic, 0)], [], [(APP.default_topic, 1)]])
+        for first in range(0, 4_000, 200):
+            _fill(broker, first, 200)
+            found += source.poll(150, 0.2)
+            source.pause(next(held))
+            proxy.reset()
+            found += source.poll(150, 0.2)
+        source.pause(())
+        total = len(broker.records())
+        until(lambda: found.extend(source.poll(1_000, 0.1)) or len(found) >= total)
+        assert sorted(found) == broker.records()
+        assert proxy.stats.accepted > 10
+        source.close()
+
+
+def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = from_start(open_source(f"ws://{proxy.address}?ping.interval.ms=150", APP))
+        read(source, len(broker.records()))
+        accepted = proxy.stats.accepted
+        proxy.impair(Link(blackhole=True))
+        _fill(broker, 0, 10)
+        until(lambda: proxy.stats.accepted > accepted)
+        proxy.heal()
+        read(source, 10)
+        source.close()
+
+
+def test_a_silent_client_is_noticed_by_the_server(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, ping_seconds=0.2) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = open_source(f"ws://{proxy.address}", APP)
+        until(lambda: served.progress.clients == 1)
+        proxy.impair(Link(blackhole=True))
+        until(lambda: served.progress.clients == 0)
+        proxy.heal()
+        source.close()
+
+
+def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served:
+        port = served.port
+        source = from_start(open_source(served.url, APP))
+        total = len(broker.records())
+        read(source, total)
+        known = source.partitions()
+        served.stop()
+        assert source.poll(10, 0.3) == []
+        with pytest.raises(UnreachableError, match="is away"):
+            source.watermarks()
+        assert source.partitions() == known
+        _fill(broker, 0, 50)
+    with serving(broker.url, APP, port=port):
+        assert len(read(source, 50)) == 50
+        source.close()
+
+
+def test_closing_ends_a_poll_that_waits_in_another_thread_and_one_that_is_connecting(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served:
+        source = from_start(open_source(served.url, APP))
+        read(source, len(broker.records()))
+        closer = threading.Timer(0.1, source.close)
+        closer.start()
+        began = time.monotonic()
+        with pytest.raises(Exception, match="closed"):
+            source.poll(1, DEADLINE)
+        assert time.monotonic() - began < 5
+        closer.join()
+        away = open_source(served.url, APP)
+    began = time.monotonic()
+    away.close()
+    assert time.monotonic() - began < 5
+
+
+# --- processes ---------------------------------------------------------------------------------------------------
+
+
+def _line(app: Application, first: int, last: int) -> list[Payload]:
+    chain = int(app.chain.rpartition(":")[2])
+    blocks = []
+    for number in range(first, last + 1):
+        name = number.to_bytes(32, "big")
+        prefix = f"c/{chain:x}/b/{name.hex()}"
+        updates = {f"{prefix}/t/{index}": b"tx%d" % index for index in range(4)} | {f"{prefix}/h": b"header"}
+        blocks.append(Payload(number, name, (number - 1).to_bytes(32, "big"), number, updates))
+    return blocks
+
+
+def _publish(url: str, app: Application, payloads: list[Payload]) -> None:
+    with Producer(url, app, producer_id="a") as producer:
+        for payload in payloads:
+            producer.add(payload)
+        producer.flush(DEADLINE)
+
+
+def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Path) -> None:
+    app = apps.get("evm", chain_id=fresh_chain_id())
+    chain_id = app.chain.rpartition(":")[2]
+    log = f"file://{tmp_path / 'log'}"
+    _publish(log, app, _line(app, 1, 30))
+    port = _free_port()
+    arguments = ("serve", "--from", log, "--listen", f"127.0.0.1:{port}", "--chain-id", chain_id, "--ring-mb", "1")
+    with Processes(tmp_path) as processes:
+        server = processes.start(*arguments)
+        until(lambda: _listens(port), 60)
+        with Consumer(f"ws://127.0.0.1:{port}", "evm", idle_timeout=DEADLINE) as consumer:
+            assert consumer.app == app
+            chain, seqs = [], []
+            updates = iter(consumer)
+            for goal in (30, 60, 90, 120):
+                while not chain or chain[-1].number < goal:
+                    update = next(updates)
+                    assert not update.removed
+                    chain += update.added
+                    seqs.append((update.first_seq, update.seq))
+                server.kill()
+                server.wait(DEADLINE)
+                _publish(log, app, _line(app, goal + 1, goal + 30))
+                server = processes.start(*arguments)
+        assert [block.number for block in chain] == list(range(1, len(chain) + 1))
+        assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(seqs))
+        until(lambda: _listens(port), 60)
+        server.send_signal(signal.SIGTERM)
+        status, _, err = processes.end(server)
+        assert status == 0
+        assert f"at ws://127.0.0.1:{port}" in err
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_what_cannot_be_served_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        log = f"file://{tmp_path / 'log'}"
+        app = apps.get("evm", chain_id=5)
+        _publish(log, app, [])
+        for arguments, says in (
+            (("--listen", "nowhere:port"), "HOST:PORT"),
+            (("--listen", f"127.0.0.1:{port}"), "cannot listen on"),
+            (("--token-file", "/does/not/exist"), "token-file"),
+            (("--cert-file", "/does/not/exist"), "certificate"),
+            (("--chain-id", "6", "--from", "ws://127.0.0.1:1"), "no stream is served"),
+        ):
+            status, _, err = processes.run("serve", "--from", log, "--chain-id", "5", *arguments)
+            assert status == 1
+            assert err.startswith("error: ")
+            assert says in err
+            assert err.count("\n") == 1

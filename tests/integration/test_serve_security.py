@@ -1,0 +1,167 @@
+"""Who may read from a server, and what is said to those who may not."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from cardinal.errors import CardinalError, ConfigurationError, MissingExtraError, RefusedError, UnreachableError
+from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.transports import list_topics, open_sink, open_source, parse_url
+from cardinal.transports.websocket.settings import websocket_settings
+from cardinal.transports.websocket.wire import SUBPROTOCOL
+from certificates import Authority
+from serving import from_start, read, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+APP = ChainGenerator().application
+TOKEN = "correct-horse-battery"  # noqa: S105 - made up, to look for it in what is printed
+OTHER = "staple-horse-battery"
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        broker.sink(APP, producer_id="a").close()
+        yield broker
+
+
+def _file(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def test_a_token_opens_the_stream_and_a_wrong_one_gives_one_sentence(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    right, wrong = _file(tmp_path, "right", f"{TOKEN}\n"), _file(tmp_path, "wrong", OTHER)
+    shown = []
+    with serving(broker.url, APP, tokens=("another", TOKEN)) as served:
+        source = from_start(open_source(f"{served.url}?token_file={right}", APP))
+        assert len(read(source, len(broker.records()))) == len(broker.records())
+        shown += [repr(source), repr(vars(source)), repr(served.service._settings), str(parse_url(served.url))]
+        source.close()
+        for url, says in (
+            (f"{served.url}?token_file={wrong}", "does not accept the token"),
+            (f"{served.url}?token={OTHER}", "does not accept the token"),
+            (served.url, "wants a token"),
+        ):
+            for attempt in (lambda url=url: open_source(url, APP), lambda url=url: list_topics(url)):
+                with pytest.raises(RefusedError, match=says) as caught:
+                    attempt()
+                assert str(caught.value).count(". ") == 0
+                shown += [str(caught.value), repr(caught.value), repr(parse_url(url))]
+    printed = " ".join([*shown, caplog.text])
+    assert TOKEN not in printed
+    assert OTHER not in printed
+
+
+@pytest.mark.parametrize(
+    "header", ["", TOKEN, f"Basic {TOKEN}", f"bearer{TOKEN}", f"Bearer  {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xff"]
+)
+def test_only_the_whole_token_is_taken(broker: MemoryBroker, header: str) -> None:
+    with serving(broker.url, APP, tokens=(TOKEN,)) as served:
+        with pytest.raises(InvalidStatus) as caught:
+            connect(
+                served.url, subprotocols=[SUBPROTOCOL], proxy=None, additional_headers={"Authorization": header}
+            ).__enter__()
+        assert caught.value.response.status_code == 401
+        assert served.progress.clients == 0
+
+
+def test_the_token_may_come_from_the_environment(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(broker.url, APP, tokens=(TOKEN,)) as served:
+        monkeypatch.setenv("CARDINAL_TOKEN", TOKEN)
+        assert list_topics(served.url) == set(APP.all_topics)
+
+
+def test_browsers_are_refused_and_so_is_who_speaks_another_protocol(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served:
+        for options in (
+            {"origin": "http://evil.example", "subprotocols": [SUBPROTOCOL]},
+            {"subprotocols": ["cardinal.streams.v2"]},
+            {},
+        ):
+            with pytest.raises(InvalidStatus) as caught:
+                connect(served.url, proxy=None, **options).__enter__()
+            assert caught.value.response.status_code in (400, 403)
+
+
+def test_more_clients_than_there_is_room_for_are_told_so(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, clients_max=2) as served:
+        sources = [open_source(served.url, APP) for _ in range(2)]
+        with pytest.raises(UnreachableError, match="no room"):
+            open_source(served.url, APP)
+        for source in sources:
+            source.close()
+
+
+def test_wss_with_a_private_authority(broker: MemoryBroker, tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path, "ca"), Authority(tmp_path, "stranger")
+    leaf = authority.sign("server", hosts=["127.0.0.1"])
+    elsewhere = authority.sign("elsewhere", hosts=["example.org"])
+    with serving(broker.url, APP, certificate=leaf.certificate, key=leaf.key, tokens=(TOKEN,)) as served:
+        url = f"wss://127.0.0.1:{served.port}?token={TOKEN}"
+        source = from_start(open_source(f"{url}&ssl.ca.location={authority.certificate}", APP))
+        assert len(read(source, len(broker.records()))) == len(broker.records())
+        source.close()
+        with pytest.raises(RefusedError, match="is not trusted"):
+            open_source(f"{url}&ssl.ca.location={stranger.certificate}", APP)
+        with pytest.raises(RefusedError, match="is not trusted"):
+            open_source(url, APP)
+        with pytest.raises(CardinalError) as caught:
+            open_source(f"ws://127.0.0.1:{served.port}", APP)
+        assert isinstance(caught.value, RefusedError | UnreachableError)
+    with (
+        serving(broker.url, APP, certificate=elsewhere.certificate, key=elsewhere.key) as served,
+        pytest.raises(RefusedError, match="host name"),
+    ):
+        open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
+    with serving(broker.url, APP) as served, pytest.raises(RefusedError, match="without TLS"):
+        open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("ws://user:pw@host", "token_file"),
+        ("ws://host?nonsense=1", "window.bytes"),
+        ("ws://host?window.bytes=0", "window.bytes"),
+        ("ws://host?ssl.ca.location=/x", "wss://"),
+        ("wss://host?ssl.ca.location=/does/not/exist", "ssl.ca.location"),
+        (f"ws://host?token={TOKEN}%0a", "no header"),
+        ("ws://host?path=relative", "path"),
+        ("ws://host?compression=lz4", "compression"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_by_name(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        open_source(url, APP)
+    assert TOKEN not in str(caught.value)
+
+
+def test_hosts_schemes_and_ports() -> None:
+    assert websocket_settings(parse_url("ws://a,b:9?path=/x")).addresses == ("ws://a:80/x", "ws://b:9/x")
+    assert websocket_settings(parse_url("wss://a")).addresses == ("wss://a:443/",)
+    assert websocket_settings(parse_url("cardinal://[::1]")).addresses == ("ws://[::1]:8765/",)
+
+
+def test_writing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="read only"):
+        open_sink("ws://127.0.0.1:1", APP, producer_id="a")
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "websockets.sync.client", None)
+    with pytest.raises(MissingExtraError, match=r"cardinal-streams\[server\]"):
+        open_source("ws://127.0.0.1:1", APP)
