@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.url import Topics
 
-_POLL_RECORDS: Final = 5_000
+_POLL_RECORDS: Final = 500
 _MARKS_SECONDS: Final = 0.3
 """A transport may answer with watermarks that are a quarter of a second old."""
 
 _LOOK_SECONDS: Final = 2.0
-_HIGH_BYTES: Final = 128 << 20
-_LOW_BYTES: Final = 32 << 20
+_WAITING_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 256 << 10
 
 
@@ -59,6 +58,7 @@ class Recorder:
         start: ``start``, ``tail``, or a cursor (everything that resuming it needs): where partitions begin that the
             folder does not hold yet.
         wait: seconds to wait for the topics to exist.
+        waiting_bytes: what may wait in memory before partitions that are ahead are paused.
 
     Raises:
         ConfigurationError, UnreachableError, RefusedError, TopicError: of the transport that is read.
@@ -76,6 +76,7 @@ class Recorder:
         *,
         start: str | Cursor = "start",
         wait: float = 0.0,
+        waiting_bytes: int = _WAITING_BYTES,
     ) -> None:
         self._url = parse_url(from_url)
         self._app = app
@@ -83,6 +84,7 @@ class Recorder:
         target = parse_url(to_url)
         self._settings = file_settings(target)
         self._merge = Merge()
+        self._waiting_bytes = waiting_bytes
         self._records = self._bytes = 0
         self._whole = True
         self._paused: frozenset[Partition] = frozenset()
@@ -193,6 +195,7 @@ class Recorder:
         self._paused = frozenset()
         self._writer.declare({where: at for where, at in begin.items() if where not in self._writer.offsets})
         self._ends = {where: high for where, (_, high) in marks.items()}
+        self._merge.watermarks(self._ends)
 
     def _begin(self, where: Partition, low: int, high: int) -> int:
         if isinstance(self._start, Cursor):
@@ -201,7 +204,8 @@ class Recorder:
 
     def _keep_bounded(self) -> None:
         """Pause the partitions that are ahead, while too many bytes wait. The others are what they wait for."""
-        limit = _LOW_BYTES if self._paused else _HIGH_BYTES
+        # To pause costs what was fetched already, so reading goes on only when much of it is written.
+        limit = self._waiting_bytes // 4 if self._paused else self._waiting_bytes
         wanted = self._merge.ahead if self._merge.size > limit else frozenset()
         if wanted != self._paused:
             self._paused = wanted
