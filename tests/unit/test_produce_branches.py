@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,19 @@ def test_where_every_branch_goes_as_one_the_content_of_newer_blocks_is_at_hand()
     assert given_all(branches, chain("4b 5b", root="3a")) == ["3a<4b 5b"]
     assert given_all(branches, chain("5a 6a", root="4a")) == ["3a<4a 5a 6a"]
     assert given_all(branches, chain("6b 7b", root="5b")) == ["3a<4b 5b 6b 7b"]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.server.branches.HASHES_MAX", 20)
+    monkeypatch.setattr("cardinal.server.branches.CONTENT_MAX", 10)
+    branches = Branches(THRESHOLD)
+    names = [f"{number}a" for number in range(1, 60)]
+    given_all(branches, chain(" ".join(names)))
+    given_all(branches, chain(" ".join(f"{number}b" for number in range(41, 59)), root="40a"))
+    given_all(branches, chain(" ".join(f"{number}c" for number in range(41, 58)), root="40a"))
+    assert len(branches._chain) == len(branches._beside) == 20
+    assert len(branches._content) == 10
+    assert len(branches._withheld) == 20
 
 
 def test_the_end_of_the_feed_gives_what_is_kept() -> None:

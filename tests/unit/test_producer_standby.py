@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cardinal.errors import DeliveryError
+from cardinal.errors import DeliveryError, TransportError
 from cardinal.producer import Producer, ping_id
 from cardinal.protocols.streams import Ping, encode
 from cardinal.protocols.streams.standby import ProducerCount
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Routed
-from cardinal.testing.memory import MemoryBroker
+from cardinal.testing.memory import MemoryBroker, MemorySource
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, messages
 
 DEADLINE = 10.0
@@ -168,6 +168,45 @@ def test_producers_of_another_implementation_count_and_have_no_rank(broker: Memo
         broker.take(Routed(TOPIC, *encode(Ping(ping_id("0"), 1, 0))), ())
         knows(producer, "b", f"0x{ping_id('0').hex()}")
         assert count(producer).rank == 0
+
+
+def test_a_producer_that_cannot_hear_any_more_sends_everything(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[object]:
+        raise TransportError("the line is down")
+
+    with standby(broker, "b") as second, standby(broker, "a"):
+        knows(second, "a", "b")
+        waiting = second.add(CHAIN[0])
+        assert not waiting.done()
+        monkeypatch.setattr(MemorySource, "poll", broken)
+        waiting.result(DEADLINE)
+        second.add(CHAIN[1]).result(DEADLINE)
+
+
+def test_while_readers_are_held_up_only_the_lowest_sends(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    held.set()
+    asked = threading.Event()
+
+    def is_held(*_: object) -> bool:
+        asked.set()
+        return held.is_set()
+
+    with standby(broker, "a", step=0.05) as first, standby(broker, "b", step=0.05) as second:
+        for producer in (first, second):
+            knows(producer, "a", "b")
+            monkeypatch.setattr(producer._tail, "_held_up", is_held)
+        waiting = [second.add(payload) for payload in CHAIN]
+        assert asked.wait(DEADLINE)
+        first.add(CHAIN[0]).result(DEADLINE)
+        waiting[0].result(DEADLINE)
+        assert not any(future.done() for future in waiting[1:])
+        held.clear()
+        for future in waiting:
+            future.result(DEADLINE)
+        assert (second.stats.blocks, second.stats.skipped) == (4, 1)
 
 
 def test_who_was_first_is_known_with_all_producers_sending_too(broker: MemoryBroker) -> None:
