@@ -168,3 +168,17 @@ class Source(Protocol):
     def close(self) -> None:
         """Release the connection. May be called twice."""
         ...
+
+
+@runtime_checkable
+class OneOrderSource(Protocol):
+    """A source that gives the records of all partitions in the one order in which they were written.
+
+    None of its partitions is ever ahead of another one. To pause some "to keep them in step" costs much (what comes
+    between has to be read again) and gains nothing.
+    """
+
+    @property
+    def one_order(self) -> bool:
+        """Whether it does."""
+        ...

@@ -72,7 +72,7 @@ class FileSink:
         size = self._check(block if seal is None else (*block, seal))
         messages: list[Message] = [(topic, key, value, self._headers, None) for topic, key, value in block]
         if seal is not None:
-            messages.append((*seal, self._sealed, None))
+            messages.append((seal.topic, seal.key, seal.value, self._sealed, None))
         return self._committer.hand_over(Call(messages, size), wait=bool(block))
 
     def replay(self, records: Sequence[Record]) -> Future[None]:

@@ -57,6 +57,11 @@ class FileSource:
         self._in_block = 0
         self._wait_for_topics(wait)
 
+    @property
+    def one_order(self) -> bool:
+        """Always: see :class:`cardinal.transports.base.OneOrderSource`."""
+        return True
+
     # --- Source --------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[Partition, ...]:
