@@ -305,9 +305,8 @@ class Producer:
     def _block(self, payload: Payload) -> Unit:
         """One block as a unit, checked."""
         messages = split(payload, self._app.topics, self._app.default_topic)
-        batch = messages.pop()
-        self._sink.check((batch,))
         self._sink.check(messages)
+        batch = messages.pop()
         together = self._transactions is not None
         return Unit(
             payload.hash,
