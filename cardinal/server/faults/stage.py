@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from cardinal.errors import CardinalError, RefusedError
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.reassembler import Reassembler
+from cardinal.protocols.streams.reassembler import Bounds, Reassembler
 from cardinal.published import read_range
 from cardinal.testing.history import History, check, content, mined
 from cardinal.transports import open_source
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 0.01
 _END_SECONDS: Final = 90.0
+_SLACK: Final = 4.0
 
 
 class StageError(CardinalError):
@@ -183,8 +184,9 @@ class Stage:
 
     def finish(self) -> list[str]:
         """Wait until both are done: everything that is wrong, empty where all held."""
-        self.producer.end()
-        self.consumer.end()
+        within = _END_SECONDS + _SLACK * self.mined / self.task.pace
+        self.producer.end(within)
+        self.consumer.end(within)
         return self.wrong()
 
     def wrong(self, task: Task | None = None, *, first: int | None = 0, audited: bool = True) -> list[str]:
@@ -220,7 +222,9 @@ class Stage:
         """The blocks that are whole on the topics, by a reader of its own, with the digests of their content."""
         app = self.task.application
         found: dict[bytes, bytes] = {}
-        reassembler = Reassembler(prefixes=tuple(app.prefixes))
+        # Partitions are read one after the other, so every block may be open at once: nothing is given up.
+        bounds = Bounds(open_bytes=1 << 33, open_blocks=self.mined + 1, headless_distance=1 << 40)
+        reassembler = Reassembler(reorg_threshold=self.mined + 1, prefixes=tuple(app.prefixes), bounds=bounds)
 
         def take(record: Record) -> None:
             for event in reassembler.receive((record,)):
