@@ -96,7 +96,8 @@ class Link:
         self._socket: Any = None
         self._connections = 0
         self._failure: CardinalError | None = None
-        self._reason: CardinalError | None = None
+        self._why = ""
+        self._useful = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-websocket", daemon=True)
         self._thread.start()
@@ -190,9 +191,9 @@ class Link:
             raise self._failure
 
     def _away(self, what: str) -> CardinalError:
-        reason = self._reason
+        why = f" ({self._why})" if self._why else ""
         return UnreachableError(
-            f"the stream's server at {self._settings.address} {what}{f' ({reason})' if reason else ''}",
+            f"the stream's server at {self._settings.address} {what}{why}: it is waited for",
             address=self._settings.address,
         )
 
@@ -209,16 +210,15 @@ class Link:
         pause = _FIRST_PAUSE
         for attempt in itertools.count():
             address = self._settings.addresses[attempt % len(self._settings.addresses)]
-            before = self._connections
+            self._useful = False
             error = self._connect_and_receive(address)
             if self._stop.is_set():
                 return
-            self._reason = error
             ended = not isinstance(error, UnreachableError)
             if ended or (self._connections == 0 and attempt + 1 >= len(self._settings.addresses)):
                 self._end(error)
                 return
-            if self._connections != before:
+            if self._useful:
                 pause = _FIRST_PAUSE
             # Jitter, so that the clients of a server that comes back do not all come at once.
             self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
@@ -285,6 +285,7 @@ class Link:
     def _receive(self, message: bytes | str) -> None:
         frame = decode_answer(message)
         if isinstance(frame, Records):
+            self._useful = True  # one that only sends us away again is asked less and less often
             self._listener.take(frame, len(message))
             return
         with self._changed:
@@ -354,6 +355,7 @@ class Link:
 
     def _gone(self, why: str) -> UnreachableError:
         where = self._settings.address
+        self._why = why
         return UnreachableError(
             f"no stream is served at {where}: {why}; start `cardinal serve` there or correct the address",
             address=where,

@@ -125,14 +125,17 @@ class WebsocketSource:
             RefusedError, RemoteProtocolError, TransportError: the link has ended.
 
         """
-        try:
-            records, credit = self._take(limit, time.monotonic() + timeout)
-        except RemoteProtocolError:
-            self._link.close()
-            raise
-        if credit:
-            self._link.tell(Credit(credit))
-        return records
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                records, credit = self._take(limit, deadline)
+            except RemoteProtocolError:
+                self._link.close()
+                raise
+            if credit:
+                self._link.tell(Credit(credit))
+            if records or time.monotonic() >= deadline:
+                return records
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
