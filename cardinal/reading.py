@@ -22,6 +22,7 @@ from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.starting import batches_from, read_batches
 from cardinal.transports import open_source
+from cardinal.transports.base import OneOrderSource
 from cardinal.transports.pace import Pace
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Reader:
         self.main: Source = open_source(url, app, wait=wait)
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
+        # One log in the order of writing keeps its partitions in step by itself.
+        self._apart = not (isinstance(self.main, OneOrderSource) and self.main.one_order)
         self._pace = Pace()
         self._paced = 0.0
         self._counted = time.monotonic()
@@ -101,7 +104,7 @@ class Reader:
 
         """
         records = self.main.poll(POLL_RECORDS, POLL_SECONDS)
-        if records or self._pace.paused:
+        if self._apart and (records or self._pace.paused):
             self._keep_in_step(records)
         self._look_for_partitions()
         for topic, source in self._open_channels():
