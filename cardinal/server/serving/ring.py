@@ -97,17 +97,24 @@ class Ring:
     def holds(self, positions: Mapping[Partition, int]) -> bool:
         """Whether everything from these positions on is here."""
         with self._lock:
-            low = self._low
-            return all(where in low and low[where] <= position for where, position in positions.items())
+            return self._holds(positions)
 
     def covers(self, where: Partition, position: int) -> bool:
         """Whether a position is between the begin and the end of what is here."""
         with self._lock:
             return where in self._low and self._low[where] <= position <= self._high[where]
 
-    def after(self, place: int, positions: Mapping[Partition, int]) -> Found:
-        """The next chunks that these positions have not passed, up to a frame; ``place`` is 0 to look through all."""
+    def after(self, place: int, positions: Mapping[Partition, int]) -> Found | None:
+        """The next chunks that these positions have not passed, up to a frame; None where not all of them are here.
+
+        Arguments:
+            place: where the look before ended; 0: look through all.
+            positions: of the partitions that are wanted.
+
+        """
         with self._lock:
+            if not self._holds(positions):
+                return None
             place = max(place, self._first)
             index = place - self._first + self._dropped
             found: list[Chunk] = []
@@ -119,3 +126,7 @@ class Ring:
                     found.append(chunk)
                     size += len(chunk.data)
             return Found(tuple(found), index - self._dropped + self._first)
+
+    def _holds(self, positions: Mapping[Partition, int]) -> bool:
+        low = self._low
+        return all(where in low and low[where] <= position for where, position in positions.items())

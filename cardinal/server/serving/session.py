@@ -267,9 +267,13 @@ class Session:
                 await self._fail(stream.error)
             elif self._credit <= 0:
                 await self._wait_for_credit(stream)
-            elif not stream.ring.holds(self._wanted(plan)):
+            elif (found := stream.ring.after(plan.place, self._wanted(plan))) is None:
                 await self._catch_up(stream)
-            elif not await self._send_from_ring(stream, plan):
+            elif found.chunks:
+                plan.place = found.place
+                await self._put(plan, found.chunks)
+            else:
+                plan.place = found.place
                 await self._wake.wait()
 
     def _wanted(self, plan: _Plan) -> dict[Partition, int]:
@@ -283,17 +287,7 @@ class Session:
         if self._credit <= 0 and idle > self._slow_seconds and not stream.ring.holds(self._wanted(self._plan)):
             raise _TooSlowError
 
-    async def _send_from_ring(self, stream: Stream, plan: _Plan) -> bool:
-        found = stream.ring.after(plan.place, self._wanted(plan))
-        if not stream.ring.holds(self._wanted(plan)):
-            return True  # it went on between the two looks, and may have dropped what was to be sent
-        plan.place = found.place
-        await self._put(plan, found.chunks)
-        return bool(found.chunks)
-
     async def _put(self, plan: _Plan, chunks: Sequence[Chunk]) -> None:
-        if not chunks:
-            return
         for chunk in chunks:
             self._positions[chunk.where] = chunk.next
         frame = encode_records(plan.id, [chunk.data for chunk in chunks])
