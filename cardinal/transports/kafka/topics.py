@@ -76,6 +76,7 @@ class TopicAdmin:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self.reasons = Reasons(settings.address, partial(reason, settings.properties))
+        self._answered = False
         # The client is kept: a temporary one would be collected in the middle of a call.
         try:
             config: dict[str, Any] = {**settings.client(), "error_cb": self.reasons}
@@ -151,16 +152,19 @@ class TopicAdmin:
             if left <= 0:
                 break
             try:
-                return self._client.list_topics(topic, timeout=min(patience, left))
+                metadata = self._client.list_topics(topic, timeout=min(patience, left))
             except KafkaException as error:
                 inner = kafka_error(error)
                 self._client.poll(0)
                 if refusal := self.reasons.refusal():
                     raise refusal from None
-                if inner.code() in _SILENT and (suspicion := self.reasons.suspicion()):
+                if not self._answered and inner.code() in _SILENT and (suspicion := self.reasons.suspicion()):
                     raise suspicion from None
                 if not inner.retriable() and inner.code() not in _SILENT:
                     raise self.reasons.map(inner, "while asking for its topics") from None
+            else:
+                self._answered = True  # from now on it can only be away
+                return metadata
         raise self.reasons.unreachable(self._settings.connect_timeout)
 
     def _refuse_hidden(self, absent: Sequence[str]) -> None:
