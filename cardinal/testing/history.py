@@ -11,7 +11,8 @@ Rules, one for each kind of sentence that :func:`check` gives:
 1. Nothing acknowledged is lost: every acknowledged block is whole on the topics.
 2. No update is lost or doubled: each begins with the number after the last one's.
 3. Order: what is removed is the newest of the chain, newest first; what is added stands on the chain's head.
-4. Nothing is invented: every delivered block was mined, with exactly this content.
+4. Nothing is invented: every delivered block was mined, with exactly this content. One that came without any is told
+   of by itself, because a consumer may have to say that a content can no longer be had.
 5. In the end the chain is the node's.
 
 A history is judged, never mended; nothing here reads a clock, a broker or a node.
@@ -182,6 +183,8 @@ def _invented(history: History) -> Iterator[str]:
             known = history.mined.get(block.hash)
             if known is None:
                 yield f"invented: update {update.seq} holds {block.hash.hex()}, which was never mined"
+            elif block.digest == b"":
+                yield f"empty: update {update.seq} holds {_name(history, block.hash)} without its content"
             elif known.digest != block.digest or known.number != block.number:
                 yield f"invented: update {update.seq} holds {_name(history, block.hash)} with other content"
 

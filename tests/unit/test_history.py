@@ -86,6 +86,12 @@ def change_content(history: History) -> History:
     return replace(history, delivered=[*history.delivered[:-1], wrong])
 
 
+def take_content_away(history: History) -> History:
+    last = history.delivered[-1]
+    wrong = last._replace(added=tuple(block._replace(digest=b"") for block in last.added))
+    return replace(history, delivered=[*history.delivered[:-1], wrong])
+
+
 def add_a_stranger(history: History) -> History:
     last = history.delivered[-1]
     stranger = Delivery(last.seq + 1, last.seq + 1, (), (Seen(41, b"?" * 32, b"other"),))
@@ -117,6 +123,7 @@ def deliver_nothing(history: History) -> History:
         (turn_removed_round, "order"),
         (turn_added_round, "order"),
         (change_content, "invented"),
+        (take_content_away, "empty"),
         (add_a_stranger, "invented"),
         (stop_early, "chain"),
         (begin_late, "chain"),

@@ -16,7 +16,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.testing.proxy import Link
 
 from . import clock, work
-from .ground import BadNetwork, ClusterGround, Ground, PausedGround
+from .ground import BadNetwork, ClusterGround, Ground
 from .stage import Stage, StageError, Worker
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def kill_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
 
 
 def pause_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """SIGSTOP to the broker for 5 s; for 30 s at every tenth time."""
+    """SIGSTOP to the broker for 5 s; for 30 s at every tenth time. Its session ends meanwhile, and it is fenced."""
     for index, point in enumerate(_points(stage, times), 1):
         stage.until_delivered(point)
         ground.broker.pause()
@@ -251,7 +251,7 @@ def _refused(worker: Worker, kind: str, says: str) -> list[str]:
 
 DRILLS: Final = (
     Drill("broker-kill", "SIGKILL to the broker, started again", Ground, kill_broker),
-    Drill("broker-pause", "SIGSTOP to the broker for 5 s", PausedGround, pause_broker),
+    Drill("broker-pause", "SIGSTOP to the broker for 5 s", Ground, pause_broker),
     Drill("leader-loss", "SIGKILL to the leading one of three brokers", ClusterGround, lose_leader),
     Drill("producer-kill", "SIGKILL to the producer", Ground, kill_producer),
     Drill("consumer-kill", "SIGKILL to the consumer, cursor in SQLite", Ground, kill_consumer),

@@ -96,19 +96,6 @@ class Ground:
             answer.result(_ORDER_SECONDS)
 
 
-class PausedGround(Ground):
-    """A broker that may be stopped for a minute before the cluster takes it for dead.
-
-    Kafka's own session is 9 s; a single broker that comes back after it is fenced by itself first, and was seen to
-    leave what was asked of it before unanswered.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        session = {"broker.session.timeout.ms": "60000"}
-        self.broker = EmbeddedKafka(folder / "kafka", heap_mb=_HEAP_MB, properties=session)
-
-
 class BadNetwork(Ground):
     """A broker whose clients come by a proxy.
 
