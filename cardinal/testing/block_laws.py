@@ -81,7 +81,7 @@ class BlockLaws:
         if block.batch is None and said.state == "unknown":
             return True  # nothing of it is followed, as far as anybody can tell
         there = (said.missing_batch, dict(said.missing_counts), said.missing_headers, dict(said.missing_parts))
-        return said.state == "quarantined" or (said.state == "open" and there == tuple(block.missing()))
+        return said.state in ("quarantined", "done") or (said.state == "open" and there == tuple(block.missing()))
 
 
 def name(of: bytes | None) -> str:

@@ -180,7 +180,7 @@ class Schedule:
         if cursor is None:
             self._laws = Laws(scenario, self._follower, model, {})
         else:
-            self._laws = self._laws.resumed(self._follower, model, self._at)
+            self._laws = self._laws.resumed(self._follower, model, self._at, cursor.done)
 
     def _ends(self) -> dict[Partition, int]:
         return {where: len(records) for where, records in self._partitions.items()}

@@ -25,7 +25,7 @@ from cardinal.protocols.streams.digests import without_content
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded, Untrusted
 from cardinal.protocols.streams.quorum import QuorumReassembler, parse_policy
 from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly, Reassembler
-from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, short
 from quorums import LIES, NAMES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true
 from streams import block, h, messages
 
@@ -446,9 +446,10 @@ def test_a_block_is_read_again_when_whoever_orders_blocks_dropped_it() -> None:
 
 def test_blocks_from_before_a_restart_are_ignored() -> None:
     feed = Feed()
-    feed.assembler.ignore([bytes(8)])
+    feed.assembler.ignore([short(ONE.hash)])
     assert feed("a", *said(ONE)) == []
     assert feed.assembler.open_blocks() == []
+    assert feed.assembler.explain(ONE.hash).state == "done"
 
 
 # --- supplied messages -------------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ class Assembler(Protocol):
         """What is held, in bytes."""
         ...
 
-    def ignore(self, prefixes: Iterable[bytes]) -> None:
-        """Treat blocks whose hash begins with one of these 8 bytes as done."""
+    def ignore(self, names: Iterable[bytes]) -> None:
+        """Treat blocks whose hash has one of these short names (:func:`~.types.short`) as done."""
         ...
 
     def explain(self, block_hash: bytes) -> Explanation:

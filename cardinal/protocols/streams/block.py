@@ -50,7 +50,8 @@ class Explanation:
     Attributes:
         block: its hash.
         number: its number, None before a Batch.
-        state: ``open``, ``complete``, ``dropped``, ``quarantined`` or ``unknown``; whoever orders blocks says more.
+        state: ``open``, ``complete``, ``dropped``, ``quarantined``, ``done`` (before a restart) or ``unknown``; whoever
+            orders blocks says more.
         missing_batch: whether no Batch has come.
         missing_counts: prefix to the messages that are missing under it.
         missing_headers: ids of announced sub batches whose header is missing.

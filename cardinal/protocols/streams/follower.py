@@ -39,9 +39,9 @@ from .quorum import QuorumReassembler, parse_policy
 from .reassembler import Contents, Reassembler
 from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
 from .resuming import begin_at, check, refuse_shorter
-from .settings import SHORT, FollowerSettings, OnIncomplete
+from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
-from .types import Partition, Record, Routed
+from .types import Partition, Record, Routed, short
 from .whereabouts import Whereabouts
 
 __all__ = ["Follower", "FollowerSettings", "OnIncomplete"]
@@ -120,7 +120,7 @@ class Follower:
             self._resume = dict(cursor.next)
         check(self._settings, cursor)
         self._where.restore(cursor)
-        ring = {ref.hash[:SHORT] for ref in cursor.ring}
+        ring = {short(ref.hash) for ref in cursor.ring}
         self.reassembler.ignore(cursor.done - ring - cursor.open)
         for ancestor in cursor.channels:
             self._reorgs.announced(ancestor)

@@ -568,11 +568,11 @@ class QuorumReassembler:
         """Number and hash of the blocks that were delivered or given up, and are still recognised."""
         return list(self._done)
 
-    def ignore(self, prefixes: Iterable[bytes]) -> None:
-        """Treat blocks whose hash begins with one of these 8 bytes as done (resuming: late copies of old blocks)."""
-        prefixes = frozenset(prefixes)
+    def ignore(self, names: Iterable[bytes]) -> None:
+        """Treat blocks whose hash has one of these short names as done (resuming: late copies of old blocks)."""
+        names = frozenset(names)
         for copy in self._copies:
-            copy.ignore(prefixes)
+            copy.ignore(names)
 
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for, or what became of it; the reason tells how every producer stands."""
@@ -585,6 +585,8 @@ class QuorumReassembler:
         copies = [copy.explain(block_hash) for copy in self._copies]
         if block_hash in self._open:
             return told_of_open(self._names, self._k, self._of(block_hash), copies, self._header(block_hash))
+        if copies[0].state == "done":  # every copy was told the same
+            return copies[0]
         places = lowest(self._dropped.get(block_hash, {}), *(copy.positions for copy in copies))
         return Explanation(block_hash, None, "dropped" if places else "unknown", positions=places)
 

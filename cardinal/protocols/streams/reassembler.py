@@ -69,7 +69,7 @@ from .messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_
 from .payload import Payload
 from .prefixes import Taken, Tracked
 from .tombstones import Tombstones
-from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, path_text
+from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, path_text, short
 
 
 class Contents(Enum):
@@ -179,7 +179,7 @@ class Reassembler:
         self._numbers: list[tuple[int, int, bytes]] = []
         """A heap of the open blocks' numbers, each with what :meth:`_still_open` needs."""
         self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
-        self._done_prefixes: frozenset[bytes] = frozenset()
+        self._done_names: frozenset[bytes] = frozenset()
         self._tombstones = Tombstones()
         self._trimmed = -1
 
@@ -292,7 +292,7 @@ class Reassembler:
                 )
                 events.append(Incomplete(explanation))
             return None
-        if block_hash[:8] in self._done_prefixes:
+        if self._done_names and short(block_hash) in self._done_names:
             return None
         block = OpenBlock(block_hash, self._records)
         self._open[block_hash] = block
@@ -662,9 +662,9 @@ class Reassembler:
         """Number and hash of the completed blocks that are still recognised."""
         return list(self._done)
 
-    def ignore(self, prefixes: Iterable[bytes]) -> None:
-        """Treat blocks whose hash begins with one of these 8 bytes as done (resuming: late copies of old blocks)."""
-        self._done_prefixes = frozenset(prefixes)
+    def ignore(self, names: Iterable[bytes]) -> None:
+        """Treat blocks whose hash has one of these short names as done (resuming: late copies of old blocks)."""
+        self._done_names = frozenset(names)
 
     def held(self, block_hash: bytes) -> OpenBlock | FinishedBlock | None:
         """What there is of this block: under assembly, or finished with; None where it is neither."""
@@ -680,6 +680,8 @@ class Reassembler:
             )
         if block_hash in self._tombstones:
             return Explanation(block_hash, None, "dropped", positions=self._tombstones.positions(block_hash))
+        if self._done_names and short(block_hash) in self._done_names:
+            return Explanation(block_hash, None, "done", reason="it was done with before the stream was resumed")
         return Explanation(block_hash, None, "unknown")
 
 

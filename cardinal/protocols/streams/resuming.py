@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from cardinal.errors import CursorExpiredError, CursorMismatchError
 
 from .cursor import Cursor
-from .settings import SHORT, FollowerSettings
-from .types import Partition
+from .settings import FollowerSettings
+from .types import SHORT, Partition
 
 
 def check(settings: FollowerSettings, cursor: Cursor) -> None:

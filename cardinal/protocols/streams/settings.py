@@ -6,15 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
-from typing import Final
 
 from .events import Header
 from .finality import OnFinalityViolation
 from .reassembler import Bounds
-from .types import BlockRef, Finality
-
-SHORT: Final = 8
-"""Bytes of a hash that cursors keep, and of a fingerprint."""
+from .types import SHORT, BlockRef, Finality
 
 
 class OnIncomplete(Enum):

@@ -8,6 +8,7 @@ milliseconds since 1970 in UTC.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
 HASH_SIZE = 32
@@ -15,6 +16,15 @@ HASH_SIZE = 32
 
 NO_ID = bytes(HASH_SIZE)
 """Thirty-two zero bytes: "no sub batch" in an update."""
+
+SHORT = 8
+"""Bytes that cursors keep of a hash."""
+
+
+def short(block_hash: bytes) -> bytes:
+    """Eight bytes that stand for a hash. Not its own: proof of work makes many of these equal on a whole chain."""
+    return blake2b(block_hash, digest_size=SHORT).digest()
+
 
 Partition: TypeAlias = tuple[str, int]
 """A topic and a partition number."""

@@ -28,9 +28,9 @@ from .ordering import Orderer
 from .payload import MissingPayload
 from .pins import Pins
 from .reorgs import Reorgs
-from .settings import SHORT, FollowerSettings
+from .settings import FollowerSettings
 from .splitter import reorg_topic
-from .types import BlockRef, Partition
+from .types import BlockRef, Partition, short
 
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a waiting block pins nothing."""
@@ -65,7 +65,7 @@ class _Open:
     def __init__(self, reassembler: Assembler, following: Mapping[Partition, int], records: int) -> None:
         blocks = reassembler.open_blocks()
         self.count = len(blocks)
-        self.prefixes = frozenset(block[:SHORT] for block in blocks[:_OPEN_MAX])
+        self.prefixes = frozenset(short(block) for block in blocks[:_OPEN_MAX])
         self.records = records
         floor = reassembler.open_positions()
         self.floor = {p: min(offset, floor.get(p, offset)) for p, offset in following.items()}
@@ -174,7 +174,7 @@ class Whereabouts:
 
     def finished(self, number: int, block_hash: bytes) -> None:
         """A block is complete, or was given up."""
-        self._finished.append((number, block_hash[:SHORT]))
+        self._finished.append((number, short(block_hash)))
 
     def bridged(self, header: Header, places: Mapping[Partition, int]) -> None:
         """A block without its content takes part."""
@@ -230,7 +230,7 @@ class Whereabouts:
     @property
     def lineage(self) -> bytes:
         """What ``seq`` belongs to: the options, and the first block of the stream once it is known."""
-        return self._settings.fingerprint() + (b"" if self._start is None else self._start.hash[:SHORT])
+        return self._settings.fingerprint() + (b"" if self._start is None else short(self._start.hash))
 
     def cursor(self) -> Cursor:
         """Where the stream stands now."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from .settings import KafkaSettings
 
-_WATERMARKS_SECONDS: Final = 0.25
 _TOPICS_SECONDS: Final = 0.1
 _RECENT_SECONDS: Final = 10.0
 _BATCH_MAX: Final = 10_000
@@ -66,7 +65,6 @@ class KafkaSource:
         self._paused: frozenset[Partition] = frozenset()
         self._held: list[Message] = []
         self._error: CardinalError | None = None
-        self._watermarks: tuple[float, dict[Partition, tuple[int, int]]] | None = None
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
         self._closed = False
@@ -96,7 +94,6 @@ class KafkaSource:
             now = {(topic, number) for topic, count in counts.items() for number in range(count)}
             if added := now.difference(self._partitions):
                 self._partitions = tuple(sorted({*self._partitions, *added}))
-                self._watermarks = None
         return self._partitions
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -154,11 +151,11 @@ class KafkaSource:
         return dict(self._positions)
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained and the next readable offset of every partition, at most 250 ms old."""
-        now = time.monotonic()
-        if self._watermarks is None or now - self._watermarks[0] > _WATERMARKS_SECONDS:
-            self._watermarks = (now, self._read_watermarks())
-        return dict(self._watermarks[1])
+        """The lowest retained and the next readable offset of every partition, as they are now.
+
+        Never older ones: that a position has passed them proves that nothing of before is left to read.
+        """
+        return self._read_watermarks()
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""

@@ -14,10 +14,9 @@ from cardinal.protocols.streams.events import Completed, Event
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, BATCH_MSG
 from cardinal.protocols.streams.reassembler import Contents, HeaderOnly
-from cardinal.protocols.streams.types import NO_ID, Partition, Record
+from cardinal.protocols.streams.types import NO_ID, Partition, Record, short
 
 from .digested import kept_value, size_of
-from .offsets import SHORT
 from .state import OpenBlock, PlanSettings, State, Whole
 
 
@@ -30,7 +29,7 @@ class Index:
         self.blocks = dict(state.blocks)
         self.seen = {prefix: dict(last) for prefix, last in state.seen.items()}
         self._done = {block.prefix for block in state.offset.done}
-        self._whole = {block_hash[:SHORT]: block_hash for block_hash in self.blocks}
+        self._whole = {short(block_hash): block_hash for block_hash in self.blocks}
         self.events: list[Event] = []
 
     def add(self, records: Iterable[Record]) -> list[Whole]:
@@ -38,18 +37,20 @@ class Index:
         new: dict[bytes, list[Record]] = {}
         done, whole = self._done, self._whole
         late: dict[bytes, dict[Partition, int]] = {}
+        last = name = b""
         for record in records:
             block_hash = record.key[1:HASH_END]
-            short = block_hash[:SHORT]
-            if short in done:
-                _note(self.seen.setdefault(short, {}), record)
-            elif short in whole:
-                _note(late.setdefault(whole[short], {}), record)
+            if block_hash != last:
+                last, name = block_hash, short(block_hash)
+            if name in done:
+                _note(self.seen.setdefault(name, {}), record)
+            elif name in whole:
+                _note(late.setdefault(whole[name], {}), record)
             else:
                 new.setdefault(block_hash, []).append(record)
-        for block_hash, last in late.items():
+        for block_hash, seen in late.items():
             block = self.blocks[block_hash]
-            higher = {where: max(offset, block.last.get(where, -1)) for where, offset in last.items()}
+            higher = {where: max(offset, block.last.get(where, -1)) for where, offset in seen.items()}
             self.blocks[block_hash] = replace(block, last={**block.last, **higher})
         for block_hash, found in new.items():
             before = self.opened.get(block_hash)
@@ -68,7 +69,7 @@ class Index:
                     found.append(self._whole_of(event, opened.records))
                     del self.opened[block_hash]
                     self.blocks[block_hash] = found[-1]
-                    self._whole[block_hash[:SHORT]] = block_hash
+                    self._whole[short(block_hash)] = block_hash
                 else:
                     self.events.append(event)
         return sorted(found, key=lambda block: block.height)

@@ -32,11 +32,11 @@ from typing import Final
 
 from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams.events import ChainUpdate, Event, Overflow, Quarantined, Stale
-from cardinal.protocols.streams.types import Partition, Record
+from cardinal.protocols.streams.types import Partition, Record, short
 
 from .chain import PlanOrderer
 from .index import Index
-from .offsets import SHORT, DoneBlock, PlanOffset, lineage
+from .offsets import DoneBlock, PlanOffset, lineage
 from .state import OpenBlock, Plan, PlannedBlock, PlanSettings, State, Whole
 
 __all__ = ["AGE_MAX", "DONE_MAX", "initial_offset", "plan", "rebuild"]
@@ -145,7 +145,7 @@ class _Ordering:
             header = block.header
             if header.number < self.base:
                 continue
-            if header.parent[:SHORT] in gone:
+            if short(header.parent) in gone:
                 self.dead.add(header.hash)
                 self.events.append(Quarantined(header.hash, header.number, "its parent is refused or forgotten"))
             else:
@@ -164,7 +164,7 @@ class _Ordering:
             self.updates.append(update)
             if self.start is None:
                 self.start = self.orderer.start
-                self.origin = update.added[0].hash[:SHORT]
+                self.origin = short(update.added[0].hash)
             head = self.orderer.head
             self.top = max(self.top, -1 if head is None else head.number)
 
@@ -200,7 +200,7 @@ def _settle(settings: PlanSettings, reached: PlanOffset, index: Index, ordering:
     done = [*reached.done, *_entries(dead), *_entries(sorted(gone, key=_height))]
     seen: dict[bytes, Mapping[Partition, int]] = dict(index.seen)
     for block in (*dead, *gone):
-        seen[block.header.hash[:SHORT]] = block.last
+        seen[short(block.header.hash)] = block.last
     seen = _at_least(seen, floor)
     forgotten = base - settings.follower.reorg_threshold
     entries = tuple(block for block in done if block.number >= forgotten or block.prefix in seen)[-DONE_MAX:]
@@ -257,7 +257,7 @@ def _at_least(
 
 
 def _entries(blocks: Iterable[Whole]) -> list[DoneBlock]:
-    return [DoneBlock(block.header.number, block.header.hash[:SHORT]) for block in blocks]
+    return [DoneBlock(block.header.number, short(block.header.hash)) for block in blocks]
 
 
 def _above(index: Index, floor: Mapping[Partition, int]) -> dict[bytes, OpenBlock]:
