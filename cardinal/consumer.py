@@ -31,8 +31,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from cardinal import apps
+from cardinal.consuming.healing import Heal, Healer, HealingFailed, Overdue
+from cardinal.consuming.reading import Reader
+from cardinal.consuming.starting import Beginning, at_number, at_time
 from cardinal.errors import ConfigurationError, TopicError, UnreachableError
-from cardinal.healing import Heal, Healer, HealingFailed, Overdue
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate, Incomplete
 from cardinal.protocols.streams.finality import OnFinalityViolation
@@ -40,8 +42,6 @@ from cardinal.protocols.streams.follower import Follower, FollowerSettings, OnIn
 from cardinal.protocols.streams.messages import BATCH
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.reassembler import Bounds
-from cardinal.reading import Reader
-from cardinal.starting import Beginning, at_number, at_time
 from cardinal.transports import list_topics, parse_url
 
 if TYPE_CHECKING:

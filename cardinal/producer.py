@@ -23,13 +23,13 @@ import hashlib
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from cardinal._channels import Channel, all_of, head_of, linked
-from cardinal._tail import Tail
-from cardinal._underway import ProducerStats, UnderWay, Unit, done
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, TransportError
+from cardinal.producing.channels import Channel, all_of, head_of, linked
+from cardinal.producing.tail import Tail
+from cardinal.producing.underway import ProducerStats, UnderWay, Unit, done
 from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.messages import Ping
 from cardinal.protocols.streams.splitter import name_sub_batch, split, split_sub_batch
@@ -38,17 +38,18 @@ from cardinal.transports.base import TransactionalSink
 from cardinal.transports.url import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
+    from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload, SubBatch
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports.base import Sink
     from cardinal.transports.url import TransportUrl
 
-__all__ = ["Producer", "ProducerStats", "Stream", "ping_id"]
+__all__ = ["Producer", "ProducerStats", "ping_id"]
 
 _PING_SECONDS: Final = 30.0
 _STANDBY_PING_SECONDS: Final = 1.0
@@ -56,28 +57,6 @@ _CLOSE_SECONDS: Final = 10.0
 _MAX_BLOCKS: Final = 1024
 _MAX_BYTES: Final = 256 << 20
 _REDUNDANCIES: Final = ("all", "standby")
-
-
-class Stream(Protocol):
-    """What a producer needs of an application: :class:`cardinal.apps.Application` has it.
-
-    Its ``reorg_threshold``, where it has one, says from which depth on a reorg goes through a channel.
-    """
-
-    @property
-    def default_topic(self) -> str:
-        """Where Batches go."""
-        ...
-
-    @property
-    def all_topics(self) -> Sequence[str]:
-        """Every topic of the stream."""
-        ...
-
-    @property
-    def topics(self) -> Mapping[str, str]:
-        """The schema: regular expression to topic."""
-        ...
 
 
 def ping_id(producer_id: str) -> bytes:

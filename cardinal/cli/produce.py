@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cardinal.errors import CardinalError
+    from cardinal.producing.published import HalfPublished
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
-    from cardinal.published import HalfPublished
 
 _REPORT_SECONDS = 2.0
 _NAMED = 10

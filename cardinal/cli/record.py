@@ -13,11 +13,11 @@ import click
 
 from cardinal import apps
 from cardinal.consumer import find_application
-from cardinal.recording import Recorder
+from cardinal.copying.recording import Recorder
 from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
-    from cardinal.recording import Recorded
+    from cardinal.copying.recording import Recorded
 
 _REPORT_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 0.2

@@ -14,14 +14,14 @@ import click
 
 from cardinal import apps
 from cardinal.consumer import find_application
+from cardinal.copying.replaying import Player
 from cardinal.protocols.streams.keys import HASH_END
-from cardinal.replaying import Player
 from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
+    from cardinal.copying.replaying import Played
     from cardinal.protocols.streams.types import Record
-    from cardinal.replaying import Played
     from cardinal.transports import Source
     from cardinal.transports.url import Topics, TransportUrl
 

@@ -18,10 +18,10 @@ from cardinal.protocols.streams.types import NO_ID
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from cardinal.producer import Stream
+    from cardinal.producing.published import Survey
+    from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
-    from cardinal.published import Survey
 
 _TRIED: Final = 3
 _SHOWN: Final = 3

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, FeedError, NodeAnswerError
 from cardinal.producer import Producer
-from cardinal.published import HalfPublished, Survey, survey
+from cardinal.producing.published import HalfPublished, Survey, survey
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.coverage import check_coverage
 from cardinal.transports import open_source
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from concurrent.futures import Future
 
-    from cardinal.producer import Stream
+    from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef

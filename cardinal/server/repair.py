@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
+from cardinal.producing.published import complete_blocks
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.published import complete_blocks
 from cardinal.transports import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from cardinal.producer import Stream
+    from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
     from cardinal.protocols.streams.payload import Payload
     from cardinal.server.produce import Feed

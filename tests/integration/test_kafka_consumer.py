@@ -45,7 +45,7 @@ def test_it_begins_with_the_block_of_a_number_or_at_a_time(cardinal_broker: Embe
 def test_partitions_that_are_added_while_it_runs_are_read(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.reading._PARTITIONS_SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.reading._PARTITIONS_SECONDS", 0.2)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
@@ -66,7 +66,7 @@ def test_partitions_that_are_added_while_it_runs_are_read(
 def test_a_topic_that_is_deleted_while_it_reads_is_named(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.reading._PARTITIONS_SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.reading._PARTITIONS_SECONDS", 0.2)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 5), app=app)
     with consumer(url, app) as reading:

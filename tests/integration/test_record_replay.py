@@ -18,12 +18,12 @@ from commands import Processes, fresh_chain_id, replayed
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal import apps
 from cardinal.consumer import Consumer
+from cardinal.copying.recording import Recorder
+from cardinal.copying.replaying import Player
 from cardinal.errors import CursorExpiredError, LogInUseError, TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Record
 from cardinal.protocols.streams.payload import Payload
-from cardinal.recording import Recorder
-from cardinal.replaying import Player
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
 

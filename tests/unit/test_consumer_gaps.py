@@ -12,7 +12,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.healing import HealingFailed
+from cardinal.consuming.healing import HealingFailed
 from cardinal.protocols.streams import (
     BlockRef,
     Incomplete,

@@ -8,7 +8,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.merging import Merge
+from cardinal.copying.merging import Merge
 from cardinal.protocols.streams import Record
 
 PLACES = [("block", 0), ("block", 1), ("logs", 0), ("logs", 1), ("txs", 0)]

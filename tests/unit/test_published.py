@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.producer import Producer
+from cardinal.producing.published import complete_chain, published_chain
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
-from cardinal.published import complete_chain, published_chain
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

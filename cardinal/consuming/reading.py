@@ -18,9 +18,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cardinal.consuming.starting import batches_from, read_batches
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.keys import HASH_END
-from cardinal.starting import batches_from, read_batches
 from cardinal.transports import open_source
 from cardinal.transports.base import OneOrderSource
 from cardinal.transports.pace import Pace

@@ -14,8 +14,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cardinal._underway import Unit, done, new_future
 from cardinal.errors import ConfigurationError, DecodeError, LocalProtocolError
+from cardinal.producing.underway import Unit, done, new_future
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import BATCH, Batch
 from cardinal.protocols.streams.splitter import split_reorg
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
-    from cardinal.producer import Stream
+    from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef, Routed
     from cardinal.transports.base import Sink

@@ -4,7 +4,7 @@ Rules:
 
 1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream goes on with the
    recording, and a recording may take a member's place in a mux (:mod:`cardinal.transports.mux`).
-2. The order of the recording is one in which every Batch comes after the rest of its block (:mod:`cardinal.merging`).
+2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`).
 3. A recording that is begun goes on where it ended, partition by partition, whatever ended it: nothing is missing and
    nothing is twice.
 4. What waits in memory is bounded: partitions that are ahead are paused.
@@ -18,8 +18,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cardinal.copying.merging import Merge
 from cardinal.errors import TransportError, UnreachableError
-from cardinal.merging import Merge
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import Fsync, file_settings, open_writer

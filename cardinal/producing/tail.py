@@ -33,8 +33,8 @@ from cardinal.transports.url import open_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cardinal._underway import UnderWay, Unit
-    from cardinal.producer import Stream
+    from cardinal.producing.stream import Stream
+    from cardinal.producing.underway import UnderWay, Unit
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.base import Source

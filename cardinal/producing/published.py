@@ -35,7 +35,7 @@ from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cardinal.producer import Stream
+    from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.base import Source
 

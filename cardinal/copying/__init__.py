@@ -1,0 +1,1 @@
+"""Streams from one transport to another: recorded, merged by time, replayed."""
