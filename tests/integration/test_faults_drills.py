@@ -1,6 +1,6 @@
 """The catalogue of faults, played on real brokers: nothing acknowledged lost, nothing doubled, the node's chain.
 
-By default each is injected a few times; `-m soak` does it a hundred times.
+By default the three kills are injected a few times, with `-m slow` all others too; `-m soak` does it a hundred times.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from cardinal.server.faults.drills import DRILLS, Drill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from _pytest.mark import ParameterSet
 
     from cardinal.server.faults.ground import Ground
 
@@ -50,8 +52,16 @@ def by_ground() -> list[Drill]:
     return sorted(DRILLS, key=lambda drill: kinds.index(drill.ground))
 
 
+def marked() -> list[ParameterSet]:
+    """Every drill; those that are no kill are for the slow leg."""
+    return [
+        pytest.param(drill, id=drill.fault, marks=() if drill.fault.endswith("-kill") else pytest.mark.slow)
+        for drill in by_ground()
+    ]
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("drill", by_ground(), ids=lambda drill: drill.fault)
+@pytest.mark.parametrize("drill", marked())
 def test_what_is_promised_holds(drill: Drill, ground_of: Callable[[Drill], Ground], tmp_path: Path) -> None:
     outcome = drill.run(ground_of(drill), tmp_path, times=TIMES.get(drill.fault, 3), seed=SEED)
     assert outcome.wrong == ()

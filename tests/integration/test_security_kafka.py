@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from certificates import Leaf
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 DEADLINE = 60.0
 SOON = 5.0
