@@ -301,8 +301,8 @@ class Consumer:
             records = reader.poll()
             if records and not self._batch_seen:
                 self._look_for_a_batch(records)
-            positions = reader.positions()
             fresh = self._fresh_ends()
+            positions = reader.positions()
             self._take(follower.receive(records))
             if again := reader.poll_again():
                 self._take(follower.receive(again))
@@ -343,7 +343,7 @@ class Consumer:
         """New watermarks where they would prove something."""
         if self._overdue.wants_ends or (self._follower.caught_up and self._follower.wants_ends):
             with contextlib.suppress(UnreachableError):  # asked again at the next step
-                return {where: high for where, (_, high) in self._reader.marks().items()}
+                return self._reader.ends()
         return None
 
     def _lacks(self, event: Incomplete) -> None:
@@ -374,7 +374,7 @@ class Consumer:
         """
         if any(record.key[:1] == _BATCH_KEY for record in records):
             with contextlib.suppress(UnreachableError):  # then the next Batch will ask again
-                self._ends = {where: high for where, (_, high) in self._reader.marks().items()}
+                self._ends = self._reader.ends()
                 self._batch_seen = True
                 self._follower.not_caught_up()
 

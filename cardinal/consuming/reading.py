@@ -87,6 +87,15 @@ class Reader:
                 marks |= source.watermarks()
         return marks
 
+    def ends(self) -> dict[Partition, int]:
+        """Where every partition ends now, those included that were added since: what is beyond is not there yet.
+
+        New partitions are read from now on. A proof that nothing is left to read takes these, and positions that are
+        asked for afterwards.
+        """
+        self._add_partitions()
+        return {where: high for where, (_, high) in self.marks().items()}
+
     def positions(self) -> dict[Partition, int]:
         """The next offset of every partition that is read, channels included."""
         positions = self.main.positions()
@@ -204,11 +213,14 @@ class Reader:
             return
         self._counted = now
         with contextlib.suppress(UnreachableError):
-            positions = self.main.positions()
-            if added := set(self.main.partitions()) - positions.keys():
-                lows = self.main.watermarks()
-                self.main.assign(positions | {where: lows[where][0] for where in added})
-                self.main.pause(self._pace.paused)
+            self._add_partitions()
+
+    def _add_partitions(self) -> None:
+        positions = self.main.positions()
+        if added := set(self.main.partitions()) - positions.keys():
+            lows = self.main.watermarks()
+            self.main.assign(positions | {where: lows[where][0] for where in added})
+            self.main.pause(self._pace.paused)
 
     def close(self) -> None:
         """Release every connection. May be called twice."""
