@@ -189,6 +189,7 @@ def _publish(url: str, app: Application, payloads: list[Payload]) -> None:
         producer.flush(DEADLINE)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Path) -> None:
     app = apps.get("evm", chain_id=fresh_chain_id())
     chain_id = app.chain.rpartition(":")[2]
@@ -227,6 +228,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_served_is_said_in_one_sentence(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -76,6 +76,7 @@ def wait_for_seq(folder: Path, driver: subprocess.Popen[bytes], seq: int) -> Non
     pytest.fail(f"no seq {seq} in a minute: {(folder / 'log').read_text()}")
 
 
+@pytest.mark.slow
 def test_a_killed_spark_goes_on_to_the_same_lake(tmp_path: Path) -> None:
     made = updates()
     (tmp_path / "inbox").mkdir()
