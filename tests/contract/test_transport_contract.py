@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 TRANSPORTS = [
     "memory",
     "file",
-    "file-interval",
+    pytest.param("file-interval", marks=pytest.mark.slow),
     "mux",
     "websocket",
-    "websocket-narrow",
+    pytest.param("websocket-narrow", marks=pytest.mark.slow),
     pytest.param("kafka", marks=pytest.mark.broker),
 ]
 
