@@ -9,7 +9,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.protocols.streams import BlockRef, Routed, split
+from cardinal.protocols.streams import BlockRef, Follower, FollowerSettings, Orderer, Routed, split
 from cardinal.protocols.streams.patience import Patience
 from cardinal.protocols.streams.start import Candidate
 from cardinal.protocols.streams.types import Record
@@ -70,6 +70,16 @@ def test_a_doubt_is_put_aside_when_a_chain_is_several_thresholds_long() -> None:
     made = patience(1_000, p0=9_000, p1=9_000)
     assert not made.begins(candidate(4 * THRESHOLD, lowest=3), None, AT, {}, caught_up=False)
     assert made.begins(candidate(4 * THRESHOLD + 1, lowest=3), None, AT, {}, caught_up=False)
+
+
+def test_a_follower_that_is_not_patient_has_no_doubts() -> None:
+    follower = Follower(FollowerSettings("test", "test:1"))
+    follower.settle()
+    assert not follower.in_doubt
+
+
+def test_nothing_begins_with_a_block_that_is_not_held() -> None:
+    assert Orderer(patient=True).begin(BlockRef(1, HASH)) == []
 
 
 # --- through a consumer ------------------------------------------------------------------------------------

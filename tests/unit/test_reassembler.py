@@ -34,6 +34,7 @@ from cardinal.protocols.streams import (
     Update,
     encode,
 )
+from cardinal.protocols.streams.block import OpenBlock
 from cardinal.protocols.streams.digests import without_content
 from cardinal.protocols.streams.events import ReassemblyEvent
 from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly
@@ -200,6 +201,15 @@ def test_a_second_batch_that_differs_is_reported_and_the_first_stays() -> None:
     (event,) = feed(batch(a_=Update(count=2)))
     assert isinstance(event, Divergence)
     assert completed(feed(BatchMsg(h("1a"), "a/1", b"1"))).updates == {"a/1": b"1"}
+
+
+def test_of_more_batches_than_four_each_is_reported_and_none_held() -> None:
+    feed = Feed()
+    events = [event for count in range(1, 8) for event in feed(batch(a_=Update(count=count)))]
+    assert [type(event) for event in events] == [Divergence] * 6
+    held = feed.reassembler.held(h("1a"))
+    assert isinstance(held, OpenBlock)
+    assert len(held.candidates) == 4
 
 
 def test_sub_batch_messages_in_another_order_of_entries_are_equal() -> None:

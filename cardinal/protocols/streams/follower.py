@@ -399,12 +399,12 @@ class Follower:
         if explanation.missing_batch:
             self._gaps.again(block_hash)
             return
-        for event in self.reassembler.give_up(block_hash, "its messages are not on the topics"):
+        events = self.reassembler.give_up(block_hash, "its messages are not on the topics")
+        out += events
+        for header in [event.header for event in events if isinstance(event, Quarantined) and event.header]:
             self._gaps.settled(block_hash)
-            out.append(event)
-            if isinstance(event, Quarantined) and event.header is not None:
-                self._where.bridged(event.header, explanation.positions)
-                updates = self.orderer.bridge(event.header)
-                if self.orderer.waits(block_hash) and self.orderer.awaited(event.header.parent):
-                    self._gaps.awaited(event.header.parent, event.header.number - 1)
-                self._order(updates, out, block_hash)
+            self._where.bridged(header, explanation.positions)
+            updates = self.orderer.bridge(header)
+            if self.orderer.waits(block_hash) and self.orderer.awaited(header.parent):
+                self._gaps.awaited(header.parent, header.number - 1)
+            self._order(updates, out, block_hash)

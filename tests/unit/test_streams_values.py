@@ -1,0 +1,23 @@
+"""Small values of the streams core: what an update is, and which headers are no messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams import ChainUpdate, decode
+from cardinal.protocols.streams.events import Change
+from cardinal.protocols.streams.messages import SUB_BATCH_HEADER
+from streams import block
+
+
+def test_an_update_says_whether_it_extends_replaces_or_only_takes_away() -> None:
+    one, other = (block("1a", "0r"),), (block("1b", "0r"),)
+    assert ChainUpdate(1, (), one, None).change is Change.EXTEND
+    assert ChainUpdate(2, one, other, None).change is Change.REORG
+    assert ChainUpdate(2, one, (), None).change is Change.REVERT
+
+
+def test_a_sub_batch_of_a_negative_count_is_refused() -> None:
+    with pytest.raises(DecodeError, match="the count -1 of a sub batch is negative"):
+        decode(bytes((SUB_BATCH_HEADER,)) + bytes(64), b"\x01")
