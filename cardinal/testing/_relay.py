@@ -100,6 +100,9 @@ class Pair:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pass(self._client[0], self._target[1], up))
                 both.create_task(_pass(self._target[0], self._client[1], down))
+            # Both have ended and everything is on its way: a reset now would take what the peers have not read yet.
+            self._client[1].close()
+            self._target[1].close()
         except* OSError:
             pass  # a peer is gone: the caller resets the other one
         except* _CutError:

@@ -7,7 +7,7 @@ import pytest
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams import ChainUpdate, decode
 from cardinal.protocols.streams.events import Change
-from cardinal.protocols.streams.messages import SUB_BATCH_HEADER
+from cardinal.protocols.streams.messages import PING, REORG, REORG_COMPLETE, SUB_BATCH_HEADER
 from streams import block
 
 
@@ -16,6 +16,13 @@ def test_an_update_says_whether_it_extends_replaces_or_only_takes_away() -> None
     assert ChainUpdate(1, (), one, None).change is Change.EXTEND
     assert ChainUpdate(2, one, other, None).change is Change.REORG
     assert ChainUpdate(2, one, (), None).change is Change.REVERT
+
+
+@pytest.mark.parametrize("kind", [SUB_BATCH_HEADER, PING, REORG, REORG_COMPLETE])
+def test_a_key_of_the_wrong_length_is_no_message(kind: int) -> None:
+    for size in (31, 33):
+        with pytest.raises(DecodeError):
+            decode(bytes((kind,)) + bytes(size), b"\x00")
 
 
 def test_a_sub_batch_of_a_negative_count_is_refused() -> None:
