@@ -70,7 +70,7 @@ LINE = _chain("1a", "2a", "3a", "4a", "5a")
         ),
         ([_batch("1a", "1a")], set(), 0, ["1a"]),
     ],
-    ids=lambda value: str(value) if not isinstance(value, list) else "",
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else "",
 )
 def test_the_chain_ends_before_the_first_block_that_is_not_whole(
     batches: list[Batch], incomplete: set[str], floor: int, expected: list[str]
