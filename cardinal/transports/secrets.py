@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from .url import TransportUrl
+    from .address import TransportUrl
 
 _SUFFIX: Final = "_file"
 _PASSWORD: Final = "password"  # noqa: S105 - an option's name

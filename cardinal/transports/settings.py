@@ -42,7 +42,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from cardinal.errors import ConfigurationError
 
-from .url import TransportUrl, mux_of, parse_url
+from .address import TransportUrl
+from .parsing import mux_of, parse_url
 
 _PREFIX: Final = "CARDINAL_"
 _OTHER: Final = re.compile(r"[^A-Z0-9]")

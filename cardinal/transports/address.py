@@ -1,0 +1,65 @@
+"""A transport URL in parts, and what of it is never printed.
+
+The value only: how a text is taken apart says :mod:`.parsing`, where a secret comes from :mod:`.secrets`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SECRET: Final = re.compile(
+    r"(?:password|passphrase|secret|token|credential|\.pem|\.key$|oauthbearer\.config)(?!.*_file$)", re.IGNORECASE
+)
+_MASK: Final = "***"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TransportUrl:
+    """A transport URL in parts.
+
+    Attributes:
+        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``, ``ws``, ``wss``, ``cardinal``.
+        hosts: ``host:port`` of every server; a memory broker's name; a folder's path; nothing.
+        user, password: decoded; None where the URL has none.
+        options: the query, in order. Names and meanings are the transport's.
+        members: of a mux: the first partition number and the URL of each.
+
+    """
+
+    scheme: str
+    hosts: tuple[str, ...]
+    user: str | None = None
+    password: str | None = field(default=None)
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    members: tuple[tuple[int, TransportUrl], ...] = ()
+
+    @property
+    def address(self) -> str:
+        """The servers or the folder, without credentials: what an error may name."""
+        return ",".join(self.hosts) if not self.members else ",".join(one.address for _, one in self.members)
+
+    def __str__(self) -> str:
+        """The URL with every secret masked."""
+        if self.members:
+            return "mux:" + ",".join(f"{first}={member}" for first, member in self.members)
+        who = f"{_MASK}@" if self.user is not None or self.password is not None else ""
+        shown = {name: _MASK if is_secret(name) else value for name, value in self.options.items()}
+        query = f"?{urlencode(shown, safe='*/:,')}" if shown else ""
+        where = quote(self.address) if self.scheme == "file" else self.address
+        return f"{self.scheme}://{who}{where}{query}"
+
+    def __repr__(self) -> str:
+        """The masked URL."""
+        return f"TransportUrl({str(self)!r})"
+
+
+def is_secret(option: str) -> bool:
+    """Whether the value of an option with this name is never to be shown."""
+    return bool(_SECRET.search(option))

@@ -1,0 +1,168 @@
+"""Texts to transport URLs. The forms and rules are those of :mod:`.url`.
+
+No error repeats what was written but host names, ports and names of options: the rest may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from cardinal.errors import ConfigurationError
+
+from .address import TransportUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_FORMS: Final = MappingProxyType(
+    {
+        "kafka": "kafka://host:port",
+        "memory": "memory://name",
+        "file": "file://DIR",
+        "null": "null://",
+        "mux": "mux:URL,URL",
+        "ws": "ws://host:port",
+        "wss": "wss://host:port",
+        "cardinal": "cardinal://host:port",
+    }
+)
+_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765})
+_PORT_MAX: Final = 65535
+_MUX: Final = "mux:"
+_MEMBER: Final = re.compile(r",(?=(?:\d{1,9}=)?[A-Za-z][A-Za-z0-9+.-]*://)")
+_NUMBERED: Final = re.compile(r"(?:(\d{1,9})=)?(.*)", re.DOTALL)
+_STRIDE: Final = 64
+"""Partition numbers that a member of a mux has for itself unless the URL says otherwise: DESIGN's bound for cursors."""
+
+
+def parse_url(url: str | TransportUrl) -> TransportUrl:
+    """Take a transport URL apart.
+
+    Raises:
+        ConfigurationError: an unknown scheme, no host, a port that is none, an option given twice. The sentence
+            shows the form to use and never the URL itself, which may hold a password.
+
+    """
+    if isinstance(url, TransportUrl):
+        return url
+    if url[: len(_MUX)].lower() == _MUX:
+        return _mux(url[len(_MUX) :])
+    scheme, separator, _ = url.partition("://")
+    scheme = scheme.lower()
+    if not separator:
+        raise ConfigurationError(f"a transport URL begins with a scheme: write {_all_forms()}", setting="url")
+    if scheme not in _FORMS:
+        raise ConfigurationError(f"no transport is called {_safe_name(scheme)!r}: write {_all_forms()}", setting="url")
+    form = _FORMS[scheme]
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise ConfigurationError(
+            f"this {scheme} URL cannot be read: write {form}?option=value&option=value", setting="url"
+        ) from None
+    if scheme == "file":
+        return _file(parts, options)
+    if parts.path.strip("/") or parts.fragment:
+        raise ConfigurationError(
+            f"a {scheme} URL has nothing after its hosts but options (topics come from the application): write {form}",
+            setting="url",
+        )
+    who, _, where = parts.netloc.rpartition("@")
+    if scheme == "null":
+        if parts.netloc:
+            raise ConfigurationError(f"a null URL names nothing: write {form}", setting="url")
+        return TransportUrl(scheme, (), options=_options(scheme, options))
+    user, has_password, password = who.partition(":")
+    return TransportUrl(
+        scheme,
+        _hosts(scheme, where),
+        unquote(user) if user else None,
+        unquote(password) if has_password else None,
+        _options(scheme, options),
+    )
+
+
+def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:
+    """A mux of these members, each with its first partition number or None for the usual one.
+
+    Raises:
+        ConfigurationError: a member is a mux, or the numbers do not ascend.
+
+    """
+    numbered: list[tuple[int, TransportUrl]] = []
+    for number, member in members:
+        first = number if number is not None else numbered[-1][0] + _STRIDE if numbered else 0
+        if member.scheme == "mux":
+            raise ConfigurationError("a mux in a mux is not needed: list all members in one", setting="url")
+        if numbered and first <= numbered[-1][0]:
+            raise ConfigurationError(
+                f"the first partition numbers of a mux's members ascend, and {first} follows {numbered[-1][0]}",
+                setting="url",
+            )
+        numbered.append((first, member))
+    return TransportUrl("mux", (), members=tuple(numbered))
+
+
+def _mux(text: str) -> TransportUrl:
+    members: list[tuple[int | None, TransportUrl]] = []
+    for part in _MEMBER.split(text):
+        number, rest = _NUMBERED.fullmatch(part).groups()  # type: ignore[union-attr] # it matches every text
+        members.append((None if number is None else int(number), parse_url(rest)))
+    return mux_of(members)
+
+
+def _file(parts: SplitResult, options: list[tuple[str, str]]) -> TransportUrl:
+    folder = unquote(parts.netloc + parts.path)
+    if not folder or "\0" in folder or parts.fragment:
+        raise ConfigurationError(
+            f"a file URL names a folder: write {_FORMS['file']}, with %23 for a # in it", setting="url"
+        )
+    return TransportUrl("file", (folder,), options=_options("file", options))
+
+
+def _all_forms() -> str:
+    return " or ".join(_FORMS.values())
+
+
+def _safe_name(scheme: str) -> str:
+    # What stands before :// could be a pasted secret as well; only what looks like a scheme is repeated.
+    return scheme if re.fullmatch(r"[a-z][a-z0-9+.-]{0,15}", scheme) else "…"
+
+
+def _hosts(scheme: str, text: str) -> tuple[str, ...]:
+    hosts = tuple(_host(scheme, host) for host in text.split(",") if host)
+    if not hosts:
+        raise ConfigurationError(f"this {scheme} URL names no host: write {_FORMS[scheme]}", setting="url")
+    return hosts
+
+
+def _host(scheme: str, text: str) -> str:
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None:
+        return text
+    # An IPv6 address stands in brackets, so that its colons are not taken for the port's.
+    match = re.fullmatch(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/?#\s]+)(?::(?P<port>.*))?", text)
+    if match is None:
+        raise ConfigurationError(f"{text!r} is no host: write {_FORMS[scheme]}", setting="url")
+    port = match["port"]
+    if port is None:
+        return f"{match['name']}:{default}"
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+        raise ConfigurationError(
+            f"{port!r} is no port of {match['name']}: write a number from 1 to {_PORT_MAX}, as in {_FORMS[scheme]}",
+            setting="url",
+        )
+    return f"{match['name']}:{int(port)}"
+
+
+def _options(scheme: str, pairs: list[tuple[str, str]]) -> Mapping[str, str]:
+    options: dict[str, str] = {}
+    for name, value in pairs:
+        if name in options:
+            raise ConfigurationError(f"this {scheme} URL gives the option {name!r} twice", setting=name)
+        options[name] = value
+    return MappingProxyType(options)
