@@ -7,31 +7,41 @@ import contextlib
 import signal
 import socket
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
 from cardinal import apps
-from cardinal.server.produce import Feed, ProduceService, ProduceSettings, Progress, open_feed
-from cardinal.transports import parse_url
+from cardinal.cli.named import config_option, stream
+from cardinal.errors import ConfigurationError
+from cardinal.server.feeds import Feed, Locating, open_feed
+from cardinal.server.produce import ProduceService, ProduceSettings, Progress
+from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from cardinal.errors import CardinalError
     from cardinal.producing.published import HalfPublished
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
+    from cardinal.protocols.streams.types import BlockRef
+    from cardinal.transports import TransportUrl
 
 _REPORT_SECONDS = 2.0
 _NAMED = 10
+_NEAR_BLOCKS = 10
 
 
 @click.command()
 @click.option("--from", "from_url", required=True, metavar="URL", help="The node: http(s)://, ws(s)://, dev://…")
 @click.option("--to", "to_url", required=True, metavar="URL", help="The stream: kafka://host:port")
-@click.option("--start", type=click.IntRange(0), help="First block, where nothing is published yet (default 0).")
+@click.option("--start", metavar="NUMBER|HASH|TIME", help="First block, where nothing is published yet (default 0).")
 @click.option("--until", type=click.IntRange(0), help="Stop after this block (default: follow the head for ever).")
+@click.option("--lag", type=click.IntRange(0), help="Stay so many blocks below the node's head.")
+@click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only what the node calls so.")
 @click.option("--producer-id", help="This producer's name among those of the stream (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
 @click.option(
@@ -42,37 +52,63 @@ _NAMED = 10
     help="Beside other producers: send everything, or only what those with lower names leave out.",
 )
 @click.option("--allow-coverage-change", is_flag=True, help="Publish also where recent blocks have other entries.")
+@config_option
 def produce(
     *,
     from_url: str,
     to_url: str,
-    start: int | None,
+    start: str | None,
     until: int | None,
+    lag: int | None,
+    finality: str | None,
     producer_id: str | None,
     chain_id: int | None,
     redundancy: str,
     allow_coverage_change: bool,
+    config: Path | None,
 ) -> None:
     """Publish a node's blocks: from where the topics end, then the head as it moves.
 
+    Node and stream are given by URL, or by a name of the file in --config.
     Stops cleanly on SIGINT and SIGTERM. After any other end, start it again: what is missing is published then.
     """
-    parse_url(to_url)
-    feed = open_feed(from_url, chain_id=chain_id)
+    to = stream(to_url, config)
+    wanted = {"lag": lag, "finality": finality}
+    feed = open_feed(_with_options(find_node(from_url, config), wanted), chain_id=chain_id)
     settings = ProduceSettings(producer_id or socket.gethostname(), redundancy, allow_coverage_change)
-    asyncio.run(_produce(feed, to_url, settings, start=start, until=until))
+    asyncio.run(_produce(feed, to, settings, start=start, until=until))
 
 
-async def _produce(feed: Feed, to_url: str, settings: ProduceSettings, *, start: int | None, until: int | None) -> None:
+def _with_options(url: str, wanted: dict[str, int | str | None]) -> str:
+    """A node's URL with options behind its ``#``, where a feed looks for them."""
+    said = "&".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
+    return f"{url}{'&' if '#' in url else '#'}{said}" if said else url
+
+
+async def _number(feed: Feed, start: str | None, published: Sequence[BlockRef]) -> int | None:
+    """The first block to publish; it is of no matter where blocks are published."""
+    if start is None or (start.isascii() and start.isdigit()):
+        return None if start is None else int(start)
+    if published:
+        return None
+    if isinstance(feed, Locating):
+        return await feed.locate(start)
+    raise ConfigurationError("this feed finds blocks by number only: write --start NUMBER", setting="start")
+
+
+async def _produce(
+    feed: Feed, to: TransportUrl, settings: ProduceSettings, *, start: str | None, until: int | None
+) -> None:
     service: ProduceService | None = None
     try:
         app = apps.get("evm", chain_id=await feed.chain_id())
-        service = ProduceService(feed, to_url, app, settings=settings, again=_say_again)
+        service = ProduceService(feed, to, app, settings=settings, again=_say_again)
         published = await service.prepare()
         _say_half("half published where the topics end, sent again as the node gives them", service.progress.half)
         begins = f"continues after block {published[-1].number}" if published else "begins a stream"
-        click.echo(f"{begins} on {parse_url(to_url)}", err=True)
-        await _until_told(service, asyncio.create_task(service.run(published, start=start, until=until)))
+        click.echo(f"{begins} on {to}", err=True)
+        first = await _number(feed, start, published)
+        await _until_told(service, asyncio.create_task(service.run(published, start=first, until=until)))
     finally:
         await (service or feed).close()
 
@@ -102,10 +138,20 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
 def _report(before: Progress, now: Progress, seconds: float) -> Progress:
     if now.blocks != before.blocks and now.number is not None:
         blocks, messages = (now.blocks - before.blocks) / seconds, (now.messages - before.messages) / seconds
+        left = _left(now, blocks)
         click.echo(
-            f"block {now.number}: {blocks:.0f} blocks/s, {messages:.0f} messages/s, {now.under_way} under way", err=True
+            f"block {now.number}{left}: {blocks:.0f} blocks/s, {messages:.0f} messages/s, {now.under_way} under way",
+            err=True,
         )
     return now
+
+
+def _left(now: Progress, rate: float) -> str:
+    """How far it is to where the feed is going, where that is known and more than a moment away."""
+    left = (now.target or 0) - (now.number or 0)
+    if left < _NEAR_BLOCKS or rate <= 0:
+        return ""
+    return f" of {now.target}, {timedelta(seconds=round(left / rate))} to go"
 
 
 def _say_producers(producers: ProducerCount | None) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal import apps
+from cardinal.cli.named import config_option, stream
 from cardinal.consumer import find_application
 from cardinal.copying.recording import Recorder
-from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cardinal.copying.recording import Recorded
 
 _REPORT_SECONDS: Final = 2.0
@@ -38,7 +38,7 @@ _TOPICS_SECONDS: Final = 10.0
 @click.option("--idle", type=click.FloatRange(0.1), default=10.0, show_default=True, metavar="SECONDS")
 @click.option("--app", "app_name", default="evm", show_default=True, help="The application.")
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file that names streams.")
+@config_option
 def record(
     *,
     from_url: str,
@@ -55,8 +55,8 @@ def record(
     All topics of the application, with positions, times and headers. Started again, it goes on where it ended.
     Stops cleanly on SIGINT and SIGTERM.
     """
-    source = find_url(from_url, config, os.environ)
-    target = find_url(to_url, config, os.environ)
+    source = stream(from_url, config)
+    target = stream(to_url, config)
     if target.scheme != "file":
         raise click.BadParameter("a recording is kept in a folder: write file://DIR", param_hint="TO")
     if chain_id is None:

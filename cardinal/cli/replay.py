@@ -7,19 +7,20 @@ import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal import apps
+from cardinal.cli.named import config_option, stream
 from cardinal.consumer import find_application
 from cardinal.copying.replaying import Player
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
-from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cardinal.copying.replaying import Played
     from cardinal.protocols.streams.types import Record
     from cardinal.transports import Source
@@ -57,7 +58,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: str) -> fl
 @click.option("--producer-id", default="replay", show_default=True, help="Where the sink cannot keep the recorded ids.")
 @click.option("--app", "app_name", default="evm", show_default=True, help="The application.")
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file that names streams.")
+@config_option
 def replay(
     *,
     from_url: str,
@@ -69,7 +70,7 @@ def replay(
     config: Path | None,
 ) -> None:
     """Play the recording FROM (file://DIR) into a stream, in the recorded order, to its end as it is now."""
-    url = find_url(from_url, config, os.environ)
+    url = stream(from_url, config)
     if url.scheme != "file":
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
     app = find_application(url, app_name) if chain_id is None else apps.get(app_name, chain_id=chain_id)
@@ -78,7 +79,7 @@ def replay(
         if to_url is None:
             _print(source)
         else:
-            _play(source, find_url(to_url, config, os.environ), app, producer_id, speed)
+            _play(source, stream(to_url, config), app, producer_id, speed)
 
 
 def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, speed: float | None) -> None:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from cardinal import apps
+from cardinal.cli.named import config_option, stream
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
-from cardinal.transports import parse_url
 from cardinal.transports.secrets import read_secret
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
+    from cardinal.transports import TransportUrl
 
 _REPORT_SECONDS = 10.0
 _TOKEN_VARIABLE = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
@@ -57,6 +58,7 @@ _File = click.Path(path_type=Path, dir_okay=False)
     help="Close clients that are older than memory and took nothing for so long.",
 )
 @click.option("--ping-seconds", type=click.FloatRange(min=0.1), default=20.0, show_default=True)
+@config_option
 def serve(  # noqa: PLR0917 - click gives options by name
     from_url: str,
     listen: str,
@@ -70,6 +72,7 @@ def serve(  # noqa: PLR0917 - click gives options by name
     catch_up: int,
     slow_seconds: float,
     ping_seconds: float,
+    config: Path | None,
 ) -> None:
     """Send a stream to many clients, read once: they open it as ws://HOST:PORT (wss:// with --cert-file).
 
@@ -90,11 +93,10 @@ def serve(  # noqa: PLR0917 - click gives options by name
         ping_seconds=ping_seconds,
     )
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    parse_url(from_url)
-    asyncio.run(_serve(from_url, settings, chain_id))
+    asyncio.run(_serve(stream(from_url, config), settings, chain_id))
 
 
-async def _serve(from_url: str, settings: ServeSettings, chain_id: int | None) -> None:
+async def _serve(from_url: TransportUrl, settings: ServeSettings, chain_id: int | None) -> None:
     running = asyncio.current_task()
     loop = asyncio.get_running_loop()
     service: ServeService | None = None
@@ -130,7 +132,7 @@ async def _report_now_and_then(service: ServeService) -> None:
         before = _report(before, service.progress)
 
 
-def _application(from_url: str, chain_id: int | None) -> Application:
+def _application(from_url: TransportUrl, chain_id: int | None) -> Application:
     return find_application(from_url, "evm") if chain_id is None else apps.get("evm", chain_id=chain_id)
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cardinal.cli.named import config_option, stream
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams.payload import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from cardinal.protocols.streams.events import ChainUpdate
     from cardinal.protocols.streams.payload import AnyPayload
@@ -26,13 +28,14 @@ if TYPE_CHECKING:
 @click.option("--from", "start", default="start", show_default=True, metavar="start|tail|CURSOR")
 @click.option("--until", type=click.IntRange(0), help="Stop when the chain has reached this block.")
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
-def tail(*, url: str, shape: str, start: str, until: int | None, chain_id: int | None) -> None:
-    """Print every chain update of the stream at URL: one line a block, or one JSON object an update.
+@config_option
+def tail(*, url: str, shape: str, start: str, until: int | None, chain_id: int | None, config: Path | None) -> None:
+    """Print every chain update of the stream at URL (or of that name): one line a block, or one JSON object an update.
 
     A line's cursor, given to --from, goes on after that line.
     """
     show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
-    with Consumer(url, "evm", start=start, chain_id=chain_id) as consumer:
+    with Consumer(stream(url, config), "evm", start=start, chain_id=chain_id) as consumer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(0))
         if until is not None and consumer.head is not None and consumer.head.number >= until:

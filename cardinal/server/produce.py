@@ -9,7 +9,7 @@ Rules:
 4. It publishes nothing where a recent block is on the topics with other entries than its own application gives it
    (:mod:`.coverage`).
 5. Blocks that are half published where the topics end are completed as the node gives them, or gives them by their
-   hash where its feed can (:class:`ByHash`). The rest is left and named: consumers expire it.
+   hash where its feed can (:class:`.feeds.ByHash`). The rest is left and named: consumers expire it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, FeedError, NodeAnswerError
@@ -28,48 +26,24 @@ from cardinal.producer import Producer
 from cardinal.producing.published import HalfPublished, Survey, survey
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.coverage import check_coverage
+from cardinal.server.feeds import Aiming, ByHash, Feed, open_feed
 from cardinal.transports import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
+    from cardinal.transports import TransportUrl
 
-_GROUP: Final = "cardinal.connectors"
+__all__ = ["ByHash", "Feed", "ProduceService", "ProduceSettings", "Progress", "open_feed"]
+
 _AGAIN_SECONDS: Final = 0.5
 _FLUSH_SECONDS: Final = 150.0
 """Longer than a message's own timeout, so that a flush ends with the reason and not with the clock."""
-
-
-class Feed(Protocol):
-    """What the service needs of a feed; :class:`cardinal_connectors.BlockFeed` says it in full."""
-
-    async def chain_id(self) -> int:
-        """The id of the chain that the node serves."""
-        ...
-
-    def follow(
-        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
-    ) -> AsyncIterator[Payload]:
-        """Backfill, then follow the head."""
-        ...
-
-    async def close(self) -> None:
-        """Release connections."""
-        ...
-
-
-@runtime_checkable
-class ByHash(Protocol):
-    """A feed whose node gives blocks by their hash, also such that are not on its chain any more."""
-
-    async def block(self, block_hash: bytes) -> Payload | None:
-        """The block, checked as all others; None where the node does not have it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +67,7 @@ class Progress:
     """How far the service is. ``number`` and ``hash`` are the newest block handed over, None before the first.
 
     ``skipped`` blocks were left to other producers; ``half`` are the half-published ones that are not completed;
-    ``producers`` is what is known of the stream's producers.
+    ``producers`` is what is known of the stream's producers; ``target`` the number of the block that the feed goes to.
     """
 
     number: int | None
@@ -105,30 +79,7 @@ class Progress:
     skipped: int = 0
     half: tuple[HalfPublished, ...] = ()
     producers: ProducerCount | None = None
-
-
-def open_feed(url: str, *, chain_id: int | None = None) -> Feed:
-    """The feed for a URL, found by its scheme among the entry points ``cardinal.connectors``.
-
-    Raises:
-        ConfigurationError: no feed is installed for the scheme, the URL has none, or it cannot be read.
-
-    """
-    points = {point.name: point for point in entry_points(group=_GROUP)}
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme.lower() not in points:
-        known = ", ".join(f"{name}://" for name in sorted(points)) or "none is installed"
-        raise ConfigurationError(
-            f"no feed of blocks is known for this URL: it begins with one of {known}", setting="from"
-        )
-    try:
-        urlsplit(url)
-    except ValueError:
-        raise ConfigurationError(
-            f"the URL of the node cannot be read: write {scheme.lower()}://host:port", setting="from"
-        ) from None
-    feed: Any = points[scheme.lower()].load()(url, chain_id=chain_id)
-    return feed  # type: ignore[no-any-return] # what an entry point gives is known by contract only
+    target: int | None = None
 
 
 class ProduceService:
@@ -147,7 +98,7 @@ class ProduceService:
     def __init__(
         self,
         feed: Feed,
-        url: str,
+        url: str | TransportUrl,
         app: Stream,
         *,
         producer_id: str | None = None,
@@ -182,6 +133,7 @@ class ProduceService:
             stats.skipped if stats else 0,
             tuple(self._half.values()),
             self._producer.producer_count if self._producer else None,
+            self._feed.target if isinstance(self._feed, Aiming) else None,
         )
 
     async def prepare(self) -> list[BlockRef]:

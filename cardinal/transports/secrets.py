@@ -53,9 +53,11 @@ def read_secret(path: Path, setting: str) -> str:
         data = path.expanduser().read_bytes()
         text = data[: _SIZE_MAX + 1].decode().removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        raise ConfigurationError(f"{setting}: {path} cannot be read: {error.strerror}", setting=setting) from None
+        raise ConfigurationError(
+            f"the file {path} of {setting} cannot be read: {error.strerror}", setting=setting
+        ) from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{setting}: {path} does not hold text", setting=setting) from None
+        raise ConfigurationError(f"the file {path} of {setting} does not hold text", setting=setting) from None
     if not text or len(data) > _SIZE_MAX:
-        raise ConfigurationError(f"{setting}: {path} is empty, or too large for a secret", setting=setting)
+        raise ConfigurationError(f"the file {path} of {setting} is empty, or too large for a secret", setting=setting)
     return text

@@ -1,4 +1,4 @@
-"""Streams by name: a TOML file, environment variables, secrets from files.
+"""Streams and nodes by name: a TOML file, environment variables, secrets from files.
 
 ::
 
@@ -8,121 +8,157 @@
     password_file = "/run/secrets/kafka"
 
     [streams.main.options]
-    "compression.type" = "lz4"
-    "cardinal.partitions" = 12
+    compression.type = "lz4"
+    cardinal.partitions = 12
 
-    [streams.copy]
-    url = "file:///var/lib/cardinal"
+    [streams]
+    copy = "file:///var/lib/cardinal"
 
     [streams.moving]
     members = ["main", "64=new"]      # a mux of other streams of this file
 
+    [nodes.mainnet]
+    url_file = "/run/secrets/node"    # or url = "wss://…"
+
 The environment goes before the file: ``CARDINAL_MAIN_URL``, ``CARDINAL_MAIN_USER``, ``CARDINAL_MAIN_PASSWORD`` and
-``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit). A stream
-may be named by the environment alone.
+``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit), and
+``CARDINAL_MAINNET_URL`` and ``CARDINAL_MAINNET_URL_FILE`` for a node. A stream or node may be named by the environment
+alone. ``CARDINAL_CONFIG`` names the file where nothing else does.
 
 Rules:
 
-1. The environment is an argument. Nothing is connected to, and no secret read from a file, before a transport is
-   opened.
+1. Nothing is connected to, and no stream's secret read from a file, before a transport is opened.
 2. No error repeats a value: it names the file, the stream and the setting.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final
-
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from typing import Final
 
 from cardinal.errors import ConfigurationError
 
 from .address import TransportUrl
 from .parsing import mux_of, parse_url
+from .secrets import read_secret
+from .settings_file import NAME, NodeSettings, StreamSettings, TransportSettings, load_settings, suggestion
 
+__all__ = ["TransportSettings", "find_node", "find_url", "load_settings"]
+
+CONFIG_VARIABLE: Final = "CARDINAL_CONFIG"
 _PREFIX: Final = "CARDINAL_"
 _OTHER: Final = re.compile(r"[^A-Z0-9]")
+_FORMS: Final = MappingProxyType({"stream": "kafka://host:port", "node": "ws://host:port"})
 _NUMBERED: Final = re.compile(r"(?:(\d{1,9})=)?(.+)")
-_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 
 
-class StreamSettings(BaseModel):
-    """One stream of the file: a URL with what belongs to it, or the members of a mux."""
+def find_url(
+    text: str | TransportUrl, config: Path | str | None = None, environ: Mapping[str, str] | None = None
+) -> TransportUrl:
+    """The URL for what a user wrote: a URL, or the name of a stream of the settings file or the environment.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    Arguments:
+        text: what the user wrote; a URL that was found already passes through.
+        config: the settings file; None: the one that ``CARDINAL_CONFIG`` names, where it does.
+        environ: environment variables; None: those of this process.
 
-    url: SecretStr | None = None
-    members: tuple[str, ...] = ()
-    user: str | None = None
-    password: SecretStr | None = None
-    password_file: Path | None = None
-    options: dict[str, str | int] = Field(default_factory=dict)
+    Raises:
+        ConfigurationError: it is neither, or its settings cannot work.
+
+    """
+    if isinstance(text, TransportUrl):
+        return text
+    found = _Known.of(text, config, environ)
+    return parse_url(text) if found is None else found.url(text)
 
 
-class TransportSettings(BaseModel):
-    """A file's streams by name."""
+def find_node(text: str, config: Path | str | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """The URL of a node for what a user wrote: a URL, or the name of a node; arguments as for :func:`find_url`.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    Names of several nodes stand beside each other with commas, as their URLs do.
 
-    streams: dict[Annotated[str, Field(pattern=_NAME)], StreamSettings] = Field(default_factory=dict)
+    Raises:
+        ConfigurationError: the name is not known, its settings cannot work, or the file of its URL cannot be read.
 
-    def url(self, name: str, environ: Mapping[str, str]) -> TransportUrl:
-        """The URL of a stream.
+    """
+    names = text.split(",")
+    if len(names) > 1 and all(map(NAME.fullmatch, names)):
+        return ",".join(find_node(name, config, environ) for name in names)
+    found = _Known.of(text, config, environ)
+    return text if found is None else found.node(text)
 
-        Arguments:
-            name: of the stream.
-            environ: environment variables.
 
-        Raises:
-            ConfigurationError: there is no such stream, or it is given in a way that cannot work.
+@dataclass(frozen=True, slots=True)
+class _Variables:
+    """What the environment says of one name."""
 
-        """
-        return self._url(name, environ, ())
+    name: str
+    environ: Mapping[str, str]
 
-    def _url(self, name: str, environ: Mapping[str, str], above: tuple[str, ...]) -> TransportUrl:
-        def variable(what: str) -> str | None:
-            return environ.get(f"{_PREFIX}{_OTHER.sub('_', name.upper())}_{what}")
+    def named(self, what: str) -> str:
+        return f"{_PREFIX}{_OTHER.sub('_', self.name.upper())}_{what}"
 
-        stream = self.streams.get(name)
-        text = variable("URL")
+    def get(self, what: str) -> str | None:
+        return self.environ.get(self.named(what))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file's streams and nodes, and what the environment says of them."""
+
+    settings: TransportSettings
+    environ: Mapping[str, str]
+    file: Path | None
+
+    @classmethod
+    def of(cls, text: str, config: Path | str | None, environ: Mapping[str, str] | None) -> _Known | None:
+        """Where to look a name up; None for what is no name. A file that the caller names is read in any case."""
+        environ = os.environ if environ is None else environ
+        is_name = NAME.fullmatch(text) is not None
+        if config is None and is_name:
+            config = environ.get(CONFIG_VARIABLE)
+        file = None if config is None else Path(config)
+        settings = TransportSettings() if file is None else load_settings(file)
+        return cls(settings, environ, file) if is_name else None
+
+    def url(self, name: str, above: tuple[str, ...] = ()) -> TransportUrl:
+        """A stream's URL. ``above``: the muxes that it is a member of."""
+        given = _Variables(name, self.environ)
+        stream = self.settings.streams.get(name)
+        text = given.get("URL")
         if stream is None:
             if text is None:
-                known = ", ".join(sorted(self.streams)) or "none"
-                raise ConfigurationError(f"no stream is called {name!r} (the settings name: {known})", setting="url")
+                raise self._unknown("stream", given, self.settings.streams)
             stream = StreamSettings()
-        if stream.members and text is None:
-            return self._mux(name, stream, environ, above)
-        if text is None and stream.url is not None:
-            text = stream.url.get_secret_value()
-        if text is None:
+        if text is not None:
+            return _merged(stream, parse_url(text), given, environment=True)
+        if stream.members:
+            return self._mux(name, stream, above)
+        if stream.url is None:
             raise ConfigurationError(f"the stream {name!r} has neither url nor members", setting=f"streams.{name}")
-        url = parse_url(text)
-        options = {**url.options, **{option: str(value) for option, value in stream.options.items()}}
-        user, password, file = variable("USER"), variable("PASSWORD"), variable("PASSWORD_FILE")
-        if password is None and file is None:
-            password = None if stream.password is None else stream.password.get_secret_value()
-            file = None if stream.password_file is None else str(stream.password_file)
-        if password is not None and file is not None:
-            raise ConfigurationError(
-                f"the password of the stream {name!r} is given in two ways: as text or by a file", setting="password"
-            )
-        if file is not None:
-            options["password_file"] = file
-        return replace(
-            url,
-            user=user or stream.user or url.user,
-            password=password if password is not None else None if file is not None else url.password,
-            options=MappingProxyType(options),
-        )
+        return _merged(stream, parse_url(stream.url.get_secret_value()), given, environment=False)
 
-    def _mux(
-        self, name: str, stream: StreamSettings, environ: Mapping[str, str], above: tuple[str, ...]
-    ) -> TransportUrl:
+    def node(self, name: str) -> str:
+        """A node's URL."""
+        given = _Variables(name, self.environ)
+        node = self.settings.nodes.get(name)
+        text, file = given.get("URL"), given.get("URL_FILE")
+        if text is None and file is None:
+            if node is None:
+                raise self._unknown("node", given, self.settings.nodes)
+            text, file = _parts(node)
+        if (text is None) == (file is None):
+            raise ConfigurationError(
+                f"the node {name!r} has one of url and url_file, not both", setting=f"nodes.{name}"
+            )
+        return text if text is not None else read_secret(Path(file or ""), "url_file")
+
+    def _mux(self, name: str, stream: StreamSettings, above: tuple[str, ...]) -> TransportUrl:
         if stream.url is not None or stream.options or name in above:
             raise ConfigurationError(
                 f"the stream {name!r} has members, so it has no url and no options, and is no member of itself",
@@ -132,50 +168,51 @@ class TransportSettings(BaseModel):
         for member in stream.members:
             found = _NUMBERED.fullmatch(member)
             number, other = found.groups() if found else (None, member)
-            members.append((None if number is None else int(number), self._url(other, environ, (*above, name))))
+            members.append((None if number is None else int(number), self.url(other, (*above, name))))
         return mux_of(members)
 
+    def _unknown(self, what: str, given: _Variables, names: Mapping[str, object]) -> ConfigurationError:
+        if self.file is not None:
+            sentence = f"no {what} is called {given.name!r} in {self.file}: {suggestion(given.name, names)}"
+        else:
+            sentence = (
+                f"{given.name!r} is no URL, and no {what} of that name is set: write a URL with its scheme "
+                f"({_FORMS[what]}), set {given.named('URL')}, or give the settings file that names it"
+            )
+        return ConfigurationError(sentence, setting=f"{what}s.{given.name}")
 
-def load_settings(file: Path) -> TransportSettings:
-    """Read a settings file.
 
-    Raises:
-        ConfigurationError: it cannot be read, is no TOML, or holds what cannot be used; ``setting`` names the place.
-
-    """
-    try:
-        data = tomllib.loads(file.expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"the settings {file} cannot be read: {error.strerror}", setting="config") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"the settings {file} are not UTF-8", setting="config") from None
-    except tomllib.TOMLDecodeError as error:
-        where = re.search(r"\(at .*\)$", str(error))
+def _merged(stream: StreamSettings, url: TransportUrl, given: _Variables, *, environment: bool) -> TransportUrl:
+    """A URL with what the settings say: the environment's URL goes before them, the file's URL behind."""
+    said = {name: _text(value) for name, value in stream.options.items()}
+    options = {**said, **url.options} if environment else {**url.options, **said}
+    in_url = (url.user, url.password, options.pop("password_file", None))
+    in_file = (
+        stream.user,
+        None if stream.password is None else stream.password.get_secret_value(),
+        None if stream.password_file is None else str(stream.password_file),
+    )
+    in_variables = (given.get("USER"), given.get("PASSWORD"), given.get("PASSWORD_FILE"))
+    layers = (in_variables, in_url, in_file) if environment else (in_variables, in_file, in_url)
+    user = next((user for user, _, _ in layers if user is not None), None)
+    passwords = ((password, file) for _, password, file in layers if (password, file) != (None, None))
+    password, file = next(passwords, (None, None))
+    if password is not None and file is not None:
         raise ConfigurationError(
-            f"the settings {file} are no TOML {where.group() if where else ''}".rstrip(), setting="config"
-        ) from None
-    try:
-        return TransportSettings.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_context=False)[0]
-        # A key may be a pasted secret: only what looks like a name is repeated.
-        place = ".".join(
-            part if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", part) else "…" for part in map(str, first["loc"])
+            f"the password of the stream {given.name!r} is given in two ways: as text or by a file", setting="password"
         )
-        raise ConfigurationError(
-            f"the settings {file} cannot be used: {place}: {first['msg']}", setting=place
-        ) from None
+    if file is not None:
+        options["password_file"] = file
+    return replace(url, user=user, password=password, options=MappingProxyType(options))
 
 
-def find_url(text: str, config: Path | None, environ: Mapping[str, str]) -> TransportUrl:
-    """The URL for what a user wrote: a URL, or the name of a stream of the settings file or the environment.
+def _parts(node: NodeSettings) -> tuple[str | None, str | None]:
+    return (
+        None if node.url is None else node.url.get_secret_value(),
+        None if node.url_file is None else str(node.url_file),
+    )
 
-    Raises:
-        ConfigurationError: it is neither.
 
-    """
-    if re.fullmatch(_NAME.strip("^$"), text):
-        settings = TransportSettings() if config is None else load_settings(config)
-        if config is not None or f"{_PREFIX}{_OTHER.sub('_', text.upper())}_URL" in environ:
-            return settings.url(text, environ)
-    return parse_url(text)
+def _text(value: str | float) -> str:
+    """An option's value as a URL has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

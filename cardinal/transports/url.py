@@ -20,6 +20,7 @@ Rules:
    between Kafka's hosts is not. Such a comma inside of a member is written ``%2C``. See :mod:`.mux` for the numbers.
 6. A secret may come from a file: ``password_file=/run/secrets/kafka``, and likewise every secret option with ``_file``
    behind its name (:mod:`.secrets`). It is read when the transport is opened.
+7. Where a URL is wanted, the name of one may stand as well: :mod:`.settings` says who gives names.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from .address import TransportUrl
 from .parsing import parse_url
 from .secrets import with_secrets
+from .settings import find_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +86,8 @@ class Transport(Protocol):
 
 
 def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
-    """A URL's transport, and the URL with its secrets read."""
-    parsed = with_secrets(parse_url(url))
+    """A URL's transport, and the URL with its secrets read. A name is looked up in the environment."""
+    parsed = with_secrets(find_url(url))
     module: Any = importlib.import_module(_TRANSPORTS[parsed.scheme])
     return cast("Transport", module), parsed
 
