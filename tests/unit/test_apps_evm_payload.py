@@ -272,8 +272,8 @@ def test_a_block_whose_parts_are_missing_is_not_written_short(part: str) -> None
 
 def test_transactions_of_an_unknown_type_are_refused_by_number() -> None:
     block, receipts = block_of(transaction())
-    block["transactions"][0]["type"] = "0x7e"
-    with pytest.raises(ApplicationError, match="type 126"):
+    block["transactions"][0]["type"] = "0x7d"
+    with pytest.raises(ApplicationError, match="type 125"):
         payload_from_rpc(block, receipts, chain_id=1)
 
 

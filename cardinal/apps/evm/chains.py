@@ -1,96 +1,80 @@
-"""Which Ethereum-like chains there are, and how any of them travels: paths, topics, fork choice.
+"""How an Ethereum-like chain travels: paths, topics, fork choice.
 
 Paths carry the chain id in hex, topics in decimal, as the reference's producer writes them (facts, EVM application
-layer; the evm cases of the conformance vectors).
+layer; the evm cases of the conformance vectors). What is known of single chains stands in :mod:`.presets`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import MappingProxyType
-
 from cardinal.apps.base import REORG_THRESHOLD, Application
 from cardinal.errors import ConfigurationError
 
+from .presets import CHAINS, Chain, chain_of
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """What a chain's blocks do not say about themselves.
-
-    Attributes:
-        chain_id: as in EIP-155.
-        name: for people.
-        final_total_difficulty: the total difficulty at which proof of work ended and stays for ever; None where
-            Cardinal does not know it.
-
-    """
-
-    chain_id: int
-    name: str
-    final_total_difficulty: int | None = None
-
-
-CHAINS = MappingProxyType(
-    {
-        chain.chain_id: chain
-        for chain in (
-            # The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as
-            # they served the field, and the reference's producer falls back to the same two numbers.
-            Chain(1, "mainnet", 58_750_003_716_598_352_816_469),
-            Chain(11_155_111, "sepolia", 17_000_018_015_853_232),
-            # Merged at genesis, whose difficulty is 1.
-            Chain(17_000, "holesky", 1),
-            Chain(560_048, "hoodi", 1),
-        )
-    }
-)
-"""The chains with presets; every other chain works with the node's own totals."""
+__all__ = ["CHAINS", "MERGED_AT_GENESIS", "Chain", "application", "chain_of"]
 
 MERGED_AT_GENESIS = 1
 """Total difficulty of a merged chain that has no preset and whose node does not say (the reference's fall-back)."""
 
 
-def chain_of(chain_id: int) -> Chain:
-    """The presets of a chain, or a nameless chain without any."""
-    return CHAINS.get(chain_id) or Chain(chain_id, f"chain {chain_id}")
-
-
-def application(*, chain_id: int = 1, topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD) -> Application:
+def application(
+    *, chain_id: int | None = None, chain: str = "", topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD
+) -> Application:
     """How an Ethereum-like chain travels.
 
     Arguments:
-        chain_id: as in EIP-155, 1 or more.
+        chain_id: as in EIP-155, 1 or more; default mainnet.
+        chain: instead of the id, a name such as ``sepolia`` (:data:`.presets.CHAINS`).
         topic: the default topic and the beginning of the others; default ``cardinal-<chain id>``.
         reorg_threshold: in blocks.
 
     Raises:
-        ConfigurationError: the chain id or topic cannot be used.
+        ConfigurationError: the chain or topic cannot be used.
 
     """
-    if chain_id < 1:
-        raise ConfigurationError(f"a chain id is 1 or more, not {chain_id}", setting="chain_id")
+    chain_id = _chain_id(chain_id, chain)
     base = topic or f"cardinal-{chain_id}"
     root = f"c/{chain_id:x}"
     block = f"{root}/b/[0-9a-z]+"
+    topics = {
+        f"{root}/a/": f"{base}-state",
+        f"{root}/s": f"{base}-state",
+        f"{root}/c/": f"{base}-code",
+        f"{block}/h": f"{base}-block",
+        f"{block}/d": f"{base}-block",
+        f"{block}/w": f"{base}-block",
+        f"{block}/u/": f"{base}-block",
+        f"{root}/n/": f"{base}-block",
+        f"{block}/t/": f"{base}-tx",
+        f"{block}/r/": f"{base}-receipt",
+        f"{block}/l/": f"{base}-logs",
+    }
     return Application(
         name="evm",
         chain=f"evm:{chain_id}",
         default_topic=base,
-        topics={
-            f"{root}/a/": f"{base}-state",
-            f"{root}/s": f"{base}-state",
-            f"{root}/c/": f"{base}-code",
-            f"{block}/h": f"{base}-block",
-            f"{block}/d": f"{base}-block",
-            f"{block}/w": f"{base}-block",
-            f"{block}/u/": f"{base}-block",
-            f"{root}/n/": f"{base}-block",
-            f"{block}/t/": f"{base}-tx",
-            f"{block}/r/": f"{base}-receipt",
-            f"{block}/l/": f"{base}-logs",
-        },
+        topics=topics,
         reorg_threshold=reorg_threshold,
+        prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if chain_of(chain_id).state_sync else (),
         # What a node calls safe or finalized moves while a block is being published: two honest producers differ.
         volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
         finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
     )
+
+
+def _chain_id(chain_id: int | None, name: str) -> int:
+    """The chain's id, by id or by name."""
+    if name:
+        found = next((known.chain_id for known in CHAINS.values() if known.name == name), None)
+        if found is None or chain_id not in (None, found):
+            known = ", ".join(sorted(each.name for each in CHAINS.values()))
+            raise ConfigurationError(
+                f"there is no chain {name!r} with this id; choose one of {known}, or give the chain_id alone",
+                setting="chain",
+            )
+        return found
+    if chain_id is None:
+        return 1
+    if chain_id < 1:
+        raise ConfigurationError(f"a chain id is 1 or more, not {chain_id}", setting="chain_id")
+    return chain_id

@@ -20,13 +20,12 @@ from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import PathMap, Payload
 
 from . import rlp
-from .keccak import keccak
-from .transactions import ACCESS_LIST, BLOB, FEE_MARKET, LEGACY, SET_CODE
+from .items import ADDRESS, HASH, exactly, hashes, items_of, number
+from .reading import decode_transaction
 from .values import (
     HEADER_FIELDS,
     NO_CONTRACT,
-    AccessEntry,
-    Authorization,
+    AuthoritySeal,
     Block,
     Header,
     Log,
@@ -37,20 +36,16 @@ from .values import (
 
 __all__ = ["decode", "decode_transaction"]
 
-_WIDEST: Final = 32
-_HASH: Final = 32
-_ADDRESS: Final = 20
-_SIZES: Final = {"miner": _ADDRESS, "logs_bloom": 256, "nonce": 8}
+_SIZES: Final = {"miner": ADDRESS, "logs_bloom": 256, "nonce": 8}
 _NUMBERS: Final = frozenset(
     {"difficulty", "number", "gas_limit", "gas_used", "timestamp"}
     | {"base_fee_per_gas", "blob_gas_used", "excess_blob_gas"}
 )
+_SEAL: Final = ("mix_hash", "nonce")
+_SIGNATURE: Final = 65
 _FIRST_HEADER: Final = 15
 """Fields that every header has."""
 
-_FIELDS: Final = {LEGACY: 9, ACCESS_LIST: 11, FEE_MARKET: 12, BLOB: 14, SET_CODE: 13}
-_LIST: Final = 0xC0
-_CHAIN_V: Final = 35
 _CHAIN: Final = re.compile(r"c/(0|[1-9a-f][0-9a-f]*)/")
 
 
@@ -123,7 +118,7 @@ class _Parts:
         if kind == "h":
             self.header = _header(value)
         elif kind == "d":
-            self.total_difficulty = _number(value)
+            self.total_difficulty = number(value)
         elif kind == "w":
             self.withdrawals = tuple(_withdrawal(item) for item in rlp.decode_list(value))
         else:
@@ -169,125 +164,50 @@ def _index(text: str) -> int:
     return index
 
 
-def _number(item: rlp.Decoded) -> int:
-    if not isinstance(item, bytes) or len(item) > _WIDEST or item[:1] == b"\0":
-        raise ApplicationError("a number was expected: up to 32 bytes, the first not zero")
-    return int.from_bytes(item, "big")
-
-
-def _bytes(item: rlp.Decoded, size: int | None = None) -> bytes:
-    if not isinstance(item, bytes) or (size is not None and len(item) != size):
-        raise ApplicationError(f"{'bytes' if size is None else f'{size} bytes'} were expected")
-    return item
-
-
-def _list(item: rlp.Decoded, size: int | None = None) -> list[rlp.Decoded]:
-    if isinstance(item, bytes) or (size is not None and len(item) != size):
-        raise ApplicationError(f"a list{'' if size is None else f' of {size} items'} was expected")
-    return item
-
-
-def _hashes(item: rlp.Decoded) -> tuple[bytes, ...]:
-    return tuple([_bytes(entry, _HASH) for entry in _list(item)])
-
-
 def _header(value: bytes) -> Header:
     items = rlp.decode_list(value)
     if len(items) < _FIRST_HEADER:
         raise ApplicationError(f"a header has {_FIRST_HEADER} fields or more, not {len(items)}")
     known: dict[str, Any] = {}
+    seal = _authority_seal(items)
     for name, item in zip(HEADER_FIELDS, items, strict=False):
-        if name in _NUMBERS:
-            known[name] = _number(item)
+        if seal is not None and name in _SEAL:
+            known[name] = None
+        elif name in _NUMBERS:
+            known[name] = number(item)
         else:
-            known[name] = _bytes(item, None if name == "extra_data" else _SIZES.get(name, _HASH))
-    return Header(**known, more=tuple(items[len(HEADER_FIELDS) :]))
+            known[name] = exactly(item, None if name == "extra_data" else _SIZES.get(name, HASH))
+    return Header(**known, more=tuple(items[len(HEADER_FIELDS) :]), seal=seal)
+
+
+def _authority_seal(items: list[rlp.Decoded]) -> AuthoritySeal | None:
+    """The seal of an authority; its signature is longer than any nonce."""
+    step, signature = [items[HEADER_FIELDS.index(name)] for name in _SEAL]
+    if len(signature) != _SIGNATURE:
+        return None
+    return AuthoritySeal(number(step), exactly(signature, _SIGNATURE))
 
 
 def _log(value: bytes, transaction: int, index: int) -> Log:
-    address, topics, data = _list(rlp.decode(value), 3)
-    return Log(transaction, index, _bytes(address, _ADDRESS), _hashes(topics), _bytes(data))
+    address, topics, data = items_of(rlp.decode(value), 3)
+    return Log(transaction, index, exactly(address, ADDRESS), hashes(topics), exactly(data))
 
 
 def _receipt(value: bytes, transaction: int) -> ReceiptMeta:
-    contract, cumulative, gas, bloom, status, count, offset = _list(rlp.decode(value), 7)
-    created = _bytes(contract, _ADDRESS)
+    contract, cumulative, gas, bloom, status, count, offset = items_of(rlp.decode(value), 7)
+    created = exactly(contract, ADDRESS)
     return ReceiptMeta(
         transaction,
         None if created == NO_CONTRACT else created,
-        _number(cumulative),
-        _number(gas),
-        _bytes(bloom, _SIZES["logs_bloom"]),
-        _number(status),
-        _number(count),
-        _number(offset),
+        number(cumulative),
+        number(gas),
+        exactly(bloom, _SIZES["logs_bloom"]),
+        number(status),
+        number(count),
+        number(offset),
     )
 
 
 def _withdrawal(item: rlp.Decoded) -> Withdrawal:
-    index, validator, address, amount = _list(item, 4)
-    return Withdrawal(_number(index), _number(validator), _bytes(address, _ADDRESS), _number(amount))
-
-
-def decode_transaction(raw: bytes, index: int) -> Transaction:
-    """A transaction from its canonical bytes (EIP-2718): a list is legacy, else the first byte is the type.
-
-    Arguments:
-        raw: what :func:`.transactions.encode_transaction` writes.
-        index: its place in the block.
-
-    Raises:
-        ApplicationError: these bytes are no transaction of a known type.
-
-    """
-    if not raw:
-        raise ApplicationError("a transaction has no bytes")
-    kind = LEGACY if raw[0] >= _LIST else raw[0]
-    if kind not in _FIELDS or (kind == LEGACY and raw[0] < _LIST):
-        raise ApplicationError(f"transactions of type {raw[0]} are not known to this release")
-    items = _list(rlp.decode(raw if kind == LEGACY else raw[1:]), _FIELDS[kind])
-    v, r, s = [_number(item) for item in items[-3:]]
-    chain_id = _legacy_chain(v) if kind == LEGACY else _number(items.pop(0))
-    nonce = _number(items.pop(0))
-    prices = [_number(items.pop(0)) for _ in range(1 if kind in (LEGACY, ACCESS_LIST) else 2)]
-    gas, to, amount, data, *more = items[:-3]
-    single = prices[0] if len(prices) == 1 else None
-    priority, highest = (None, None) if single is not None else prices
-    return Transaction(
-        index=index,
-        raw=raw,
-        hash=keccak(raw),
-        type=kind,
-        chain_id=chain_id,
-        nonce=nonce,
-        gas_price=single,
-        max_priority_fee_per_gas=priority,
-        max_fee_per_gas=highest,
-        gas=_number(gas),
-        to=None if to == b"" else _bytes(to, _ADDRESS),
-        value=_number(amount),
-        input=_bytes(data),
-        v=v,
-        r=r,
-        s=s,
-        access_list=tuple([_access(item) for item in _list(more[0])]) if more else (),
-        max_fee_per_blob_gas=_number(more[1]) if kind == BLOB else None,
-        blob_versioned_hashes=_hashes(more[2]) if kind == BLOB else (),
-        authorizations=tuple([_authorization(item) for item in _list(more[1])]) if kind == SET_CODE else (),
-    )
-
-
-def _legacy_chain(v: int) -> int | None:
-    """The chain that a legacy signature is bound to (EIP-155); None where it is bound to none."""
-    return (v - _CHAIN_V) // 2 if v >= _CHAIN_V else None
-
-
-def _access(item: rlp.Decoded) -> AccessEntry:
-    address, keys = _list(item, 2)
-    return AccessEntry(_bytes(address, _ADDRESS), _hashes(keys))
-
-
-def _authorization(item: rlp.Decoded) -> Authorization:
-    chain_id, address, *numbers = _list(item, 6)
-    nonce, parity, r, s = [_number(entry) for entry in numbers]
-    return Authorization(_number(chain_id), _bytes(address, _ADDRESS), nonce, parity, r, s)
+    index, validator, address, amount = items_of(item, 4)
+    return Withdrawal(number(index), number(validator), exactly(address, ADDRESS), number(amount))

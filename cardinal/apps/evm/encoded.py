@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .header import write_header, write_withdrawal
+from .presets import Chain
 from .receipts import write_log
 from .rpc import JsonObject, RpcBlock, RpcHeader, RpcReceipt, hexadecimal, raw, read
+from .statesync import without_derived
 from .transactions import write_transaction
 
 
@@ -24,6 +26,9 @@ class EncodedBlock:
         logs: for every receipt the RLP of its logs.
         withdrawals: the RLP of each; None where the block has no such list.
         uncles: the RLP of the uncles' headers.
+        derived: the receipt of a transaction that the node added to the block (:mod:`.statesync`), in none of the
+            above.
+        derived_logs: the RLP of its logs.
 
     """
 
@@ -36,14 +41,24 @@ class EncodedBlock:
     logs: list[list[bytes]]
     withdrawals: list[bytes] | None
     uncles: list[bytes]
+    derived: RpcReceipt | None = None
+    derived_logs: Sequence[bytes] = ()
 
 
 def encode_block(
     block: RpcBlock | JsonObject,
     receipts: Sequence[RpcReceipt | JsonObject],
     uncles: Sequence[RpcHeader | JsonObject] = (),
+    *,
+    chain: Chain | None = None,
 ) -> EncodedBlock:
     """Write down every part of a block with full transactions, its receipts and its uncles' headers.
+
+    Arguments:
+        block: as JSON-RPC shows it.
+        receipts: the same, in order.
+        uncles: the headers of its uncles, in order.
+        chain: what is known of its chain; None means that a block shows nothing but its own parts.
 
     Raises:
         ApplicationError: a field is missing or no value of its kind.
@@ -53,6 +68,9 @@ def encode_block(
     answered = [read(RpcReceipt, receipt) for receipt in receipts]
     ommers = [read(RpcHeader, uncle) for uncle in uncles]
     with hexadecimal("the block"):
+        derived = None
+        if chain is not None and chain.state_sync:
+            shown, answered, derived = without_derived(shown, answered)
         return EncodedBlock(
             int(shown.number, 16),
             raw(shown.hash),
@@ -63,4 +81,6 @@ def encode_block(
             [[write_log(log) for log in receipt.logs] for receipt in answered],
             None if shown.withdrawals is None else [write_withdrawal(one) for one in shown.withdrawals],
             [write_header(uncle) for uncle in ommers],
+            derived,
+            () if derived is None else [write_log(log) for log in derived.logs],
         )

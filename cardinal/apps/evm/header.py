@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from . import rlp
 from .rpc import JsonObject, RpcHeader, RpcWithdrawal, data, hexadecimal, quantity, read
@@ -14,8 +15,11 @@ _NUMBERS: Final = frozenset(
 )
 _ALWAYS: Final = (
     *("parent_hash", "sha3_uncles", "miner", "state_root", "transactions_root", "receipts_root", "logs_bloom"),
-    *("difficulty", "number", "gas_limit", "gas_used", "timestamp", "extra_data", "mix_hash", "nonce"),
+    *("difficulty", "number", "gas_limit", "gas_used", "timestamp", "extra_data"),
 )
+_SEAL: Final = ("mix_hash", "nonce")
+_AURA_SEAL: Final = ("step", "signature")
+
 # Fields that came with a fork stand at the end, in the order of the forks; the first one absent ends the header.
 _LATER: Final = (
     "base_fee_per_gas",  # London
@@ -25,8 +29,17 @@ _LATER: Final = (
     "parent_beacon_block_root",
     "requests_hash",  # Prague
 )
-_WRITERS: Final = tuple(quantity if name in _NUMBERS else data for name in (*_ALWAYS, *_LATER))
-_values: Final = attrgetter(*_ALWAYS, *_LATER)
+_Writers: TypeAlias = tuple[Callable[[RpcHeader], tuple[Any, ...]], tuple[Callable[[str], bytes], ...]]
+
+
+def _writers(names: tuple[str, ...]) -> _Writers:
+    numbers = _NUMBERS | {"step"}
+    return attrgetter(*names), tuple(quantity if name in numbers else data for name in names)
+
+
+_WORK: Final = _writers((*_ALWAYS, *_SEAL, *_LATER))
+_AURA: Final = _writers((*_ALWAYS, *_AURA_SEAL, *_LATER))
+_REQUIRED: Final = len(_ALWAYS) + len(_SEAL)
 
 
 def encode_header(header: RpcHeader | JsonObject) -> bytes:
@@ -38,11 +51,14 @@ def encode_header(header: RpcHeader | JsonObject) -> bytes:
 
 def write_header(shown: RpcHeader) -> bytes:
     """Like :func:`encode_header`, within :func:`.rpc.hexadecimal`."""
+    values, writers = _AURA if shown.mix_hash is None and shown.signature is not None else _WORK
     encoded = []
-    for write, text in zip(_WRITERS, _values(shown), strict=True):
+    for write, text in zip(writers, values(shown), strict=True):
         if text is None:
             break
         encoded.append(write(text))
+    if len(encoded) < _REQUIRED:
+        raise ValueError("a header lacks the seal: mixHash and nonce, or step and signature")
     return rlp.wrap(encoded)
 
 

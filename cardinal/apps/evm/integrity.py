@@ -12,10 +12,11 @@ from typing import Final
 from cardinal.errors import ApplicationError, IntegrityError
 
 from . import rlp
-from .decoding import decode_transaction
 from .encoded import EncodedBlock, encode_block
 from .keccak import keccak
-from .receipts import Blooms, created_contract, published_contract, write_receipt
+from .presets import CHECK_NAMES, Chain
+from .reading import decode_transaction
+from .receipts import Blooms, created_contract, creation_nonce, published_contract, write_receipt
 from .rpc import JsonObject, hexadecimal, raw
 from .trie import ordered_root
 from .values import NO_CONTRACT
@@ -35,7 +36,9 @@ def _transactions_root(block: EncodedBlock) -> bool:
 
 
 def _receipts_match(block: EncodedBlock) -> bool:
-    """One receipt a transaction, in order, and of this block."""
+    """One receipt a transaction, in order, and of this block; also of one that the node added."""
+    if block.derived is not None and raw(block.derived.block_hash or "") != block.hash:
+        return False
     ours = block.shown.hash.lower()
     claimed = [(receipt.transaction_hash or "").lower() for receipt in block.receipts]
     wanted = [transaction.hash.lower() for transaction in block.shown.transactions]
@@ -57,11 +60,18 @@ def _bloom(block: EncodedBlock) -> bool:
         if int(receipt.logs_bloom, 16) != bits:
             return False
         whole |= bits
+    if block.derived is not None:  # its receipt alone holds its bloom: the header's does not
+        bits = 0
+        for log in block.derived.logs:
+            bits |= blooms.of(log)
+        if int(block.derived.logs_bloom, 16) != bits:
+            return False
     return int(block.shown.logs_bloom, 16) == whole
 
 
 def _log_indexes(block: EncodedBlock) -> bool:
-    indexes = [int(log.log_index or "", 16) for receipt in block.receipts for log in receipt.logs]
+    receipts = block.receipts if block.derived is None else [*block.receipts, block.derived]
+    indexes = [int(log.log_index or "", 16) for receipt in receipts for log in receipt.logs]
     return indexes == list(range(len(indexes)))
 
 
@@ -89,7 +99,7 @@ def _contracts(block: EncodedBlock) -> bool:
                 return False
             continue
         sender = decode_transaction(block.transactions[index], index).sender
-        if sender is None or named != created_contract("0x" + sender.hex(), transaction.nonce):
+        if sender is None or named != created_contract("0x" + sender.hex(), creation_nonce(transaction, receipt)):
             return False
     return True
 
@@ -106,19 +116,16 @@ def _uncles_hash(block: EncodedBlock) -> bool:
 
 
 CHECKS: Final = MappingProxyType[str, Callable[[EncodedBlock], bool]](
-    {
-        "hash": _hash,
-        "transaction hashes": _transaction_hashes,
-        "transactions root": _transactions_root,
-        "receipts": _receipts_match,
-        "receipts root": _receipts_root,
-        "bloom": _bloom,
-        "log indexes": _log_indexes,
-        "gas": _gas,
-        "contracts": _contracts,
-        "withdrawals root": _withdrawals_root,
-        "uncles hash": _uncles_hash,
-    }
+    dict(
+        zip(
+            CHECK_NAMES,
+            (
+                *(_hash, _transaction_hashes, _transactions_root, _receipts_match, _receipts_root, _bloom),
+                *(_log_indexes, _gas, _contracts, _withdrawals_root, _uncles_hash),
+            ),
+            strict=True,
+        )
+    )
 )
 """Every check by name, in the order in which they run."""
 
@@ -128,7 +135,8 @@ def verify(
     receipts: Sequence[JsonObject],
     *,
     uncles: Sequence[JsonObject] = (),
-    checks: Iterable[str] = tuple(CHECKS),
+    chain: Chain | None = None,
+    checks: Iterable[str] | None = None,
 ) -> EncodedBlock:
     """Check a block with full transactions, its receipts and its uncles' headers.
 
@@ -136,7 +144,9 @@ def verify(
         block: as JSON-RPC shows it, as a mapping or an :class:`.rpc.RpcBlock`.
         receipts: the same, in order.
         uncles: the headers of its uncles, in order.
-        checks: names of :data:`CHECKS`; a chain that does not satisfy one leaves it out.
+        chain: what is known of its chain (:func:`.presets.chain_of`): which checks its blocks pass, and what its
+            nodes show that is no part of a block.
+        checks: names of :data:`CHECKS` instead of the chain's.
 
     Returns:
         The block as it was written down for the checks; :func:`.payload.payload_of` makes a payload of it without
@@ -147,9 +157,11 @@ def verify(
         KeyError: there is no such check.
 
     """
+    if checks is None:
+        checks = CHECKS if chain is None else chain.checks
     chosen = [(name, CHECKS[name]) for name in checks]
     try:
-        encoded = encode_block(block, receipts, uncles)
+        encoded = encode_block(block, receipts, uncles, chain=chain)
         with hexadecimal("the block"):
             failed = next((name for name, check in chosen if not check(encoded)), None)
     except ApplicationError as error:

@@ -19,7 +19,7 @@ from cardinal.protocols.streams.payload import Payload, SubBatch
 from cardinal.protocols.streams.types import Finality
 
 from . import rlp
-from .chains import MERGED_AT_GENESIS, chain_of
+from .chains import MERGED_AT_GENESIS, Chain, chain_of
 from .encoded import EncodedBlock, encode_block
 from .jsonrpc import to_minimal
 from .receipts import published_contract, write_receipt_meta
@@ -35,6 +35,7 @@ def payload_from_rpc(
     state: Mapping[str, bytes] | None = None,
     uncles: Sequence[JsonObject] = (),
     total_difficulty: int | None = None,
+    chain: Chain | None = None,
 ) -> Payload:
     """The payload of a block, equal to the reference's for the same block.
 
@@ -47,13 +48,17 @@ def payload_from_rpc(
         state: path to value of accounts and storage, sent as a sub batch; None announces no such sub batch.
         uncles: the headers of the block's uncles, in order.
         total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve.
+        chain: what is known of the chain; default the preset of ``chain_id``.
 
     Raises:
         ApplicationError: a field or part is missing or no value of its kind; ``path`` names it.
 
     """
-    encoded = encode_block(block, receipts, uncles)
-    return payload_of(encoded, chain_id=chain_id, finality=finality, state=state, total_difficulty=total_difficulty)
+    chain = chain or chain_of(chain_id)
+    encoded = encode_block(block, receipts, uncles, chain=chain)
+    return payload_of(
+        encoded, chain_id=chain_id, finality=finality, state=state, total_difficulty=total_difficulty, chain=chain
+    )
 
 
 def payload_of(
@@ -63,13 +68,14 @@ def payload_of(
     finality: Finality | None = None,
     state: Mapping[str, bytes] | None = None,
     total_difficulty: int | None = None,
+    chain: Chain | None = None,
 ) -> Payload:
     """Like :func:`payload_from_rpc`, for a block that is written down already, as ``verify`` gives it."""
     _whole(block)
     root = f"c/{chain_id:x}"
     prefix = f"{root}/b/{block.hash.hex()}"
     with hexadecimal("the block"):
-        total, merged = _total_difficulty(block, chain_id, total_difficulty)
+        total, merged = _total_difficulty(block, chain or chain_of(chain_id), total_difficulty)
         updates: dict[str, bytes] = {
             f"{prefix}/h": block.header,
             f"{prefix}/d": to_minimal(total),
@@ -115,10 +121,14 @@ def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
         for log in logs:
             values[f"{prefix}/l/{index:x}/{offset:x}"] = log
             offset += 1
+    if block.derived is not None:
+        index = len(block.receipts)
+        values[f"{prefix}/br/{index:x}"] = raw(block.derived.logs_bloom)
+        values |= {f"{prefix}/bl/{index:x}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
     return values
 
 
-def _total_difficulty(block: EncodedBlock, chain_id: int, given: int | None) -> tuple[int, bool]:
+def _total_difficulty(block: EncodedBlock, chain: Chain, given: int | None) -> tuple[int, bool]:
     """The block's total difficulty, and whether proof of work has ended there.
 
     A block without difficulty comes after the merge; the genesis block's difficulty is its own total.
@@ -126,8 +136,7 @@ def _total_difficulty(block: EncodedBlock, chain_id: int, given: int | None) -> 
     difficulty = int(block.shown.difficulty, 16)
     served = int(block.shown.total_difficulty or "0x0", 16)
     if not difficulty:
-        final = chain_of(chain_id).final_total_difficulty
-        totals = (given, final, served or MERGED_AT_GENESIS)
+        totals = (given, chain.final_total_difficulty, served or MERGED_AT_GENESIS)
         return next(total for total in totals if total is not None), True
     if given is None and not served and block.number:
         raise ApplicationError(

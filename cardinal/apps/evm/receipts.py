@@ -19,7 +19,7 @@ from .rpc import (
     raw,
     read,
 )
-from .transactions import LEGACY
+from .transactions import DEPOSIT, LEGACY
 
 BLOOM_SIZE: Final = 256
 _NO_CONTRACT: Final = bytes(20)
@@ -47,8 +47,12 @@ def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
 def write_receipt(shown: RpcReceipt, logs: Sequence[bytes]) -> bytes:
     """Like :func:`encode_receipt`, with its logs already written, within :func:`.rpc.hexadecimal`."""
     outcome = data(shown.root) if shown.root else quantity(shown.status)
-    body = rlp.wrap((outcome, quantity(shown.cumulative_gas_used), data(shown.logs_bloom), rlp.wrap(logs)))
+    parts = [outcome, quantity(shown.cumulative_gas_used), data(shown.logs_bloom), rlp.wrap(logs)]
     kind = int(shown.type, 16) if shown.type else LEGACY
+    if kind == DEPOSIT and shown.deposit_receipt_version is not None:
+        # Nodes say the nonce before Canyon too, when no root covered it: the version tells (OP Stack, deposits).
+        parts += [quantity(shown.deposit_nonce), quantity(shown.deposit_receipt_version)]
+    body = rlp.wrap(parts)
     return body if kind == LEGACY else bytes((kind,)) + body
 
 
@@ -85,7 +89,12 @@ def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> byte
         return raw(receipt.contract_address)
     if transaction.to or not transaction.from_:
         return None
-    return created_contract(transaction.from_, transaction.nonce)
+    return created_contract(transaction.from_, creation_nonce(transaction, receipt))
+
+
+def creation_nonce(transaction: RpcTransaction, receipt: RpcReceipt) -> str:
+    """The nonce that a creation's address is made of: a deposit says its own in the receipt only."""
+    return receipt.deposit_nonce or transaction.nonce
 
 
 def created_contract(sender: str, nonce: str) -> bytes:

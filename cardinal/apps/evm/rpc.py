@@ -58,8 +58,8 @@ class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
     gas: str
     value: str
     input: str
-    r: str
-    s: str
+    r: str | None = None
+    s: str | None = None
     hash: str = ""
     type: str | None = None
     to: str | None = None
@@ -74,6 +74,9 @@ class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
     access_list: list[RpcAccess] | None = None
     blob_versioned_hashes: list[str] | None = None
     authorization_list: list[RpcAuthorization] | None = None
+    source_hash: str | None = None
+    mint: str | None = None
+    is_system_tx: bool = False
 
     @property
     def parity(self) -> str | None:
@@ -91,7 +94,7 @@ class RpcLog(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
-    """A receipt. ``root`` stands instead of ``status`` before Byzantium."""
+    """A receipt. ``root`` stands instead of ``status`` before Byzantium; the last two are of deposits (OP Stack)."""
 
     cumulative_gas_used: str
     logs_bloom: str
@@ -103,6 +106,8 @@ class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
     contract_address: str | None = None
     transaction_hash: str | None = None
     block_hash: str | None = None
+    deposit_nonce: str | None = None
+    deposit_receipt_version: str | None = None
 
 
 class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
@@ -115,7 +120,10 @@ class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """A block's header; also what a node tells of an uncle."""
+    """A block's header; also what a node tells of an uncle.
+
+    Sealed by authorities (AuRa), it has ``step`` and ``signature`` where others have ``mix_hash`` and ``nonce``.
+    """
 
     parent_hash: str
     sha3_uncles: str
@@ -130,8 +138,10 @@ class RpcHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     gas_used: str
     timestamp: str
     extra_data: str
-    mix_hash: str
-    nonce: str
+    mix_hash: str | None = None
+    nonce: str | None = None
+    step: str | None = None
+    signature: str | None = None
     base_fee_per_gas: str | None = None
     withdrawals_root: str | None = None
     blob_gas_used: str | None = None

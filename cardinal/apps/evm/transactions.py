@@ -1,6 +1,7 @@
 """Transactions from JSON-RPC to their canonical bytes: legacy RLP, or a type byte and RLP (EIP-2718).
 
-Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-4844), 4 set code (EIP-7702).
+Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-4844), 4 set code (EIP-7702), 126
+deposit (OP Stack specification, deposits), which nobody signs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .rpc import (
     data,
     hexadecimal,
     optional_data,
+    optional_quantity,
     quantity,
     read,
 )
@@ -30,6 +32,7 @@ ACCESS_LIST: Final = 1
 FEE_MARKET: Final = 2
 BLOB: Final = 3
 SET_CODE: Final = 4
+DEPOSIT: Final = 0x7E
 
 _PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")
 _CALL: Final = ("gas", "to", "value", "input")
@@ -45,6 +48,7 @@ FIELDS: Final[Mapping[int, tuple[str, ...]]] = MappingProxyType(
             *_SIGNATURE,
         ),
         SET_CODE: ("chain_id", "nonce", *_PRICES, *_CALL, _LIST, "authorization_list", *_SIGNATURE),
+        DEPOSIT: ("source_hash", "from_", "to", "mint", "value", "gas", "is_system_tx", "input"),
     }
 )
 """The fields of every type in the order of their bytes."""
@@ -76,6 +80,10 @@ def _access_list(entries: Sequence[RpcAccess] | None) -> bytes:
     )
 
 
+def _flag(value: bool) -> bytes:  # noqa: FBT001 -- one value of a field, not a choice between operations
+    return rlp.encode_int(int(value))
+
+
 def _hashes(hashes: Sequence[str]) -> bytes:
     return rlp.wrap([data(value) for value in hashes])
 
@@ -97,6 +105,10 @@ _SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
         "access_list": _access_list,
         "blob_versioned_hashes": _hashes,
         "authorization_list": _authorizations,
+        "source_hash": data,
+        "from_": data,
+        "mint": optional_quantity,
+        "is_system_tx": _flag,
     }
 )
 """How the fields are written that are no numbers."""

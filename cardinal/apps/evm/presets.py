@@ -1,0 +1,205 @@
+"""What is known of single chains that their blocks do not say: genesis, final difficulty, which checks they satisfy.
+
+Every fact names where it is from. A chain that is not here works too: with the node's own totals, and every check.
+A user's own chain is a TOML file (:meth:`Chain.load`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from cardinal.errors import ConfigurationError
+
+CHECK_NAMES: Final = (
+    *("hash", "transaction hashes", "transactions root", "receipts", "receipts root", "bloom", "log indexes", "gas"),
+    *("contracts", "withdrawals root", "uncles hash"),
+)
+"""The checks of :mod:`.integrity`, in the order in which they run."""
+
+
+class Chain(BaseModel):
+    """What a chain's blocks do not say about themselves.
+
+    Attributes:
+        chain_id: as in EIP-155.
+        name: for people and for ``application(chain=...)``.
+        genesis: the hash of block 0 as ``0x`` text; None where it is not the same everywhere (development chains).
+        final_total_difficulty: the total difficulty at which proof of work ended and stays for ever; None where that
+            is not known, or where it has not ended.
+        unchecked: names of checks that this chain's honest blocks do not pass.
+        state_sync: its nodes add a transaction, its receipt and logs to a block's that no root of the header covers.
+        notes: what the checks can and cannot tell on this chain.
+        sources: where each of these is from.
+
+    Raises:
+        ConfigurationError: a value cannot work; ``setting`` names the attribute.
+
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    chain_id: Annotated[int, Field(ge=1)]
+    name: Annotated[str, Field(min_length=1)]
+    genesis: Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")] | None = None
+    final_total_difficulty: Annotated[int, Field(ge=0)] | None = None
+    unchecked: frozenset[str] = frozenset()
+    state_sync: bool = False
+    notes: str = ""
+    sources: tuple[str, ...] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 -- pydantic's signature
+        """Raise our own error for whatever is wrong."""
+        try:
+            made = handler(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            setting = ".".join(str(part) for part in first["loc"]) or "chain"
+            raise ConfigurationError(f"the chain's {setting} cannot be used: {first['msg']}", setting=setting) from None
+        if unknown := made.unchecked - set(CHECK_NAMES):
+            raise ConfigurationError(
+                f"there is no check {min(unknown)!r}; choose from: {', '.join(CHECK_NAMES)}", setting="unchecked"
+            )
+        return made
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The names of the checks that its blocks pass, in order."""
+        return tuple(name for name in CHECK_NAMES if name not in self.unchecked)
+
+    @classmethod
+    def load(cls, file: Path) -> Self:
+        """Read a chain from a TOML file whose keys are the attributes.
+
+        A number of more than 63 bits is written as text.
+
+        Raises:
+            ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
+
+        """
+        try:
+            data = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"the chain file {file} cannot be read: {error}", setting="chain") from error
+        return cls.model_validate(data)
+
+
+def chain_of(chain_id: int) -> Chain:
+    """The presets of a chain, or a nameless chain without any."""
+    return CHAINS.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
+
+
+_GETH = "go-ethereum, params/config.go: genesis hash"
+_ERIGON = "erigon, params/config.go: genesis hash"
+_OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 0"
+_OP_NOTES = (
+    "Deposits (type 126) and, from Canyon on, their receipts' nonce and version are under the roots; before Canyon the "
+    "nonce of a deposit that creates a contract is the node's word. What a transaction paid to the chain below is not "
+    "published: no root covers it."
+)
+
+# The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as they served
+# the field, and the reference's producer falls back to the same two numbers.
+_PRESETS: Final = (
+    Chain(
+        chain_id=1,
+        name="mainnet",
+        genesis="0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
+        final_total_difficulty=58_750_003_716_598_352_816_469,
+        notes="Before Byzantium (block 4,370,000) nodes that leave a receipt's root out need `unchecked = "
+        "['receipts root']`; receipts are then held to the bloom and the gas alone.",
+        sources=(_GETH, "total difficulty: nodes' answers for block 15,537,394; reth, chainspec mainnet"),
+    ),
+    Chain(
+        chain_id=11_155_111,
+        name="sepolia",
+        genesis="0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9",
+        final_total_difficulty=17_000_018_015_853_232,
+        sources=(_GETH, "total difficulty: nodes' answers after the merge; the reference's producer"),
+    ),
+    Chain(
+        chain_id=17_000,
+        name="holesky",
+        genesis="0xb5f7f912443c940f21fd611f12828d75b534364ed9e95ca4e307729a4661bde4",
+        final_total_difficulty=1,
+        sources=(_GETH, "merged at genesis, whose difficulty is 1: reth, chainspec holesky"),
+    ),
+    Chain(
+        chain_id=560_048,
+        name="hoodi",
+        genesis="0xbbe312868b376a3001692a646dd2d7d1e4406380dfd86b98aa8a34d1557c971b",
+        final_total_difficulty=1,
+        sources=(_GETH, "merged at genesis, whose difficulty is 1"),
+    ),
+    Chain(
+        chain_id=137,
+        name="polygon",
+        genesis="0xa9c28ce2141b56c474f1dc504bee9b01eb1bd7d1a507580d5519d4437a97de1b",
+        state_sync=True,
+        notes="Until Madhugiri (block 80,084,800) the state-sync transaction, its receipt and its logs are under no "
+        "root: they are published apart (br/, bl/) and held only to their hash and log indexes. After it a block "
+        "with such a transaction (type 127) is refused: nodes do not show the fields that its bytes are made of. "
+        "Proof of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
+        sources=(
+            _ERIGON,
+            "maticjs, getStateSyncTxHash: which transaction it is, and that no root covers it",
+            "0xPolygon/erigon v3.3.0: PIP-74 and Madhugiri's block",
+        ),
+    ),
+    Chain(
+        chain_id=100,
+        name="gnosis",
+        genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
+        notes="Before the merge (total difficulty 8626000000000000000000058750000000000000000000) headers are sealed "
+        "by authorities: nodes must show `step` and `signature`, as Nethermind does. The total that was reached at "
+        "the merge is the node's word: use nodes that all serve it, or that all do not.",
+        sources=(_ERIGON, "nethermind, GnosisSpecProvider: terminal total difficulty", "nethermind, HeaderDecoder"),
+    ),
+    Chain(
+        chain_id=10,
+        name="optimism",
+        genesis="0x7ca38a1916c42007829c55e69d3e9a73265554b586a499015373241b8a3fa48b",
+        final_total_difficulty=0,
+        notes=_OP_NOTES + " Blocks before Bedrock (105,235,063) have a total of their own: start at it.",
+        sources=(_OP, "OP Stack specification, deposits"),
+    ),
+    Chain(
+        chain_id=8453,
+        name="base",
+        genesis="0xf712aa9241cc24369b143cf6dce85f0902a9731e70d66818a3a5845b296c73dd",
+        final_total_difficulty=0,
+        notes=_OP_NOTES,
+        sources=(_OP, "OP Stack specification, deposits"),
+    ),
+    Chain(
+        chain_id=56,
+        name="bsc",
+        genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
+        notes="System transactions are signed legacy transactions at a price of zero: every root covers them. Proof "
+        "of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
+        sources=("reth-bsc, chainspec: genesis hash", "bsc, consensus/parlia: applyTransaction"),
+    ),
+    Chain(
+        chain_id=31_337,
+        name="anvil",
+        notes="A development chain: the genesis changes with each start. anvil 1.7.1 hashes the blobs themselves into "
+        "the transactions root: blocks with transactions of type 3 need `unchecked = ['transactions root']`; their "
+        "transactions are then held to their hashes, which nothing ties to the header.",
+        sources=("facts, Ethereum nodes",),
+    ),
+    Chain(
+        chain_id=1337,
+        name="geth-dev",
+        notes="A development chain: the genesis changes with its settings.",
+        sources=("facts, Ethereum nodes",),
+    ),
+)
+
+CHAINS: Final = MappingProxyType({chain.chain_id: chain for chain in _PRESETS})
+"""The chains with presets, by id."""
