@@ -1,7 +1,7 @@
-"""An Ethereum-like node that serves any chain over JSON-RPC, HTTP and WebSocket on one port.
+"""An Ethereum-like node that serves any chain over JSON-RPC: HTTP and WebSocket on one port, and a Unix socket.
 
     async with JsonRpcNode(chain) as node:
-        feed = open_feed(node.url)          # or node.ws_url
+        feed = open_feed(node.url)          # or node.ws_url, or node.ipc_url where a socket was named
 
 Where blocks come from is the chain's business (:class:`NodeChain`): recorded blocks
 (:class:`cardinal.testing.replay.ReplayChain`), a development chain, or a few lines of a test.
@@ -17,20 +17,21 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError, MissingExtraError, NodeAnswerError
 
 try:
-    import msgspec
-    from aiohttp import WSMsgType, web
+    from aiohttp import web
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("A JSON-RPC node for tests", "evm") from absent
 
+from ._connections import Connection, StreamConnection, WebSocketConnection, lines_of, texts_of
 from ._jsonrpc import INVALID_PARAMS, NO_MARK, NO_METHOD, Json, Request, answer, flag_at, quantity, text_at
+from .node_chain import Listener, NodeChain, Tag
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,57 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Json", "JsonRpcNode", "Listener", "NodeChain", "NodeLimits", "Tag"]
 
-Listener: TypeAlias = Callable[[Json], None]
-"""Called with the header object of every head that a chain announces, in any thread."""
-
-Tag: TypeAlias = Literal["safe", "finalized"]
-
 HASH_TEXT_LENGTH = 66
 """Characters of ``0x`` and 32 bytes: how a request that names a block by hash is told from one by number."""
-
-
-class NodeChain(Protocol):
-    """What a node has. Hashes are lower-case ``0x`` texts, objects are what Ethereum's JSON-RPC shows.
-
-    Methods are called in the node's event loop and answer at once. Any of them may raise
-    :class:`~cardinal.errors.NodeAnswerError`, which becomes the JSON-RPC error of that request.
-    """
-
-    def chain_id(self) -> int:
-        """The chain id."""
-        ...
-
-    def head(self) -> int:
-        """The number of the newest block."""
-        ...
-
-    def mark(self, tag: Tag) -> int | None:
-        """The number of the newest safe or finalized block; None where that is not known (an error in JSON-RPC)."""
-        ...
-
-    def hash_at(self, number: int) -> str | None:
-        """The hash of the canonical block with this number; None above the head and below the first block."""
-        ...
-
-    def block(self, block_hash: str, *, full: bool) -> Json | None:
-        """The block, canonical or not, with its transactions as objects (full) or as hashes; None if not had."""
-        ...
-
-    def receipts(self, block_hash: str) -> Json | None:
-        """The block's receipts in order, an array; None if the block is not had."""
-        ...
-
-    def transaction_receipt(self, transaction_hash: str) -> Json | None:
-        """The receipt of one transaction of the canonical chain; None if there is none."""
-        ...
-
-    def uncle(self, block_hash: str, index: int) -> Json | None:
-        """The header object of an uncle; None if there is none."""
-        ...
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Tell ``listener`` every new head (its header object, no transactions) until the returned call is made."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +59,7 @@ class JsonRpcNode:
         host: the address to listen on.
         port: 0 takes a free one.
         limits: what is refused as too large.
+        socket: the file of a Unix socket to listen on too; None for none.
 
     Attributes for tests, all may be set while the node runs:
         before: called with method and parameters before each answer, to change the chain at an exact moment; what it
@@ -119,7 +72,13 @@ class JsonRpcNode:
     """
 
     def __init__(
-        self, chain: NodeChain, *, host: str = "127.0.0.1", port: int = 0, limits: NodeLimits | None = None
+        self,
+        chain: NodeChain,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: NodeLimits | None = None,
+        socket: Path | None = None,
     ) -> None:
         self.chain = chain
         self.before: Callable[[str, Sequence[object]], None] | None = None
@@ -130,7 +89,9 @@ class JsonRpcNode:
         self._host, self._port = host, port
         self._limits = limits or NodeLimits()
         self._runner: web.AppRunner | None = None
-        self._sockets: set[_Connection] = set()
+        self._sockets: set[Connection] = set()
+        self._socket = socket
+        self._listener: asyncio.Server | None = None
         self._handlers: dict[str, Callable[[list[object]], Json]] = {
             "eth_chainId": lambda _: hex(self.chain.chain_id()),
             "net_version": lambda _: str(self.chain.chain_id()),
@@ -161,6 +122,13 @@ class JsonRpcNode:
         """The address over WebSocket."""
         return f"ws://{self._host}:{self._port}"
 
+    @property
+    def ipc_url(self) -> str:
+        """The address over the Unix socket; a ConfigurationError says so where none was named."""
+        if self._socket is None:
+            raise ConfigurationError("This node was given no socket to listen on.", setting="socket")
+        return f"ipc://{self._socket}"
+
     async def start(self) -> None:
         """Listen. A ConfigurationError says so where the port is taken."""
         application = web.Application(client_max_size=self._limits.body)
@@ -176,16 +144,23 @@ class JsonRpcNode:
             ) from taken
         self._runner = runner
         self._port = runner.addresses[0][1]
+        if self._socket is not None:
+            self._listener = await asyncio.start_unix_server(self._stream, self._socket, limit=self._limits.body)
 
     async def stop(self) -> None:
         """Close every connection and the port. May be called twice; ``start`` afterwards takes the same port."""
         runner, self._runner = self._runner, None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
         if runner is not None:
             await self.disconnect()
             await runner.cleanup()
+        if listener is not None and self._socket is not None:
+            self._socket.unlink(missing_ok=True)
 
     async def disconnect(self) -> None:
-        """Drop every WebSocket connection, as a node that restarts does."""
+        """Drop every WebSocket and socket connection, as a node that restarts does."""
         for socket in list(self._sockets):
             await socket.close()
 
@@ -205,12 +180,15 @@ class JsonRpcNode:
         if request.headers.get("Upgrade", "").lower() == "websocket":
             socket = web.WebSocketResponse(max_msg_size=self._limits.body, compress=False)
             await socket.prepare(request)
-            await self._converse(_Connection(socket, self.chain))
+            await self._converse(WebSocketConnection(socket, self.chain), texts_of(socket))
             return socket
         body = await self._answer(await request.read(), self._call)
         return web.Response(body=body, content_type="application/json")
 
-    async def _converse(self, connection: _Connection) -> None:
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._converse(StreamConnection(writer, self.chain), lines_of(reader))
+
+    async def _converse(self, connection: Connection, requests: AsyncIterator[bytes]) -> None:
         async def call(request: Request) -> Json:
             if request.method == "eth_subscribe":
                 self._count(request)
@@ -221,10 +199,8 @@ class JsonRpcNode:
 
         self._sockets.add(connection)
         try:
-            async for message in connection.socket:
-                if message.type in {WSMsgType.TEXT, WSMsgType.BINARY}:
-                    data = message.data.encode() if isinstance(message.data, str) else message.data
-                    await connection.send(await self._answer(data, call))
+            async for body in requests:
+                await connection.send(await self._answer(body, call))
         finally:
             self._sockets.discard(connection)
             await connection.close()
@@ -276,52 +252,3 @@ class JsonRpcNode:
             case _:
                 number = quantity(named)
         return None if number is None else self.chain.hash_at(number)
-
-
-class _Connection:
-    """One WebSocket and its subscriptions. Heads are queued, so that a slow reader delays nobody else."""
-
-    def __init__(self, socket: web.WebSocketResponse, chain: NodeChain) -> None:
-        self.socket = socket
-        self._chain = chain
-        self._loop = asyncio.get_running_loop()
-        self._ids = itertools.count(1)
-        self._subscriptions: dict[str, Callable[[], None]] = {}
-        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
-        self._writer = self._loop.create_task(self._write())
-
-    def subscribe(self, params: list[object]) -> str:
-        if params[:1] != ["newHeads"]:
-            raise NodeAnswerError(f"no {params[:1]} subscription in eth namespace", code=INVALID_PARAMS)
-        name = hex(next(self._ids))
-
-        def announce(header: Json) -> None:
-            notice = {"subscription": name, "result": header}
-            body = msgspec.json.encode({"jsonrpc": "2.0", "method": "eth_subscription", "params": notice})
-            self._loop.call_soon_threadsafe(self._outgoing.put_nowait, body)
-
-        self._subscriptions[name] = self._chain.subscribe(announce)
-        return name
-
-    def unsubscribe(self, name: str) -> bool:
-        cancel = self._subscriptions.pop(name, None)
-        if cancel is not None:
-            cancel()
-        return cancel is not None
-
-    async def send(self, body: bytes) -> None:
-        await self._outgoing.put(body)
-
-    async def close(self) -> None:
-        for name in list(self._subscriptions):
-            self.unsubscribe(name)
-        self._writer.cancel()
-        await self.socket.close()
-
-    async def _write(self) -> None:
-        while True:
-            body = await self._outgoing.get()
-            try:
-                await self.socket.send_str(body.decode())
-            except ConnectionError:
-                return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.node import JsonRpcNode, NodeChain
+from cardinal.testing.node import JsonRpcNode, NodeChain, NodeLimits
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 
@@ -48,11 +50,26 @@ async def connected(url: str, settings: FeedSettings = QUICK) -> AsyncIterator[B
         await feed.close()
 
 
+SCHEMES = ["http", "ws", "ipc"]
+
+
+def address(node: JsonRpcNode, scheme: str) -> str:
+    return {"http": node.url, "ws": node.ws_url}.get(scheme) or node.ipc_url
+
+
+@asynccontextmanager
+async def serving(chain: NodeChain, *, limits: NodeLimits | None = None) -> AsyncIterator[JsonRpcNode]:
+    """A node that can be reached in every way."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with JsonRpcNode(chain, limits=limits, socket=Path(folder) / "node.ipc") as node:
+            yield node
+
+
 @asynccontextmanager
 async def opened(
     chain: NodeChain, scheme: str = "http", settings: FeedSettings = QUICK
 ) -> AsyncIterator[tuple[JsonRpcNode, BlockFeed]]:
-    async with JsonRpcNode(chain) as node, connected(node.url if scheme == "http" else node.ws_url, settings) as feed:
+    async with serving(chain) as node, connected(address(node, scheme), settings) as feed:
         yield node, feed
 
 

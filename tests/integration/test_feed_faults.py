@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 from ethereum_blocks import Built, grow, keccak, replay, text
-from feeding import QUICK, asynchronous, everything, given, hashes, next_after_looks, opened, refs, take
+from feeding import (
+    QUICK,
+    SCHEMES,
+    address,
+    asynchronous,
+    everything,
+    given,
+    hashes,
+    next_after_looks,
+    opened,
+    refs,
+    serving,
+    take,
+)
 
 from cardinal.errors import (
     CardinalError,
@@ -147,7 +160,7 @@ async def test_node_that_answers_with_another_block_gives_nothing_wrong() -> Non
 
 
 @pytest.mark.parametrize("what", ["block", "receipts"])
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
 async def test_head_that_is_announced_before_it_can_be_read_is_given_once_it_can(what: str, scheme: str) -> None:
     chain = grow(None, 8)
@@ -189,12 +202,12 @@ async def test_header_that_was_never_a_block_is_ignored() -> None:
 # --- what a node bears -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
 async def test_node_that_bears_small_batches_only_is_asked_for_less(scheme: str) -> None:
     chain = grow(None, 60)
-    async with JsonRpcNode(replay(chain), limits=NodeLimits(batch=5, body=4096)) as node:
-        feed = open_feed(node.url if scheme == "http" else node.ws_url, settings=QUICK)
+    async with serving(replay(chain), limits=NodeLimits(batch=5, body=4096)) as node:
+        feed = open_feed(address(node, scheme), settings=QUICK)
         assert given(await everything(feed.follow(until=59))) == hashes(chain)
         await feed.close()
 
@@ -245,7 +258,7 @@ async def test_nodes_own_error_text_is_passed_on() -> None:
 # --- away ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
 async def test_socket_that_is_lost_is_opened_again(scheme: str) -> None:
     chain = grow(None, 30)
@@ -330,7 +343,7 @@ async def test_address_that_is_no_node_is_one_sentence() -> None:
     await server.wait_closed()
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
 async def test_feed_that_is_closed_while_it_reads_leaves_nothing_open(scheme: str) -> None:
     async with opened(replay(grow(None, 200)), scheme) as (node, feed):

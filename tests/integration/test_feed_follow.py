@@ -7,15 +7,27 @@ from collections.abc import Sequence
 
 import pytest
 from ethereum_blocks import build, grow, header_rlp, replay
-from feeding import QUICK, assert_lawful, asynchronous, everything, given, hashes, next_after_looks, opened, refs, take
+from feeding import (
+    QUICK,
+    SCHEMES,
+    address,
+    assert_lawful,
+    asynchronous,
+    everything,
+    given,
+    hashes,
+    next_after_looks,
+    opened,
+    refs,
+    serving,
+    take,
+)
 
 from cardinal.errors import NodeAnswerError, ReorgTooDeepError, WrongChainError
 from cardinal.testing.node import JsonRpcNode
 from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.settings import FeedSettings
-
-SCHEMES = ["http", "ws"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -370,8 +382,8 @@ async def test_chain_id_is_the_nodes_and_another_is_refused() -> None:
 @asynchronous
 async def test_node_that_comes_back_with_another_chain_is_refused(scheme: str) -> None:
     chain, another = grow(None, 5), grow(None, 9, "z")
-    async with JsonRpcNode(replay(chain)) as node:
-        feed = open_feed(node.url if scheme == "http" else node.ws_url, settings=QUICK)
+    async with serving(replay(chain)) as node:
+        feed = open_feed(address(node, scheme), settings=QUICK)
         payloads = feed.follow()
         await take(payloads, 5)
         await node.stop()
@@ -388,8 +400,8 @@ async def test_node_that_comes_back_is_followed_on(scheme: str) -> None:
     chain = grow(None, 9)
     served = replay(chain)
     served.set_head(chain[4].name)
-    async with JsonRpcNode(served) as node:
-        feed = open_feed(node.url if scheme == "http" else node.ws_url, settings=QUICK)
+    async with serving(served) as node:
+        feed = open_feed(address(node, scheme), settings=QUICK)
         payloads = feed.follow(until=8)
         await take(payloads, 5)
         coming = asyncio.ensure_future(anext(payloads))

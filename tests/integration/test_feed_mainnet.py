@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from feeding import asynchronous, everything, opened
+from feeding import SCHEMES, asynchronous, everything, opened
 
 from cardinal.testing.replay import ReplayChain, read_recorded
 
@@ -17,7 +17,7 @@ FIRST, LAST = 14_000_000, 14_000_010
 pytestmark = pytest.mark.skipif(not FIXTURES.is_dir(), reason="recorded mainnet blocks are not at ../shared/fixtures")
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
 async def test_values_of_recorded_mainnet_blocks_equal_the_references(scheme: str) -> None:
     chain = ReplayChain(read_recorded(FIXTURES), chain_id=1)

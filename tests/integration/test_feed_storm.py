@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ethereum_blocks import Built, build, grow, replay
-from feeding import QUICK, assert_lawful, asynchronous, opened
+from feeding import QUICK, SCHEMES, assert_lawful, asynchronous, opened
 
 from cardinal_connectors.ethereum.settings import FeedSettings
 
@@ -105,8 +105,8 @@ async def read_to_the_last(storm: Storm, feed: BlockFeed) -> list[Payload]:
     return taken
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("seed", range(8))
 @asynchronous
 async def test_chain_that_moves_between_any_two_requests_is_given_whole(seed: int, scheme: str) -> None:
     storm = Storm(seed)

@@ -1,4 +1,4 @@
-"""Ethereum-like nodes over JSON-RPC: HTTP and WebSocket."""
+"""Ethereum-like nodes over JSON-RPC: HTTP, WebSocket and IPC."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def open_feed(url: str, *, chain_id: int | None = None, settings: FeedSettings |
     """Open the feed of a node; nothing is connected before the first call.
 
     Arguments:
-        url: ``http://``, ``https://``, ``ws://`` or ``wss://``.
+        url: ``http://``, ``https://``, ``ws://``, ``wss://`` or ``ipc://``; several, divided by commas, and options
+            behind ``#`` (:mod:`.address`).
         chain_id: refuse a node of another chain; None takes the chain that it has.
         settings: intervals and bounds (:class:`.settings.FeedSettings`).
 
     Raises:
-        ConfigurationError: no such scheme.
+        ConfigurationError: no such scheme or option.
         MissingExtraError: the extra ``evm`` is not installed.
 
     """

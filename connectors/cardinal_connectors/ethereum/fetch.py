@@ -39,6 +39,7 @@ class Header(msgspec.Struct, frozen=True, rename="camel"):
     hash: Hash
     parent_hash: Hash
     difficulty: Quantity = "0x0"
+    timestamp: Quantity = "0x0"
     total_difficulty: Quantity | None = None
 
     @property
@@ -180,6 +181,7 @@ def _header(block: RpcBlock) -> Header:
         "hash": block.hash,
         "parentHash": block.parent_hash,
         "difficulty": block.difficulty,
+        "timestamp": block.timestamp,
         "totalDifficulty": block.total_difficulty,
     }
     try:

@@ -4,25 +4,29 @@ Rules:
 
 1. Every block is checked whole: header hash, roots of transactions, receipts and withdrawals, bloom, log order
    (:func:`cardinal.apps.evm.verify`), and that it is the child of the block that its place asks for.
-2. A block that fails is fetched again by hash, so often as the settings say: one bad answer does not stop a stream.
-   After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is never given.
-3. A node that lacks the block by then has moved on: :class:`.walk.ChainMovedError`.
+2. A block that fails is fetched again by hash, so often as the settings say, and then from each other node: one bad
+   answer does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is
+   never given.
+3. A chain that does not satisfy a check leaves it out (``unchecked``). Its hash, and that it is the child of the block
+   below it, a block has to show on every chain.
+4. A node that lacks the block by then has moved on: :class:`.walk.ChainMovedError`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cardinal.apps.evm import verify
+from cardinal.apps.evm.integrity import CHECKS
 from cardinal.apps.evm.payload import payload_of
-from cardinal.errors import ApplicationError, IntegrityError
+from cardinal.errors import ApplicationError, FeedError, IntegrityError
 
 from .walk import ChainMovedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cardinal.apps.evm.encoded import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
@@ -40,19 +44,38 @@ class Admitted(NamedTuple):
     payload: Payload
 
 
+class Blocks(Protocol):
+    """A node that is asked for a block again."""
+
+    async def by_hash(self, block_hash: bytes) -> Fetched | None:
+        """The block with this hash; None where the node lacks it."""
+        ...
+
+
 class Gate:
     """Admits blocks of one node.
 
     Arguments:
         fetcher: where a block that failed is fetched again.
+        elsewhere: other nodes' blocks, asked after that.
         totals: what total difficulties are checked against.
         chain_id: whose paths the payloads have.
         settings: how often a block is fetched again, and the pause between.
 
     """
 
-    def __init__(self, fetcher: BlockFetcher, totals: Totals, chain_id: int, settings: FeedSettings) -> None:
+    def __init__(
+        self,
+        fetcher: BlockFetcher,
+        totals: Totals,
+        chain_id: int,
+        settings: FeedSettings,
+        *,
+        elsewhere: Callable[[], Sequence[Blocks]] = lambda: (),
+    ) -> None:
         self._fetcher = fetcher
+        self._elsewhere = elsewhere
+        self._checks = tuple(name for name in CHECKS if name not in settings.unchecked)
         self._totals = totals
         self._chain_id = chain_id
         self._settings = settings
@@ -66,20 +89,39 @@ class Gate:
 
         """
         wanted, height = fetched.header.id, fetched.header.height
-        for attempt in range(1, self._settings.verifications + 1):
+        failure: IntegrityError | None = None
+        sources: list[Blocks] = [self._fetcher] * (self._settings.verifications - 1)
+        for attempt, source in enumerate(chain(sources, self._others()), 1):
             try:
-                written = self._checked(fetched, wanted)
-                total = await self._totals.of(fetched.header)
-                return Admitted(fetched.header, total, self._payload(written, total, finality))
-            except IntegrityError:
-                if attempt == self._settings.verifications:
-                    raise
-            await asyncio.sleep(self._settings.rpc.pause(attempt))
-            again = await self._fetcher.by_hash(wanted)
-            if again is None:
-                raise ChainMovedError(f"The node does not have block {height} (0x{wanted.hex()}) any more.")
-            fetched = again
-        raise AssertionError  # pragma: no cover - the loop above ends by return or raise
+                return await self._admitted(fetched, wanted, finality)
+            except IntegrityError as wrong:
+                failure = wrong
+            await asyncio.sleep(self._settings.rpc.pause(min(attempt, self._settings.verifications)))
+            again = await self._again(source, wanted)
+            if again is None and source is self._fetcher:
+                raise ChainMovedError(
+                    f"The node does not have block {height} (0x{wanted.hex()}) any more."
+                ) from failure
+            fetched = again or fetched
+        return await self._admitted(fetched, wanted, finality)
+
+    async def _admitted(self, fetched: Fetched, wanted: bytes, finality: Finality | None) -> Admitted:
+        written = self._checked(fetched, wanted)
+        total = await self._totals.of(fetched.header)
+        return Admitted(fetched.header, total, self._payload(written, total, finality))
+
+    def _others(self) -> Iterator[Blocks]:
+        """The other nodes, looked up only when they are needed."""
+        yield from self._elsewhere()
+
+    async def _again(self, source: Blocks, wanted: bytes) -> Fetched | None:
+        """The block again; another node that does not answer is no reason to stop."""
+        try:
+            return await source.by_hash(wanted)
+        except FeedError:
+            if source is self._fetcher:
+                raise
+            return None
 
     def _checked(self, fetched: Fetched, wanted: bytes) -> EncodedBlock:
         if fetched.header.id != wanted:
@@ -93,7 +135,7 @@ class Gate:
         block: Any = fetched.block
         receipts: Sequence[Any] = fetched.receipts
         uncles: Sequence[Any] = fetched.uncles
-        return verify(block, receipts, uncles=uncles)
+        return verify(block, receipts, uncles=uncles, checks=self._checks)
 
     def _payload(self, written: EncodedBlock, total: int, finality: Finality | None) -> Payload:
         """The payload; a block that lacks what no root covers fails like one that contradicts itself."""

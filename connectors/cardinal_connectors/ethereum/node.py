@@ -11,47 +11,74 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.protocols.streams.types import Finality
 
-from .fetch import BlockFetcher, Tag
+from .fetch import BlockFetcher, Fetched, Header, Tag
 from .rpc import RpcClient
 from .settings import RpcSettings
 
 _LOG = logging.getLogger("cardinal.connectors.ethereum")
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
-    """A chain: its id and first block; None where the node does not have that block (a pruned archive, a replay)."""
+    """A chain: its id and first block, as far as they are known; shared by all nodes of one feed.
 
-    chain_id: int
-    genesis: bytes | None = None
+    Arguments:
+        chain_id: the chain that is asked for; None takes that of the first node that answers.
+
+    """
+
+    def __init__(self, chain_id: int | None) -> None:
+        self.chain_id = chain_id
+        self.genesis: bytes | None = None
+
+    def compare(self, address: str, chain_id: int, genesis: bytes | None) -> None:
+        """WrongChainError where a node serves another chain; what was not known yet is learned.
+
+        Arguments:
+            address: the node's, for the sentence.
+            chain_id: what it says.
+            genesis: its first block's hash; None where it lacks that block (a pruned archive, a replay).
+
+        """
+        if self.chain_id is not None and chain_id != self.chain_id:
+            raise WrongChainError(
+                f"The node at {address} serves chain {chain_id}, but chain {self.chain_id} is asked for; check the URL."
+            )
+        if self.genesis is not None and genesis is not None and self.genesis != genesis:
+            raise WrongChainError(
+                f"The node at {address} has the first block 0x{genesis.hex()}, and it was "
+                f"0x{self.genesis.hex()} before: it was started anew with another chain, or is a node of another one; "
+                f"start a new stream, or check the URL."
+            )
+        self.chain_id = chain_id
+        self.genesis = self.genesis or genesis
 
 
 class Node:
     """A node that is asked for blocks.
 
     Arguments:
-        url: ``http``, ``https``, ``ws`` or ``wss``.
-        chain_id: refuse a node of another chain; None takes the chain that it has.
+        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``.
+        identity: the chain that it has to serve.
         settings: how it is asked.
 
     Attributes:
         address: the URL as it may be shown.
         fetcher: its blocks.
+        head: the number of the head that it told last; None before.
 
     """
 
-    def __init__(self, url: str, *, chain_id: int | None, settings: RpcSettings) -> None:
+    def __init__(self, url: str, *, identity: Identity, settings: RpcSettings) -> None:
         self._client = RpcClient(url, settings)
         self.address = self._client.address
         self.fetcher = BlockFetcher(self._client)
-        self._asked_for = chain_id
-        self._identity: Identity | None = None
-        self._greeted = 0
+        self.head: int | None = None
+        self._identity = identity
+        self._greeted: int | None = None
 
     async def greet(self) -> int:
         """The id of the chain that the node serves; compared anew where a connection was made since the last call.
@@ -62,24 +89,44 @@ class Node:
             WrongChainError: another chain than was asked for, or than before.
 
         """
-        if self._identity is not None and self._greeted == self._client.connects:
-            return self._identity.chain_id
-        found = await self._identify()
-        expected = self._identity or Identity(found.chain_id if self._asked_for is None else self._asked_for)
-        self._compare(expected, found)
-        if self._identity is None or self._identity.genesis is None:
-            self._identity = found
+        if not self.met or self._identity.chain_id is None:
+            await self._meet()
+        return self._identity.chain_id or 0
+
+    @property
+    def met(self) -> bool:
+        """Whether the node was compared over its present connection."""
+        return self._greeted == self._client.connects
+
+    async def _meet(self) -> None:
+        text = await self._client.read(str, "eth_chainId")
+        try:
+            chain_id = int(text or "", 16)
+        except ValueError:
+            raise NodeAnswerError(f"The node at {self.address} answers eth_chainId with {text!r}.") from None
+        genesis = await self.fetcher.header(0)
+        self._identity.compare(self.address, chain_id, None if genesis is None else genesis.id)
         if self._client.subscribes:
             try:
                 await self._client.call("eth_subscribe", "newHeads")
             except NodeAnswerError as refused:
                 _LOG.info("%s Heads are polled only.", refused)
         self._greeted = self._client.connects
-        return self._identity.chain_id
+
+    async def by_hash(self, block_hash: bytes) -> Fetched | None:
+        """The block with this hash, from a node that stands by: it is compared first, where that is due."""
+        await self.greet()
+        return await self.fetcher.by_hash(block_hash)
+
+    async def latest(self) -> Header | None:
+        """The head; None where the node has none."""
+        header = await self.fetcher.header("latest")
+        self.head = None if header is None else header.height
+        return header
 
     async def finality(self) -> Finality:
         """The numbers under ``safe`` and ``finalized``; None where the node has none or will not say."""
-        safe, finalized = await asyncio.gather(self._mark("safe"), self._mark("finalized"))
+        safe, finalized = await asyncio.gather(self.mark("safe"), self.mark("finalized"))
         return Finality(safe, finalized)
 
     def look(self) -> None:
@@ -98,28 +145,8 @@ class Node:
         """Release the connection. May be called twice."""
         await self._client.close()
 
-    async def _identify(self) -> Identity:
-        text = await self._client.read(str, "eth_chainId")
-        try:
-            chain_id = int(text or "", 16)
-        except ValueError:
-            raise NodeAnswerError(f"The node at {self.address} answers eth_chainId with {text!r}.") from None
-        genesis = await self.fetcher.header(0)
-        return Identity(chain_id, None if genesis is None else genesis.id)
-
-    def _compare(self, expected: Identity, found: Identity) -> None:
-        if found.chain_id != expected.chain_id:
-            raise WrongChainError(
-                f"The node at {self.address} serves chain {found.chain_id}, but chain {expected.chain_id} is asked "
-                f"for; check the URL."
-            )
-        if expected.genesis is not None and found.genesis is not None and expected.genesis != found.genesis:
-            raise WrongChainError(
-                f"The node at {self.address} has the first block 0x{found.genesis.hex()}, and had "
-                f"0x{expected.genesis.hex()} before: it was started anew with another chain; start a new stream."
-            )
-
-    async def _mark(self, tag: Tag) -> int | None:
+    async def mark(self, tag: Tag) -> int | None:
+        """The number of the block under a tag; None where the node has none or will not say."""
         try:
             header = await self.fetcher.header(tag)
         except NodeAnswerError:

@@ -5,8 +5,8 @@ Rules:
 1. A batch has an outcome per call, in order: the unparsed result, or the node's own error as a value.
 2. A failure of the connection is repeated with a growing pause, as often as the settings say, then raised. An error
    of the node is repeated only where its code says that it passes (:data:`PASSING`).
-3. A node that refuses a batch as too large (with an object, a one-element array, or HTTP 413) is asked for half as
-   much from then on (facts on nodes, rule 6).
+3. A node that refuses a batch as too large (with an object, a one-element array, a code inside it, or HTTP 413), or
+   does not answer it in time, is asked for half as much from then on, and for more again later (:mod:`.pacing`).
 4. No error carries more of the URL than scheme, host and port.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -21,14 +22,21 @@ import msgspec
 
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
+from .http_wire import HttpWire
+from .ipc_wire import IpcWire
+from .pacing import Bearing, Throttle
 from .settings import RpcSettings, public_address
-from .wire import HttpWire, Refusal, Reply, SocketWire, TooLargeError, Wire
+from .socket_wire import SocketWire
+from .wire import BusyError, Refusal, Reply, SlowError, TooLargeError, Wire
 
 PASSING = frozenset({-32005, 429, -32016})
 """Codes that mean "later": limit exceeded (EIP-1474), too many requests, over rate limit."""
 
 NO_METHOD = frozenset({-32601, -32004})
 """Codes that mean "never": method not found, method not supported (EIP-1474)."""
+
+TOO_MUCH = frozenset({-32003})
+"""Codes inside a batch that mean "its answers together are too long" (geth), where the text says so."""
 
 NULL = b"null"
 """How a node says that it does not have what was asked for."""
@@ -51,7 +59,7 @@ class RpcClient:
     """Asks one node.
 
     Arguments:
-        url: ``http``, ``https``, ``ws`` or ``wss``; user and password, path and query are passed on and never shown.
+        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; user, password, path and query are passed on, never shown.
         settings: bounds and patience.
 
     Attributes:
@@ -67,12 +75,13 @@ class RpcClient:
         self._wire = self._open(url)
         self._ids = itertools.count(1)
         self._room = asyncio.Semaphore(self._settings.connections)
-        self._batch = self._settings.batch
+        self._bearing = Bearing(self._settings.batch)
+        self._throttle = Throttle(self._settings.rate, time.monotonic)
 
     @property
     def subscribes(self) -> bool:
         """Whether the connection can carry subscriptions."""
-        return isinstance(self._wire, SocketWire)
+        return not isinstance(self._wire, HttpWire)
 
     @property
     def connects(self) -> int:
@@ -99,14 +108,24 @@ class RpcClient:
 
         """
         outcomes: list[Outcome] = []
+        slow = 0
         while len(outcomes) < len(calls):
-            part = calls[len(outcomes) : len(outcomes) + self._batch]
+            part = calls[len(outcomes) : len(outcomes) + self._bearing.size]
             try:
                 outcomes += await self._settled(part)
             except TooLargeError as refused:
                 if len(part) == 1:
                     raise NodeAnswerError(str(refused), code=refused.code) from None
-                self._batch = max(1, len(part) // 2)
+                self._bearing.refused(len(part))
+            except SlowError:
+                slow += (
+                    1  # not reset by what is answered between: a call that is always slow must not be asked for ever
+                )
+                if slow >= self._settings.attempts:
+                    raise
+                self._bearing.refused(len(part))
+            else:
+                self._bearing.bore(len(part))
         return outcomes
 
     async def close(self) -> None:
@@ -120,9 +139,12 @@ class RpcClient:
                 return HttpWire(url, self._settings)
             case "ws" | "wss":
                 return SocketWire(url, self._settings, self.noticed.set)
+            case "ipc":
+                return IpcWire(url, self._settings, self.noticed.set)
             case _:
                 raise ConfigurationError(
-                    f"A node is reached over http, https, ws or wss, not over {scheme!r}; check the URL.", setting="url"
+                    f"A node is reached over http, https, ws, wss or ipc, not over {scheme!r}; check the URL.",
+                    setting="url",
                 )
 
     async def _settled(self, calls: Sequence[Call]) -> list[Outcome]:
@@ -142,11 +164,17 @@ class RpcClient:
         for attempt in itertools.count(1):
             try:
                 async with self._room:
+                    await asyncio.sleep(self._throttle.wait(len(calls)))
                     return await self._exchanged(calls)
-            except NodeUnreachableError:
+            except SlowError:
+                raise  # how much is asked for is changed, not only how often
+            except NodeUnreachableError as away:
                 if attempt >= self._settings.attempts:
                     raise
-                await asyncio.sleep(self._settings.pause(attempt))
+                pause = self._settings.pause(attempt)
+                if isinstance(away, BusyError) and away.seconds is not None:
+                    pause = max(pause, away.seconds)
+                await asyncio.sleep(pause)
         raise AssertionError  # pragma: no cover - the loop above ends by return or raise
 
     async def _exchanged(self, calls: Sequence[Call]) -> list[Outcome]:
@@ -160,9 +188,11 @@ class RpcClient:
             raise TooLargeError(f"A request of {len(body)} bytes is more than the {self._settings.body} allowed.")
         replies = await self._wire.exchange(body, ids)
         if len(calls) > 1 and len(replies) == 1 and (refusal := replies[0].error) is not None:
-            if refusal.code in PASSING:
+            if refusal.code in PASSING and "batch" not in refusal.message.lower():
                 return [self._refused(call, refusal) for call in calls]
             raise TooLargeError(f"The node at {self.address} refuses a batch: {refusal.message}", code=refusal.code)
+        if len(calls) > 1 and (refusal := next(filter(None, map(_too_much, replies)), None)) is not None:
+            raise TooLargeError(f"The node at {self.address} cuts a batch: {refusal.message}", code=refusal.code)
         return self._paired(calls, ids, replies)
 
     def _paired(self, calls: Sequence[Call], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
@@ -194,6 +224,12 @@ def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as other:
         raise NodeAnswerError(f"The node's answer to {method} is not what the method gives: {other}.") from other
+
+
+def _too_much(reply: Reply) -> Refusal | None:
+    """The error of a call whose answer had no place beside the others' in one batch."""
+    error = reply.error
+    return error if error is not None and error.code in TOO_MUCH and "too large" in error.message.lower() else None
 
 
 def _passes(outcome: Outcome) -> bool:

@@ -6,6 +6,7 @@ Every bound has its reason beside it; the defaults suit a node in the same netwo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
 from cardinal.errors import ConfigurationError
@@ -23,6 +24,7 @@ class RpcSettings:
         body: bytes of a request. anvil breaks the connection above 2 MB.
         answer: bytes of an answer that are read before it is refused.
         connections: requests on their way at once.
+        rate: calls a second, for nodes that count them (each call of a batch is one); None: as fast as it answers.
 
     """
 
@@ -33,6 +35,7 @@ class RpcSettings:
     body: int = 2_000_000
     answer: int = 512 << 20
     connections: int = 4
+    rate: float | None = None
 
     def pause(self, attempt: int) -> float:
         """Seconds to wait after this attempt (1 for the first) failed."""
@@ -53,6 +56,14 @@ class FeedSettings:
         fetch_bytes: bytes of answers that one batch of a backfill aims at.
         fetch_blocks: most blocks in one batch of a backfill.
         sum_blocks: most headers that are read to add up a difficulty that the node does not serve.
+        lag: blocks below the node's head that are not given yet: so many fewer reorgs, so much later.
+        finality: give only what the node calls ``safe`` or ``finalized``.
+        unchecked: checks of :data:`cardinal.apps.evm.integrity.CHECKS` that the chain does not satisfy. The hash, the
+            parent link and the chain id are always checked.
+        workers: processes that check long ranges beside this one.
+        behind: blocks that the node which is followed may be behind another one before that is followed.
+        watch: seconds between two looks at the heads of the other nodes.
+        rest: seconds that a node which failed is not gone to, where another one does not fail.
 
     """
 
@@ -65,6 +76,13 @@ class FeedSettings:
     fetch_bytes: int = 4 << 20
     fetch_blocks: int = 50
     sum_blocks: int = 100_000
+    lag: int = 0
+    finality: Literal["safe", "finalized"] | None = None
+    unchecked: frozenset[str] = frozenset()
+    workers: int = 0
+    behind: int = 3
+    watch: float = 2.0
+    rest: float = 30.0
 
 
 def public_address(url: str) -> str:
@@ -77,6 +95,8 @@ def public_address(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         raise ConfigurationError("The URL of the node cannot be read; write http://host:port.", setting="url") from None
+    if parts.scheme.lower() == "ipc":
+        return f"ipc://{parts.path}"  # a path on this machine, which holds no key
     host = parts.hostname or ""
     if ":" in host:
         host = f"[{host}]"

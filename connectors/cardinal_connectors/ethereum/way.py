@@ -5,12 +5,13 @@ Rules:
 1. A block is given after its parent was given (or is published); the first block of a stream needs none.
 2. Near the head the way is walked by parent hash; a long one is fetched by number from the highest block that the
    node's chain and ours have in common, each block linked to the one before.
-3. A block that was given is not given again, whichever branch the node's chain is on.
+3. Nothing is gone to that is not ``lag`` blocks below the head, or not as final as the settings ask for.
+4. A block that was given is not given again, whichever branch the node's chain is on.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from cardinal.errors import NodeUnreachableError
 from cardinal.protocols.streams.types import BlockRef, Finality
 
 from .backfill import backfill
-from .gate import Gate
+from .gate import Blocks, Gate
 from .totals import Totals
 from .walk import ChainMovedError, common_block, walk_back
 
@@ -41,9 +42,11 @@ class Way:
         settings: bounds.
         start: the first block's number, where nothing is known.
         until: the last block's number, or None.
+        elsewhere: other nodes' blocks.
 
     Attributes:
         ended: ``until`` was given, and the node's chain has it.
+        target: the number of the block that is gone to; None before the first look.
 
     """
 
@@ -56,8 +59,10 @@ class Way:
         *,
         start: int,
         until: int | None,
+        elsewhere: Callable[[], Sequence[Blocks]] = lambda: (),
     ) -> None:
         self.ended = False
+        self.target: int | None = None
         self._node = node
         self._fetcher = node.fetcher
         self._known = known
@@ -65,7 +70,7 @@ class Way:
         self._start = start
         self._until = until
         totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
-        self._gate = Gate(node.fetcher, totals, chain_id, settings)
+        self._gate = Gate(node.fetcher, totals, chain_id, settings, elsewhere=elsewhere)
 
     async def advance(self) -> AsyncGenerator[Payload]:
         """Look at the head once and give what leads to it.
@@ -93,19 +98,40 @@ class Way:
         if self._until is not None and self._until < lowest:
             self.ended = True
             return None
-        head = await self._fetcher.header("latest")
-        if head is not None and self._until is not None and head.height > self._until:
-            head = await self._fetcher.header(self._until)
+        head = await self._highest()
         if head is None:
-            raise ChainMovedError("The node has no head.")
-        if head.height < lowest:
-            if self._known:
-                raise self._behind(head.height, lowest)
             return None
+        if self._until is not None and head.height > self._until:
+            head = await self._fetcher.header(self._until)
+            if head is None:
+                raise ChainMovedError("The node does not have a block below its head (any more).")
+        self.target = head.height
+        if head.height < lowest:
+            if self._known and (self._node.head or 0) < lowest:
+                raise self._behind(head.height, lowest)
+            return None  # with a lag, or waiting for finality: not yet
         if head.id in self._known:
             self.ended = head.height == self._until
             return None
         return head
+
+    async def _highest(self) -> Header | None:
+        """The highest block that may be given; None where there is none yet."""
+        latest = await self._node.latest()
+        if latest is None:
+            raise ChainMovedError("The node has no head.")
+        if self._settings.finality is not None:
+            limit = await self._node.mark(self._settings.finality)
+        else:
+            limit = latest.height
+        if limit is None or (limit := min(limit, latest.height - self._settings.lag)) < 0:
+            return None
+        if limit == latest.height:
+            return latest
+        header = await self._fetcher.header(limit)
+        if header is None:
+            raise ChainMovedError("The node does not have a block below its head (any more).")
+        return header
 
     async def _towards(self, head: Header) -> AsyncGenerator[Fetched | None]:
         first = self._start

@@ -1,0 +1,105 @@
+"""A node feed's URL: one or several nodes, and options behind ``#``, which no node ever sees.
+
+    ws://one:8546,http://two:8545#lag=2&rate=50
+
+Rules:
+
+1. Nodes are divided by commas, the preferred one first. A comma divides only where a scheme follows.
+2. Options behind ``#`` are those of :data:`OPTIONS`; another one is refused with the names that there are.
+3. No error repeats more of the URL than scheme, host and port.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from cardinal.apps.evm.integrity import CHECKS
+from cardinal.errors import ConfigurationError
+
+from .settings import FeedSettings, RpcSettings
+
+_DIVIDES: Final = re.compile(r",(?=(?:https?|wss?|ipc)://)", re.IGNORECASE)
+_Value = TypeVar("_Value", int, float)
+
+
+def read_url(url: str, settings: FeedSettings | None = None) -> tuple[list[str], FeedSettings]:
+    """The nodes of a URL, and the settings with its options.
+
+    Raises:
+        ConfigurationError: an option that there is not, or a value that it cannot have.
+
+    """
+    nodes, _, fragment = url.partition("#")
+    feed = settings or FeedSettings()
+    rpc: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for name, text in parse_qsl(fragment, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise ConfigurationError(
+                f"a node's URL has no option {name!r}: after # there may be {', '.join(sorted(OPTIONS))}", setting=name
+            )
+        of_rpc, read = OPTIONS[name]
+        (rpc if of_rpc else own)[name] = read(name, text)
+    asked: RpcSettings = replace(feed.rpc, **rpc)
+    return _DIVIDES.split(nodes), replace(feed, rpc=asked, **own)
+
+
+def _number(kind: Callable[[str], _Value], least: _Value) -> Callable[[str, str], _Value]:
+    def read(name: str, text: str) -> _Value:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = least - 1
+        if not value >= least:
+            raise ConfigurationError(f"{name} is a number from {least} on, not {text[:20]!r}", setting=name)
+        return value
+
+    return read
+
+
+def _rate(name: str, text: str) -> float:
+    rate = _number(float, 0.0)(name, text)
+    if not rate:
+        raise ConfigurationError("rate is a number of calls a second, above 0", setting=name)
+    return rate
+
+
+def _finality(name: str, text: str) -> str:
+    if text not in ("safe", "finalized"):
+        raise ConfigurationError(f"finality is safe or finalized, not {text[:20]!r}", setting=name)
+    return text
+
+
+def _left_out(name: str, text: str) -> frozenset[str]:
+    """Checks that the chain does not satisfy, divided by commas."""
+    names = frozenset(filter(None, text.replace("+", " ").split(",")))
+    switchable = CHECKS.keys() - {"hash"}
+    if unknown := names - switchable:
+        raise ConfigurationError(
+            f"no check that can be left out is named {min(unknown)!r}: there are {', '.join(sorted(switchable))}",
+            setting=name,
+        )
+    return names
+
+
+OPTIONS: Final[Mapping[str, tuple[bool, Callable[[str, str], Any]]]] = MappingProxyType(
+    {
+        "batch": (True, _number(int, 1)),
+        "connections": (True, _number(int, 1)),
+        "rate": (True, _rate),
+        "timeout": (True, _number(float, 0.001)),
+        "attempts": (True, _number(int, 1)),
+        "lag": (False, _number(int, 0)),
+        "finality": (False, _finality),
+        "poll": (False, _number(float, 0.001)),
+        "patience": (False, _number(float, 0.0)),
+        "workers": (False, _number(int, 0)),
+        "unchecked": (False, _left_out),
+    }
+)
+"""Every option: whether it belongs to how a node is asked, and how its text is read."""

@@ -1,0 +1,102 @@
+"""Requests over HTTP: see :mod:`.wire`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import aiohttp
+
+from cardinal.errors import NodeAnswerError
+
+from .settings import RpcSettings, public_address
+from .wire import BusyError, Replies, SlowError, TooLargeError, closed_error, read_replies, unreachable
+
+LONGEST_PAUSE = 60.0
+"""Seconds; a node that asks for a longer pause is asked after this one all the same."""
+
+
+class HttpWire:
+    """Requests over a pool of HTTP connections."""
+
+    def __init__(self, url: str, settings: RpcSettings) -> None:
+        self.connects = 0
+        self._url = url
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
+        """Post a request; see :class:`Wire`."""
+        del ids
+        if self._closed:
+            raise closed_error(self._url)
+        session = self._session = self._session or self._open()
+        try:
+            async with session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as answer:
+                text = await self._read(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
+            raise unreachable(self._url, failure, self._settings) from None
+        return self._judge(answer.status, text, answer.headers.get("Retry-After"))
+
+    async def close(self) -> None:
+        """Close the pool."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        async def connected(*_: object) -> None:
+            self.connects += 1
+
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(connected)
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._settings.connections),
+            timeout=aiohttp.ClientTimeout(total=self._settings.timeout),
+            trace_configs=[trace],
+        )
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in answer.content.iter_any():
+            size += len(part)
+            if size > self._settings.answer:
+                raise TooLargeError(f"The node's answer is longer than {self._settings.answer} bytes; ask for less.")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _judge(self, status: int, text: bytes, later: str | None) -> Replies:
+        """The answers, or the meaning of a status. A JSON-RPC error inside tells more than the status does."""
+        address = public_address(self._url)
+        match status:
+            case 413:
+                raise TooLargeError(f"The node at {address} refuses a request of this size (HTTP 413).", code=status)
+            case 401 | 403:
+                raise NodeAnswerError(
+                    f"The node at {address} refuses the credentials (HTTP {status}); check those in the URL.",
+                    code=status,
+                )
+            case 408 | 504:
+                raise SlowError(f"The node at {address} took too long (HTTP {status}).", address=address)
+            case 429 | 500 | 502 | 503:
+                with contextlib.suppress(NodeAnswerError):
+                    return read_replies(text)
+                raise BusyError(
+                    f"The node at {address} is not available (HTTP {status}); it is asked again later.",
+                    address=address,
+                    seconds=_seconds(later),
+                )
+            case _ if status >= 300:  # noqa: PLR2004 - the first status of HTTP that is not success
+                with contextlib.suppress(NodeAnswerError):
+                    return read_replies(text)
+                raise NodeAnswerError(f"{address} answers HTTP {status}; is it a node's address?", code=status)
+            case _:
+                return read_replies(text)
+
+
+def _seconds(later: str | None) -> float | None:
+    """A ``Retry-After`` in seconds; a date is not worth a clock, and counts as "later"."""
+    return min(float(later), LONGEST_PAUSE) if later is not None and later.strip().isdecimal() else None

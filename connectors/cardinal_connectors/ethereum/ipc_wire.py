@@ -1,0 +1,114 @@
+"""Requests and notifications over a node's Unix socket (``ipc:///path/geth.ipc``): see :mod:`.wire`.
+
+A socket in the file system needs no port, no password and no limit on calls: what may open the file is the node's
+owner. Texts follow each other in one stream (:mod:`.frames`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+
+from .conversation import Conversation
+from .frames import JsonFrames
+from .settings import RpcSettings, public_address
+from .wire import Replies, closed_error, unreachable
+
+_READ_BYTES = 1 << 18
+
+
+class IpcWire:
+    """One Unix socket, opened when needed and again when lost.
+
+    Arguments:
+        url: ``ipc:///absolute/path``.
+        settings: how the node is asked.
+        noticed: called for every notification of a subscription, and when the connection is lost.
+
+    Raises:
+        ConfigurationError: the URL names no absolute path.
+
+    """
+
+    def __init__(self, url: str, settings: RpcSettings, noticed: Callable[[], None]) -> None:
+        self.connects = 0
+        self._url = url
+        self._path = socket_path(url)
+        self._settings = settings
+        self._noticed = noticed
+        self._conversation = Conversation(noticed)
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
+        """Send a request and wait for its answers; see :class:`.wire.Wire`."""
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                writer = await self._connected()
+                with self._conversation.expecting(ids) as answers:
+                    writer.write(body + b"\n")
+                    await writer.drain()
+                    return await answers
+        except (TimeoutError, OSError) as failure:
+            raise unreachable(self._url, failure, self._settings) from None
+
+    async def close(self) -> None:
+        """Close the socket."""
+        self._closed = True
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+        await self._drop()
+
+    async def _connected(self) -> asyncio.StreamWriter:
+        async with self._opening:
+            if self._closed:
+                raise closed_error(self._url)
+            if self._writer is not None and self._reading is not None and not self._reading.done():
+                return self._writer
+            await self._drop()
+            reader, self._writer = await asyncio.open_unix_connection(self._path, limit=_READ_BYTES)
+            self.connects += 1
+            self._reading = asyncio.create_task(self._read(reader))
+            return self._writer
+
+    async def _drop(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        frames = JsonFrames(most=self._settings.answer)
+        address = public_address(self._url)
+        failure: NodeUnreachableError | NodeAnswerError = NodeUnreachableError(
+            f"The node at {address} closed the connection.", address=address
+        )
+        try:
+            while data := await reader.read(_READ_BYTES):
+                for frame in frames.receive(data):
+                    self._conversation.take(frame)
+        except NodeAnswerError as malformed:
+            failure = malformed
+        except OSError:
+            pass  # reset by the node: closed, like an end
+        self._conversation.fail(failure)
+        self._noticed()  # whoever waits for a head looks by itself now, over a new connection
+
+
+def socket_path(url: str) -> Path:
+    """The file of an ``ipc://`` URL; ConfigurationError where it names none."""
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/"):
+        raise ConfigurationError("A node's socket is named by its absolute path: ipc:///path/geth.ipc.", setting="url")
+    return Path(unquote(parts.path))

@@ -1,0 +1,68 @@
+"""A block by its number, its hash, or the first one at a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from cardinal.errors import ConfigurationError, NodeAnswerError
+
+from .fetch import BlockFetcher, Header
+
+_HASH: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
+
+
+async def locate(fetcher: BlockFetcher, text: str) -> int:
+    """The number of a block on the node's chain.
+
+    Arguments:
+        fetcher: the node.
+        text: a number; a hash of 64 hexadecimal digits, with or without 0x; or a time in ISO 8601, in UTC where it
+            names no zone: then the first block not before it.
+
+    Raises:
+        ConfigurationError: the text is none of the three.
+        NodeAnswerError: the node's chain has no such block.
+
+    """
+    if text.isdecimal():
+        return int(text)
+    if named := _HASH.fullmatch(text):
+        return await _of_hash(fetcher, bytes.fromhex(named[1]))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"a block is named by its number, its hash or a time such as 2022-01-13T22:00:00Z, not by {text[:70]!r}",
+            setting="start",
+        ) from None
+    return await _at(fetcher, int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()), text)
+
+
+async def _of_hash(fetcher: BlockFetcher, block_hash: bytes) -> int:
+    header = await fetcher.header_by_hash(block_hash)
+    canonical = None if header is None else await fetcher.header(header.height)
+    if header is None or canonical is None or canonical.id != block_hash:
+        raise NodeAnswerError(f"The node's chain has no block 0x{block_hash.hex()}; it may have left the chain.")
+    return header.height
+
+
+async def _at(fetcher: BlockFetcher, seconds: int, text: str) -> int:
+    """The first block whose timestamp is not below ``seconds``: bisected, since times rise with numbers."""
+    head = await fetcher.header("latest")
+    if head is None or _time(head) < seconds:
+        raise NodeAnswerError(f"The node's chain has no block at or after {text} yet.")
+    low, high = 0, head.height
+    while low < high:
+        middle = (low + high) // 2
+        header = await fetcher.header(middle)
+        if header is not None and _time(header) >= seconds:
+            high = middle
+        else:  # a node that was pruned lacks the lowest
+            low = middle + 1
+    return low
+
+
+def _time(header: Header) -> int:
+    return int(header.timestamp, 16)

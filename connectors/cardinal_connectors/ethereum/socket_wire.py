@@ -1,0 +1,89 @@
+"""Requests and notifications over WebSocket: see :mod:`.wire`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+
+from cardinal.errors import NodeUnreachableError
+
+from .conversation import Conversation
+from .settings import RpcSettings, public_address
+from .wire import Replies, closed_error, unreachable
+
+HEARTBEAT_SECONDS = 20.0
+
+
+class SocketWire:
+    """One WebSocket, opened when needed and again when lost.
+
+    Arguments:
+        url: ``ws://`` or ``wss://``.
+        settings: how the node is asked.
+        noticed: called for every notification of a subscription, and when the connection is lost.
+
+    """
+
+    def __init__(self, url: str, settings: RpcSettings, noticed: Callable[[], None]) -> None:
+        self.connects = 0
+        self._url = url
+        self._settings = settings
+        self._noticed = noticed
+        self._conversation = Conversation(noticed)
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse[Any] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
+        """Send a request and wait for its answers; see :class:`.wire.Wire`."""
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                socket = await self._connected()
+                with self._conversation.expecting(ids) as answers:
+                    await socket.send_str(body.decode())
+                    return await answers
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
+            raise unreachable(self._url, failure, self._settings) from None
+
+    async def close(self) -> None:
+        """Close the socket."""
+        self._closed = True
+        reader, self._reader = self._reader, None
+        socket, self._socket = self._socket, None
+        session, self._session = self._session, None
+        if socket is not None:
+            await socket.close()
+        if reader is not None:
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reader
+        if session is not None:
+            await session.close()
+
+    async def _connected(self) -> aiohttp.ClientWebSocketResponse[Any]:
+        async with self._opening:
+            if self._closed:
+                raise closed_error(self._url)
+            if self._socket is not None and not self._socket.closed:
+                return self._socket
+            self._session = self._session or aiohttp.ClientSession()
+            self._socket = await self._session.ws_connect(
+                self._url, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
+            )
+            self.connects += 1
+            self._reader = asyncio.create_task(self._read(self._socket))
+            return self._socket
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse[Any]) -> None:
+        async for message in socket:
+            if message.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
+                self._conversation.take(message.data.encode() if isinstance(message.data, str) else message.data)
+        address = public_address(self._url)
+        self._conversation.fail(NodeUnreachableError(f"The node at {address} closed the connection.", address=address))
+        self._noticed()  # whoever waits for a head looks by itself now, over a new connection
