@@ -40,8 +40,8 @@ from cardinal.protocols.streams.events import ChainUpdate, Incomplete
 from cardinal.protocols.streams.finality import OnFinalityViolation
 from cardinal.protocols.streams.follower import Follower, FollowerSettings, OnIncomplete
 from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.reassembler import Bounds
 from cardinal.transports import list_topics, parse_url
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from fastavro import parse_schema, schemaless_reader
 
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
 from cardinal.protocols.streams.avro import BATCH_SCHEMA, Entry, write_batch
+from cardinal.protocols.streams.contents import Contents
 from cardinal.protocols.streams.digests import without_content
-from cardinal.protocols.streams.reassembler import Contents
 from cardinal.protocols.streams.types import NO_ID
 
 TOPIC: Final = "chain"

@@ -12,8 +12,8 @@ from hostile import Stream
 
 from cardinal.protocols.streams import Completed, Incomplete, Payload, Record
 from cardinal.protocols.streams.events import ReassemblyEvent
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.quorum import QuorumReassembler
-from cardinal.protocols.streams.reassembler import Bounds
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 from cardinal.testing.generator import SCHEMA, as_received
 

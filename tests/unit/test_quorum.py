@@ -21,10 +21,12 @@ from cardinal.protocols.streams import (
     encode,
 )
 from cardinal.protocols.streams.assembler import Assembler
+from cardinal.protocols.streams.contents import Contents, HeaderOnly
 from cardinal.protocols.streams.digests import without_content
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded, Untrusted
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.quorum import QuorumReassembler, parse_policy
-from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly, Reassembler
+from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, short
 from quorums import LIES, NAMES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true
 from streams import block, h, messages

@@ -35,9 +35,10 @@ from cardinal.protocols.streams import (
     encode,
 )
 from cardinal.protocols.streams.block import OpenBlock
+from cardinal.protocols.streams.contents import Contents, HeaderOnly
 from cardinal.protocols.streams.digests import without_content
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, short
 from streams import SCHEMA, Log, block, h, messages
 

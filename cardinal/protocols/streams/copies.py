@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import avro
-from .block import Content
+from .block import Content, OpenBlock, sub_batch_id
+from .codec import sub_batch_index
 from .keys import HASH_END
-from .messages import BATCH_MSG, SUB_BATCH_HEADER
+from .messages import BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 from .types import Record
 
 
@@ -62,3 +63,10 @@ class Copies:
             entry == (other := kept.entries[path]) or (entry[2:] == other[2:] and self._volatile(path))
             for path, entry in seen.entries.items()
         )
+
+
+def held_content(block: OpenBlock, key: bytes) -> Content:
+    """The decoded content of a held SubBatchMsg; nothing for other messages."""
+    if key[0] != SUB_BATCH_MSG:
+        return [], {}
+    return block.subs[sub_batch_id(key)].parts[sub_batch_index(key)]

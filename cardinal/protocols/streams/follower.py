@@ -29,6 +29,7 @@ from typing import Final, TypeAlias
 
 from .assembler import Assembler
 from .block import Explanation
+from .contents import Contents
 from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Superseded
 from .gaps import Gaps
@@ -36,7 +37,7 @@ from .history import parents_of
 from .ordering import Orderer, Past
 from .patience import Patience
 from .quorum import QuorumReassembler, parse_policy
-from .reassembler import Contents, Reassembler
+from .reassembler import Reassembler
 from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
 from .resuming import begin_at, check, refuse_shorter
 from .settings import FollowerSettings, OnIncomplete

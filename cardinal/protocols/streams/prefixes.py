@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from cardinal.errors import ConfigurationError
@@ -187,3 +187,18 @@ def _compiled(source: str) -> re.Pattern[str]:
 
 
 _DIRECTORIES_MAX = 4096
+
+
+def path_test(
+    expressions: Iterable[str], setting: str, how: Callable[[re.Pattern[str], str], object]
+) -> Callable[[bytes], bool]:
+    """Whether a path matches one of the expressions. ConfigurationError names ``setting`` if one does not compile."""
+    try:
+        patterns = [re.compile(expression) for expression in expressions]
+    except re.error as error:
+        raise ConfigurationError(
+            f"an expression of {setting} does not compile: {error.pattern!r} ({error.msg})", setting=setting
+        ) from None
+    if not patterns:
+        return lambda _path: False
+    return lambda path: any(how(pattern, path_text(path)) is not None for pattern in patterns)

@@ -38,6 +38,7 @@ from cardinal.errors import ConfigurationError
 from .accounts import Copy, as_a_whole, largest, told_of_delivered, told_of_open
 from .agreement import JointEnds, Standing, Standings, Volatile, lowest, standing
 from .block import Explanation, OpenBlock
+from .contents import Contents, HeaderOnly
 from .events import (
     Completed,
     Divergence,
@@ -52,7 +53,8 @@ from .events import (
 from .finished import FinishedBlock, FinishedBlocks
 from .keys import HASH_END
 from .messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG
-from .reassembler import Bounds, Contents, HeaderOnly, Reassembler
+from .openblocks import Bounds
+from .reassembler import Reassembler
 from .reorgs import ANONYMOUS
 from .tombstones import TOMBSTONES_MAX
 from .types import PRODUCER_HEADER, Partition, Record, Routed, path_bytes, path_text

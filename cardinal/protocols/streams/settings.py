@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from .events import Header
 from .finality import OnFinalityViolation
-from .reassembler import Bounds
+from .openblocks import Bounds
 from .types import SHORT, BlockRef, Finality
 
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Final, Self
 from cardinal.errors import CardinalError, RefusedError
 from cardinal.producing.published import read_range
 from cardinal.protocols.streams.events import Completed
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.reassembler import Bounds, Reassembler
+from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.testing.history import History, check, content, mined
 from cardinal.transports import open_source
 

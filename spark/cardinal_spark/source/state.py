@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from cardinal.protocols.streams.contents import Contents, HeaderOnly
 from cardinal.protocols.streams.events import Event
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.prefixes import Tracked
-from cardinal.protocols.streams.reassembler import Bounds, Contents, HeaderOnly, Reassembler
+from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import Partition, Record
 
 from .offsets import PlanOffset, option_digests

@@ -1,0 +1,210 @@
+"""One message into its open block: decoded as far as it must be, counted, compared with the copy that is held.
+
+The rules are those of :mod:`.reassembler`, which knows the blocks as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cardinal.errors import DecodeError
+
+from . import avro
+from .block import (
+    DELETE_OVERHEAD,
+    Candidate,
+    Content,
+    OpenBlock,
+    SubBatchState,
+    batch_size,
+    message_size,
+    sub_batch_id,
+)
+from .codec import sub_batch_index
+from .contents import Contents
+from .copies import Copies, held_content
+from .events import Divergence, ReassemblyEvent, Rejected, Surplus
+from .keys import HASH_END, ID_END
+from .messages import BATCH, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
+from .openblocks import OpenBlocks
+from .prefixes import Taken, Tracked
+from .types import Record, path_text
+
+_BATCHES_MAX: Final = 4
+
+
+class Intake:
+    """See the module.
+
+    Arguments:
+        blocks: the open blocks, which account for what a message costs.
+        copies: how copies are compared.
+        tracked: which entries are followed; None: all.
+        is_prefix: whether the application counts under this path.
+        contents: whether records carry values or digests.
+
+    """
+
+    def __init__(
+        self,
+        blocks: OpenBlocks,
+        copies: Copies,
+        tracked: Tracked | None,
+        is_prefix: Callable[[bytes], bool],
+        contents: Contents,
+    ) -> None:
+        self._open = blocks
+        self._copies = copies
+        self._tracked = tracked
+        self._is_prefix = is_prefix
+        self._contents = contents
+
+    def take(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        """Any message of an open block."""
+        kind = record.key[0]
+        try:
+            if kind == BATCH:
+                self._batch(block, record, events)
+            elif (known := block.messages.get(record.key)) is not None:
+                self.copy(block, known, record, events)
+            elif kind >= BATCH_MSG:
+                self._message(block, record, events)
+            elif kind == SUB_BATCH_HEADER:
+                self._header(block, record, events)
+            else:
+                self._part(block, record, events)
+        except DecodeError as error:
+            events.append(Rejected((record.topic, record.partition, record.offset), record.key, error.reason))
+
+    def _batch(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        if len(record.key) != HASH_END:
+            raise DecodeError("a Batch's key is its type and a hash, nothing more")
+        fields = avro.read_batch(record.value)
+        for entry in fields.entries.values():
+            if entry.count < 0:
+                raise DecodeError(f"it counts {entry.count} messages under {path_text(entry.path)!r}")
+        held = block.candidates
+        for candidate in held:
+            if self._copies.same_batch(candidate.fields, fields):
+                if record.partition >= 0 and _place(record) < _place(candidate.batch):
+                    candidate.batch = record
+                return
+        if held:
+            kept = held[0].batch
+            events.append(Divergence(block.hash, record.key, kept.value, record.value, (kept[:3], record[:3])))
+            if len(held) >= _BATCHES_MAX:
+                return
+        candidate = Candidate(record, fields, self._tracked, self._is_prefix)
+        beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
+        if block.candidates[0] is candidate:
+            self._open.numbered(block, fields.number)
+            events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
+        self._open.grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
+
+    def _message(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        if block.counters is None:
+            if self._tracked is not None and not self._tracked.may_belong(record.key[HASH_END:]):
+                return
+        elif not self.counts(block, record, events):
+            return
+        if record.key[0] != BATCH_MSG:
+            block.mixed = True
+        block.messages[record.key] = record
+        self._open.grow(block, message_size(record))
+
+    def _header(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        count = avro.read_int(record.value)
+        if len(record.key) != ID_END or count < 0:
+            raise DecodeError("a SubBatchHeader is a hash, an id and a count of 0 or more")
+        if block.candidates and not self.counts(block, record, events):
+            return
+        sub = self._sub_batch(block, record)
+        sub.count = count
+        self._sub_batch_changed(block, record.key)
+        if any(index >= count for index in sub.parts):
+            part = bytes((SUB_BATCH_MSG,)) + record.key[1:ID_END]
+            events += [
+                Surplus(block.hash, key, held[:3])
+                for key, held in block.messages.items()
+                if key.startswith(part) and sub_batch_index(key) >= count
+            ]
+        self._open.grow(block, message_size(record))
+
+    def _part(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        index = sub_batch_index(record.key)
+        content = self._content(record)
+        if block.candidates and not self.counts(block, record, events):
+            return
+        sub = block.subs.get(sub_batch_id(record.key))
+        if sub is not None and sub.count is not None and index >= sub.count:
+            events.append(Surplus(block.hash, record.key, record[:3]))
+            return
+        self._sub_batch(block, record).add(index, content)
+        self._sub_batch_changed(block, record.key)
+        self._open.grow(block, message_size(record, content))
+
+    def _sub_batch(self, block: OpenBlock, record: Record) -> SubBatchState:
+        block.mixed = True
+        block.messages[record.key] = record
+        return block.subs.setdefault(sub_batch_id(record.key), SubBatchState())
+
+    def _sub_batch_changed(self, block: OpenBlock, key: bytes) -> None:
+        batch_id = sub_batch_id(key)
+        for candidate in block.candidates:
+            candidate.sub_batch_changed(batch_id, block.subs[batch_id])
+
+    def _content(self, record: Record) -> Content:
+        return avro.read_content(record.value) if self._contents is Contents.VALUES else ([], {})
+
+    def counts(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> bool:
+        """Count a message under every Batch of its block; whether it is to be held.
+
+        Also what the first Batch does not count is held, where it can belong to an entry that is followed: another
+        Batch may count it.
+        """
+        key = record.key
+        first, *others = block.candidates
+        taken = first.take(key)
+        if taken is not Taken.COUNTED:
+            if key[0] >= BATCH_MSG:
+                if self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
+                    return False
+            elif taken is Taken.IGNORED:
+                return False
+            if taken is Taken.BEYOND:
+                events.append(Surplus(block.hash, key, (record.topic, record.partition, record.offset)))
+            first.surplus.add(key)
+            self._open.grow(block, DELETE_OVERHEAD)
+        for candidate in others:
+            if candidate.take(key) is not Taken.COUNTED:
+                candidate.surplus.add(key)
+        return True
+
+    def copy(self, block: OpenBlock, kept: Record, seen: Record, events: list[ReassemblyEvent]) -> None:
+        """A second copy of a message before completion: the lower position counts, a difference is reported."""
+        if kept[:3] == seen[:3]:
+            return  # the same record, read again
+        if not self._copies.same(kept, seen, held_content(block, kept.key)):
+            events.append(Divergence(block.hash, kept.key, kept.value, seen.value, (kept[:3], seen[:3])))
+        if seen.partition < 0 or (kept.partition >= 0 and seen[:3] > kept[:3]):
+            return
+        if kept.key[0] == SUB_BATCH_HEADER:
+            count = avro.read_int(seen.value)
+            if count < 0:
+                return
+            block.subs[sub_batch_id(kept.key)].count = count
+            self._sub_batch_changed(block, kept.key)
+        elif kept.key[0] < BATCH_MSG:
+            held = held_content(block, kept.key)
+            content = self._content(seen)
+            block.subs[sub_batch_id(kept.key)].add(sub_batch_index(kept.key), content)
+            self._open.grow(block, message_size(seen, content) - message_size(kept, held))
+        block.messages[kept.key] = seen
+        if kept.key[0] >= BATCH_MSG:
+            self._open.grow(block, len(seen.value) - len(kept.value))
+
+
+def _place(record: Record) -> tuple[bool, str, int, int]:
+    """What copies are ordered by: those from a topic first, then by position."""
+    return record.partition < 0, record.topic, record.partition, record.offset
