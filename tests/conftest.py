@@ -1,8 +1,36 @@
-"""What holds for every test: no property is judged by how long an example took, because machines are shared."""
+"""What holds for every test: how examples are judged, and which tests share a process when several run at a time."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+# No property is judged by how long an example took, because machines are shared.
 settings.register_profile("cardinal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cardinal")
+
+LONGEST_FIRST = ("tests/spark/", "tests/integration/", "tests/contract/", "tests/properties/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits longest comes first, so that processes side by side end at about the same time."""
+    items.sort(key=lambda item: next((n for n, room in enumerate(LONGEST_FIRST) if item.nodeid.startswith(room)), 9))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """`pytest -n N` keeps a file's tests in one process, and Spark's in one: a session costs too much twice."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - tests run without xdist, too
+
+    class ByRoom(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "tests/spark" if file.startswith("tests/spark/") else file
+
+    config.option.loadscopereorder = False  # the order above is by cost, xdist's own by the number of tests
+    return ByRoom(config, log)
