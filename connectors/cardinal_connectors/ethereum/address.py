@@ -23,7 +23,7 @@ from cardinal.errors import ConfigurationError
 
 from .settings import FeedSettings, RpcSettings
 
-_DIVIDES: Final = re.compile(r",(?=(?:https?|wss?|ipc)://)", re.IGNORECASE)
+_DIVIDES: Final = re.compile(r",(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
 _Value = TypeVar("_Value", int, float)
 
 
