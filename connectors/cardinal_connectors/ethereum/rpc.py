@@ -124,6 +124,7 @@ class RpcClient:
                 if slow >= self._settings.attempts:
                     raise
                 self._bearing.refused(len(part))
+                await asyncio.sleep(self._settings.pause(slow))
             else:
                 self._bearing.bore(len(part))
         return outcomes
