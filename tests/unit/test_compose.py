@@ -1,0 +1,134 @@
+"""docker-compose.yml says what can work: its parts fit each other, its commands and settings fit ours."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from cardinal.cli.main import cardinal
+from cardinal.server.feeds import open_feed
+from cardinal.transports.kafka.settings import kafka_settings
+from cardinal.transports.settings import find_node, find_url
+from compose import ROOT, commands, compose, services, targets
+
+
+def _parsed(command: list[str]) -> click.Context:
+    """A command line as click takes it."""
+    group = click.Context(cardinal, info_name="cardinal")
+    name, *arguments = command
+    found = cardinal.get_command(group, name)
+    assert found is not None, name
+    return found.make_context(name, list(arguments), parent=group)
+
+
+def _broker_listeners(option: str) -> dict[str, str]:
+    pairs = (one.split("://") for one in services()["kafka"]["environment"][option].split(","))
+    return dict(pairs)
+
+
+def test_there_are_a_broker_a_node_two_producers_and_a_reader() -> None:
+    assert {"kafka", "anvil", "producer-a", "producer-b", "tail"} <= services().keys()
+    assert {name: command[0] for name, command in commands().items()} == {
+        "producer-a": "produce",
+        "producer-b": "produce",
+        "tail": "tail",
+        "serve": "serve",
+    }
+
+
+def test_the_producers_differ_in_nothing_but_their_names() -> None:
+    ids = {_parsed(commands()[name]).params["producer_id"] for name in ("producer-a", "producer-b")}
+    assert ids == {"producer-a", "producer-b"}
+    one, other = (
+        {**services()[name], "command": [part for part in commands()[name] if part != name]}
+        for name in ("producer-a", "producer-b")
+    )
+    assert one == other
+
+
+def test_images_are_pinned_and_come_from_no_named_registry() -> None:
+    for service in services().values():
+        name, _, tag = service["image"].partition(":")
+        assert "." not in name.partition("/")[0]
+        if "build" in service:
+            assert tag == "local"
+            assert service["build"]["target"] in targets()
+            assert (ROOT / service["build"]["context"]).resolve() == ROOT
+        else:
+            assert re.fullmatch(r"\d+\.\d+\.\d+", tag)
+    for base in re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
+        assert re.fullmatch(r"(python:3\.11|node:22)-[a-z-]+", base)
+
+
+def test_the_broker_is_the_version_that_the_tests_run_on() -> None:
+    locked = (ROOT / "cardinal/embedded/kafka-4.3.1.lock").name
+    assert services()["kafka"]["image"] == f"apache/kafka:{locked.removeprefix('kafka-').removesuffix('.lock')}"
+
+
+def test_what_is_waited_for_and_kept_exists() -> None:
+    for service in services().values():
+        for other, how in service.get("depends_on", {}).items():
+            assert other in services()
+            assert how["condition"] == "service_started" or "healthcheck" in services()[other]
+        for volume in service.get("volumes", ()):
+            assert volume.partition(":")[0] in compose()["volumes"]
+
+
+def test_ports_are_open_to_this_machine_only() -> None:
+    for service in services().values():
+        for port in service.get("ports", ()):
+            assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)
+
+
+@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve"])
+def test_a_command_line_is_one_that_our_commands_take(name: str) -> None:
+    params = _parsed(commands()[name]).params
+    assert params["chain_id"] == 31337
+
+
+@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve"])
+def test_the_names_on_a_command_line_are_those_of_its_environment(name: str) -> None:
+    params, environ = _parsed(commands()[name]).params, services()[name]["environment"]
+    stream = next(params[key] for key in ("to_url", "url", "from_url") if key in params)
+    url = find_url(stream, None, environ)
+    assert url.hosts == (_broker_listeners("KAFKA_ADVERTISED_LISTENERS")["CLIENT"],) == ("kafka:9092",)
+    assert kafka_settings(url).partitions == 4  # every option is one that the transport knows
+    if "to_url" in params:
+        node = find_node(params["from_url"], None, environ)
+        assert node == "ws://anvil:8545"
+        assert open_feed(node, chain_id=params["chain_id"])
+
+
+def test_the_node_listens_where_the_producers_look_for_it() -> None:
+    command = services()["anvil"]["command"]
+    options = dict(zip(command[::2], command[1::2], strict=True))
+    assert options["--port"] == "8545"
+    assert options["--host"] == "0.0.0.0"  # noqa: S104 - inside of its container
+    assert options["--chain-id"] == "31337"
+    assert options["--state"].startswith(services()["anvil"]["volumes"][0].partition(":")[2])
+
+
+def test_the_broker_listens_where_it_says_that_it_is() -> None:
+    listens, says = _broker_listeners("KAFKA_LISTENERS"), _broker_listeners("KAFKA_ADVERTISED_LISTENERS")
+    assert {name: address.rpartition(":")[2] for name, address in says.items()} == {
+        name: address.rpartition(":")[2] for name, address in listens.items() if name != "CONTROLLER"
+    }
+    port = says["OUTSIDE"].rpartition(":")[2]
+    assert services()["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+
+
+def test_the_image_holds_what_the_distribution_is_made_of() -> None:
+    text, ignored = (ROOT / "Dockerfile").read_text(), (ROOT / ".dockerignore").read_text().splitlines()
+    copied = {part for line in re.findall(r"^COPY ([^-].*)$", text, re.MULTILINE) for part in line.split()[:-1]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {Path(package).parts[0] for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    needed = {*packages, "pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE"}
+    assert copied == needed
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == needed
+    extras = set(re.findall(r"\[([a-z,]+)\]", text))
+    assert extras == {"evm,server"}
+    assert {"evm", "server"} <= project["project"]["optional-dependencies"].keys()
