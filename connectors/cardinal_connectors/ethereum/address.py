@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
-from cardinal.apps.evm.integrity import CHECKS
+from cardinal.apps.evm.presets import CHECK_NAMES, Chain
 from cardinal.errors import ConfigurationError
 
 from .settings import FeedSettings, RpcSettings
@@ -75,10 +76,14 @@ def _finality(name: str, text: str) -> str:
     return text
 
 
+def _chain(_: str, text: str) -> Chain:
+    return Chain.load(Path(text))
+
+
 def _left_out(name: str, text: str) -> frozenset[str]:
     """Checks that the chain does not satisfy, divided by commas."""
     names = frozenset(filter(None, text.replace("+", " ").split(",")))
-    switchable = CHECKS.keys() - {"hash"}
+    switchable = set(CHECK_NAMES) - {"hash"}
     if unknown := names - switchable:
         raise ConfigurationError(
             f"no check that can be left out is named {min(unknown)!r}: there are {', '.join(sorted(switchable))}",
@@ -99,6 +104,7 @@ OPTIONS: Final[Mapping[str, tuple[bool, Callable[[str, str], Any]]]] = MappingPr
         "poll": (False, _number(float, 0.001)),
         "patience": (False, _number(float, 0.0)),
         "workers": (False, _number(int, 0)),
+        "chain": (False, _chain),
         "unchecked": (False, _left_out),
     }
 )

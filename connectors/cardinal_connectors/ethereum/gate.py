@@ -7,8 +7,8 @@ Rules:
 2. A block that fails is fetched again by hash, so often as the settings say, and then from each other node: one bad
    answer does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is
    never given.
-3. A chain that does not satisfy a check leaves it out (``unchecked``). Its hash, and that it is the child of the block
-   below it, a block has to show on every chain.
+3. A chain that does not satisfy a check leaves it out (its preset, or ``unchecked``). Its hash, and that it is the
+   child of the block below it, a block has to show on every chain.
 4. A node that lacks the block by then has moved on: :class:`.walk.ChainMovedError`.
 """
 
@@ -17,17 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cardinal.apps.evm import verify
-from cardinal.apps.evm.integrity import CHECKS
-from cardinal.apps.evm.payload import payload_of
-from cardinal.errors import ApplicationError, FeedError, IntegrityError
+from cardinal.errors import FeedError, IntegrityError
 
+from .rules import Rules
 from .walk import ChainMovedError
 
 if TYPE_CHECKING:
-    from cardinal.apps.evm.encoded import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
 
@@ -75,9 +72,8 @@ class Gate:
     ) -> None:
         self._fetcher = fetcher
         self._elsewhere = elsewhere
-        self._checks = tuple(name for name in CHECKS if name not in settings.unchecked)
+        self._rules = Rules.of(chain_id, settings)
         self._totals = totals
-        self._chain_id = chain_id
         self._settings = settings
 
     async def admit(self, fetched: Fetched, finality: Finality | None) -> Admitted:
@@ -106,9 +102,9 @@ class Gate:
         return await self._admitted(fetched, wanted, finality)
 
     async def _admitted(self, fetched: Fetched, wanted: bytes, finality: Finality | None) -> Admitted:
-        written = self._checked(fetched, wanted)
+        written = self._rules.checked(fetched.block, fetched.receipts, fetched.uncles, wanted)
         total = await self._totals.of(fetched.header)
-        return Admitted(fetched.header, total, self._payload(written, total, finality))
+        return Admitted(fetched.header, total, self._rules.payload(written, total, finality))
 
     def _others(self) -> Iterator[Blocks]:
         """The other nodes, looked up only when they are needed."""
@@ -122,31 +118,3 @@ class Gate:
             if source is self._fetcher:
                 raise
             return None
-
-    def _checked(self, fetched: Fetched, wanted: bytes) -> EncodedBlock:
-        if fetched.header.id != wanted:
-            raise IntegrityError(
-                f"The node gave block {fetched.header.hash} where 0x{wanted.hex()} was asked for; ask another node.",
-                number=fetched.header.height,
-                block_hash=wanted,
-                check="hash",
-            )
-        # Structures are taken as well as mappings, which alone the signature names.
-        block: Any = fetched.block
-        receipts: Sequence[Any] = fetched.receipts
-        uncles: Sequence[Any] = fetched.uncles
-        return verify(block, receipts, uncles=uncles, checks=self._checks)
-
-    def _payload(self, written: EncodedBlock, total: int, finality: Finality | None) -> Payload:
-        """The payload; a block that lacks what no root covers fails like one that contradicts itself."""
-        try:
-            # After the merge the application decides, so that producers on different nodes agree (:mod:`.totals`).
-            worked = total if int(written.shown.difficulty, 16) else None
-            return payload_of(written, chain_id=self._chain_id, finality=finality, total_difficulty=worked)
-        except ApplicationError as unfit:
-            raise IntegrityError(
-                f"Block {written.number} (0x{written.hash.hex()}) cannot be published: {unfit}.",
-                number=written.number,
-                block_hash=written.hash,
-                check="form",
-            ) from unfit

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from cardinal.apps.evm.presets import Chain, chain_of
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.protocols.streams.types import Finality
 
@@ -27,11 +28,13 @@ class Identity:
 
     Arguments:
         chain_id: the chain that is asked for; None takes that of the first node that answers.
+        preset: what is known of the chain; None: the preset of its id, where there is one.
 
     """
 
-    def __init__(self, chain_id: int | None) -> None:
-        self.chain_id = chain_id
+    def __init__(self, chain_id: int | None, preset: Chain | None = None) -> None:
+        self.chain_id = chain_id if preset is None else preset.chain_id
+        self._preset = preset
         self.genesis: bytes | None = None
 
     def compare(self, address: str, chain_id: int, genesis: bytes | None) -> None:
@@ -46,6 +49,12 @@ class Identity:
         if self.chain_id is not None and chain_id != self.chain_id:
             raise WrongChainError(
                 f"The node at {address} serves chain {chain_id}, but chain {self.chain_id} is asked for; check the URL."
+            )
+        preset = (self._preset or chain_of(chain_id)).genesis
+        if preset is not None and genesis is not None and preset != f"0x{genesis.hex()}":
+            raise WrongChainError(
+                f"The node at {address} serves a chain with the id {chain_id} and the first block 0x{genesis.hex()}, "
+                f"but that chain's is {preset}; check the URL."
             )
         if self.genesis is not None and genesis is not None and self.genesis != genesis:
             raise WrongChainError(

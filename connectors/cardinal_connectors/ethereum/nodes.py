@@ -35,7 +35,7 @@ class Nodes:
     """
 
     def __init__(self, urls: Sequence[str], *, chain_id: int | None, settings: FeedSettings) -> None:
-        identity = Identity(chain_id)
+        identity = Identity(chain_id, settings.chain)
         self._nodes = [Node(url, identity=identity, settings=settings.rpc) for url in urls]
         self._settings = settings
         self._standings = Standings(len(urls), behind=settings.behind, rest=settings.rest, clock=time.monotonic)

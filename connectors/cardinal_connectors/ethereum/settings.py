@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from cardinal.apps.evm.presets import Chain
 from cardinal.errors import ConfigurationError
 
 
@@ -58,6 +59,7 @@ class FeedSettings:
         sum_blocks: most headers that are read to add up a difficulty that the node does not serve.
         lag: blocks below the node's head that are not given yet: so many fewer reorgs, so much later.
         finality: give only what the node calls ``safe`` or ``finalized``.
+        chain: what is known of the chain; None: the preset of its id, where there is one.
         unchecked: checks of :data:`cardinal.apps.evm.integrity.CHECKS` that the chain does not satisfy. The hash, the
             parent link and the chain id are always checked.
         workers: processes that check long ranges beside this one.
@@ -78,6 +80,7 @@ class FeedSettings:
     sum_blocks: int = 100_000
     lag: int = 0
     finality: Literal["safe", "finalized"] | None = None
+    chain: Chain | None = None
     unchecked: frozenset[str] = frozenset()
     workers: int = 0
     behind: int = 3
