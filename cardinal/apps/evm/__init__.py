@@ -12,13 +12,22 @@ if TYPE_CHECKING:
     from .decoding import decode
     from .integrity import verify
     from .payload import payload_from_rpc
+    from .state import StateDelta, state_delta, touched
     from .tables import frames
 
-__all__ = ["decode", "frames", "payload_from_rpc", "verify"]
+__all__ = ["StateDelta", "decode", "frames", "payload_from_rpc", "state_delta", "touched", "verify"]
 
 
 # The files are named otherwise than the functions: an imported submodule would hide the function behind its name.
-_HOMES = {"decode": "decoding", "frames": "tables", "payload_from_rpc": "payload", "verify": "integrity"}
+_HOMES = {
+    "StateDelta": "state",
+    "decode": "decoding",
+    "frames": "tables",
+    "payload_from_rpc": "payload",
+    "state_delta": "state",
+    "touched": "state",
+    "verify": "integrity",
+}
 
 
 def __getattr__(name: str) -> object:

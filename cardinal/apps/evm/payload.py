@@ -24,6 +24,7 @@ from .encoded import EncodedBlock, encode_block
 from .jsonrpc import to_minimal
 from .receipts import published_contract, write_receipt_meta
 from .rpc import JsonObject, hexadecimal, raw
+from .state import StateDelta
 
 
 def payload_from_rpc(
@@ -32,7 +33,7 @@ def payload_from_rpc(
     *,
     chain_id: int,
     finality: Finality | None = None,
-    state: Mapping[str, bytes] | None = None,
+    state: StateDelta | Mapping[str, bytes] | None = None,
     uncles: Sequence[JsonObject] = (),
     total_difficulty: int | None = None,
     chain: Chain | None = None,
@@ -45,7 +46,8 @@ def payload_from_rpc(
         chain_id: the chain's id.
         finality: the node's marks; after the merge both entries are always written, empty where not known, and
             before it neither.
-        state: path to value of accounts and storage, sent as a sub batch; None announces no such sub batch.
+        state: what :func:`.state.state_delta` gives, or path to value of storage; sent as a sub batch. None announces
+            no such sub batch.
         uncles: the headers of the block's uncles, in order.
         total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve.
         chain: what is known of the chain; default the preset of ``chain_id``.
@@ -66,7 +68,7 @@ def payload_of(
     *,
     chain_id: int,
     finality: Finality | None = None,
-    state: Mapping[str, bytes] | None = None,
+    state: StateDelta | Mapping[str, bytes] | None = None,
     total_difficulty: int | None = None,
     chain: Chain | None = None,
 ) -> Payload:
@@ -92,13 +94,16 @@ def payload_of(
         updates[f"{root}/n/safe"] = to_minimal(marks.safe or 0)
         updates[f"{root}/n/finalized"] = to_minimal(marks.finalized or 0)
     sub_batches: dict[bytes, SubBatch | None] = {}
-    if state is not None:
+    delta = state if state is None or isinstance(state, StateDelta) else StateDelta(storage=state)
+    if delta is not None:
+        updates |= delta.updates
         if block.number:
-            sub_batches[block.number.to_bytes(32, "big")] = SubBatch(f"{root}/s", dict(state))
+            sub_batches[block.number.to_bytes(32, "big")] = SubBatch(f"{root}/s", dict(delta.storage))
         else:
-            updates |= state  # the reference's id would be zero here, which is no id
+            updates |= delta.storage  # the reference's id would be zero here, which is no id
     weight = total + block.number if merged else total
-    return Payload(block.number, block.hash, parent, weight, updates, frozenset(), sub_batches)
+    deletes = frozenset() if delta is None else delta.deletes
+    return Payload(block.number, block.hash, parent, weight, updates, deletes, sub_batches)
 
 
 def _whole(block: EncodedBlock) -> None:

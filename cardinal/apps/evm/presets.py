@@ -190,7 +190,8 @@ _PRESETS: Final = (
         name="anvil",
         notes="A development chain: the genesis changes with each start. anvil 1.7.1 hashes the blobs themselves into "
         "the transactions root: blocks with transactions of type 3 need `unchecked = ['transactions root']`; their "
-        "transactions are then held to their hashes, which nothing ties to the header.",
+        "transactions are then held to their hashes, which nothing ties to the header. Its first header says that the "
+        "state is empty, which it is not: state deltas begin with block 2.",
         sources=("facts, Ethereum nodes",),
     ),
     Chain(
