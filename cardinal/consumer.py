@@ -340,10 +340,12 @@ class Consumer:
             self._follower.settle()
 
     def _fresh_ends(self) -> dict[Partition, int] | None:
-        """New watermarks where they would prove something."""
+        """New watermarks where they would prove something; a step or two later, where the source is asked beside us."""
         if self._overdue.wants_ends or (self._follower.caught_up and self._follower.wants_ends):
             with contextlib.suppress(UnreachableError):  # asked again at the next step
-                return self._reader.ends()
+                return self._reader.later_ends()
+        else:
+            self._reader.forget_ends()
         return None
 
     def _lacks(self, event: Incomplete) -> None:

@@ -13,15 +13,37 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Record
 
 _WINDOW_MS: Final = 2_000
 _SAMPLE: Final = 16
+_FEW: Final = 256
+
+
+@runtime_checkable
+class Unasked(Protocol):
+    """A source that a reader need not wait for: it knows by itself, or asks its server beside the reading.
+
+    A reader at the head waits for nothing but records: whatever it asked for in between, a block would wait for.
+    """
+
+    def at_end(self) -> frozenset[Partition]:
+        """The partitions whose end was delivered, as far as the server has told with the records. A hint, no proof."""
+        ...
+
+    def look_later(self) -> Future[tuple[Partition, ...]]:
+        """What :meth:`cardinal.transports.base.Source.partitions` gives, asked for on another thread."""
+        ...
+
+    def watermarks_later(self) -> Future[dict[Partition, tuple[int, int]]]:
+        """What :meth:`cardinal.transports.base.Source.watermarks` gives after a look, asked for on another thread."""
+        ...
 
 
 class Pace:
@@ -29,6 +51,9 @@ class Pace:
 
     Arguments:
         window_ms: how far ahead of the slowest a partition may be.
+
+    Attributes:
+        paused: what is paused now; whoever pauses says so here.
 
     """
 
@@ -38,18 +63,14 @@ class Pace:
         self.paused: frozenset[Partition] = frozenset()
 
     def seen(self, records: Sequence[Record]) -> None:
-        """Take note of records read; a sample of them will do."""
-        for record in (*records[::_SAMPLE], *records[-1:]):
+        """Take note of records read: of a few all, of many a sample, since many come in runs of one partition."""
+        for record in records if len(records) < _FEW else (*records[::_SAMPLE], *records[-1:]):
             self._times[record.topic, record.partition] = record.timestamp_ms
 
-    def ahead(
-        self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, tuple[int, int]]
-    ) -> frozenset[Partition]:
-        """The partitions to pause now; everything else is to be read."""
-        waiting = [where for where, at in positions.items() if at < watermarks[where][1]]
-        times = {where: self._times.get(where, 0) for where in waiting}
-        self.paused = frozenset(self._far(times)) if times else frozenset()
-        return self.paused
+    def ahead(self, behind: Iterable[Partition]) -> frozenset[Partition]:
+        """The partitions to pause, where these have something to deliver; everything else is to be read."""
+        times = {where: self._times.get(where, 0) for where in behind}
+        return frozenset(self._far(times)) if times else frozenset()
 
     def _far(self, times: Mapping[Partition, int]) -> Iterable[Partition]:
         slowest = min(times.values())

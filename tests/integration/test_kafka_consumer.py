@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from datetime import UTC, datetime
@@ -15,8 +16,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import TopicError
+from cardinal.transports.kafka.topics import TopicAdmin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cardinal.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
@@ -61,6 +65,35 @@ def test_partitions_that_are_added_while_it_runs_are_read(
     assert steps([*before, *after]) == [f"+{number}a" for number in range(1, 61)]
     with consumer(url, app, start=str(before[-1].cursor)) as reading:  # a cursor that knows one partition of four
         assert steps(until(reading, "60a")) == [f"+{number}a" for number in range(21, 61)]
+
+
+def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends and partitions are asked for on a thread of their own, or when something stands to be proven."""
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
+    publish(url, line(1, 20), app=app)
+    with consumer(url, app) as reading:
+        until(reading, "20a")
+        reader, asked = threading.get_ident(), []
+        for what in ("starts", "ends", "partition_counts"):
+            ask = getattr(TopicAdmin, what)
+
+            def noted(*args: object, what: str = what, ask: Callable[..., object] = ask, **options: object) -> object:
+                asked.append((what, threading.get_ident() == reader))
+                return ask(*args, **options)
+
+            monkeypatch.setattr(TopicAdmin, what, noted)
+        monkeypatch.setattr("cardinal.consuming.reading._PACE_SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.reading._PARTITIONS_SECONDS", 0.0)
+        producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
+        producing.start()
+        until(reading, "60a")
+        producing.join(DEADLINE)
+        deadline = time.monotonic() + DEADLINE
+        while not any(what == "partition_counts" for what, _ in asked):
+            assert time.monotonic() < deadline
+    assert [what for what, waited in asked if waited] == []
 
 
 def test_a_topic_that_is_deleted_while_it_reads_is_named(

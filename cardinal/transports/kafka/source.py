@@ -15,24 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError, UnreachableError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
 from cardinal.protocols.streams.types import Partition, Record
 
 from .errors import bad_setting, kafka_error
+from .messages import Messages
+from .partitions import Partitions
 from .topics import TopicAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from confluent_kafka import Message
 
     from .settings import KafkaSettings
 
-_TOPICS_SECONDS: Final = 0.1
 _RECENT_SECONDS: Final = 10.0
 _BATCH_MAX: Final = 10_000
 _COMMIT_SECONDS: Final = 5.0
@@ -53,9 +55,7 @@ class KafkaSource:
     def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._settings = settings
         self._admin = TopicAdmin(settings)
-        self._topics = tuple(topics)
-        self._absent: frozenset[str] = frozenset()
-        self._partitions = self._find(topics, wait)
+        self._partitions = Partitions(self._admin, topics, settings.address, wait)
         self._reasons = self._admin.reasons
         try:
             self._consumer = Consumer({**settings.consumer(), "error_cb": self._reasons})
@@ -63,7 +63,10 @@ class KafkaSource:
             raise bad_setting(error) from None
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
-        self._held: list[Message] = []
+        self._ends: dict[Partition, int] = {}
+        self._ended: list[Partition] = []
+        self._held: list[Record] = []
+        self._messages = Messages(topics, self._note)
         self._error: CardinalError | None = None
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
@@ -75,26 +78,23 @@ class KafkaSource:
         """Every partition of the topics as they are now, sorted; those known before where no broker answers.
 
         Raises:
-            TopicError: a topic was not there at this look and at the one before: it was deleted. Fetching from it would
-                be tried for ever, in silence.
+            TopicError: a topic is gone, see :meth:`.partitions.Partitions.look`.
 
         """
-        with contextlib.suppress(UnreachableError):
-            counts = self._admin.partition_counts(self._topics)
-            absent = frozenset(self._topics).difference(counts)
-            if absent:  # deleted, or without leaders for the moment
-                absent -= self._admin.names()
-            if gone := sorted(absent & self._absent):
-                raise TopicError(
-                    f"the topic {gone[0]} is gone from Kafka at {self._settings.address}: restore it, or start again "
-                    "without a cursor when it was made anew",
-                    topic=gone[0],
-                )
-            self._absent = absent
-            now = {(topic, number) for topic, count in counts.items() for number in range(count)}
-            if added := now.difference(self._partitions):
-                self._partitions = tuple(sorted({*self._partitions, *added}))
-        return self._partitions
+        return self._partitions.look()
+
+    def look_later(self) -> Future[tuple[Partition, ...]]:
+        """:meth:`partitions` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
+        return self._partitions.look_later()
+
+    def watermarks_later(self) -> Future[dict[Partition, tuple[int, int]]]:
+        """:meth:`watermarks` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
+        return self._partitions.marks_later()
+
+    def at_end(self) -> frozenset[Partition]:
+        """The partitions whose end was delivered: see :class:`cardinal.transports.pace.Unasked`."""
+        ends = self._ends
+        return frozenset(where for where, at in self._positions.items() if ends.get(where, -1) >= at)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other.
@@ -103,7 +103,7 @@ class KafkaSource:
             CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
 
         """
-        marks = self._read_watermarks()
+        marks = self._partitions.marks()
         missing = {
             partition: (offset, marks[partition][0])
             for partition, offset in positions.items()
@@ -114,6 +114,7 @@ class KafkaSource:
         self._check_known(positions, marks)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
         self._positions = dict(positions)
+        self._ends.clear()
         self._held.clear()
         self._error = None
         self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in positions.items()])
@@ -155,16 +156,16 @@ class KafkaSource:
 
         Never older ones: that a position has passed them proves that nothing of before is left to read.
         """
-        return self._read_watermarks()
+        return self._partitions.marks()
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        asked = [TopicPartition(topic, number, timestamp_ms) for topic, number in self._partitions]
+        asked = [TopicPartition(topic, number, timestamp_ms) for topic, number in self._partitions.known]
         try:
             answers = self._consumer.offsets_for_times(asked, timeout=self._settings.connect_timeout)
         except KafkaException as error:
             raise self._reasons.map(kafka_error(error), "while looking up a time") from None
-        ends = self._admin.ends(self._partitions)
+        ends = self._admin.ends(self._partitions.known)
         return {
             (found.topic, found.partition): found.offset if found.offset >= 0 else ends[found.topic, found.partition]
             for found in answers
@@ -192,21 +193,6 @@ class KafkaSource:
             else:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
 
-    def _find(self, topics: Sequence[str], wait: float) -> tuple[Partition, ...]:
-        deadline = time.monotonic() + wait
-        while True:
-            counts = self._admin.partition_counts(topics)
-            absent = [topic for topic in topics if topic not in counts]
-            if not absent:
-                return tuple(sorted((topic, number) for topic in topics for number in range(counts[topic])))
-            if time.monotonic() >= deadline:
-                raise TopicError(
-                    f"the topic {absent[0]} does not exist on Kafka at {self._settings.address}: "
-                    "start a producer first, or check application and chain id",
-                    topic=absent[0],
-                )
-            time.sleep(_TOPICS_SECONDS)
-
     def _check_known(self, positions: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
         for partition, offset in positions.items():
             if partition not in marks:
@@ -220,10 +206,6 @@ class KafkaSource:
                     "the topic was made anew; start again",
                     missing={partition: (offset, marks[partition][1])},
                 )
-
-    def _read_watermarks(self) -> dict[Partition, tuple[int, int]]:
-        starts, ends = self._admin.starts(self._partitions), self._admin.ends(self._partitions)
-        return {partition: (starts[partition], ends[partition]) for partition in self._partitions}
 
     def _wait(self, limit: int, timeout: float) -> list[Record]:
         """Wait for one message, then take what came with it.
@@ -247,62 +229,42 @@ class KafkaSource:
             messages = self._consumer.consume(min(limit, _BATCH_MAX), timeout)
         except KafkaException as error:
             raise self._reasons.map(kafka_error(error), "while reading") from None
-        return self._records(messages)
+        records, next_offsets = self._messages.records(messages)
+        if self._paused and not self._paused.isdisjoint(next_offsets):
+            self._held += [record for record in records if record[:2] in self._paused]
+            records = [record for record in records if record[:2] not in self._paused]
+            next_offsets = {where: at for where, at in next_offsets.items() if where not in self._paused}
+        self._read_up_to(next_offsets)
+        self._ended.clear()
+        return records
 
     def _release(self, limit: int) -> list[Record]:
-        """Messages that had been fetched when their partition was paused, and are wanted now."""
+        """Records that had been fetched when their partition was paused, and are wanted now."""
         if not self._held:
             return []
-        free = [message for message in self._held if (message.topic(), message.partition()) not in self._paused]
-        taken = free[:limit]
-        if taken:
-            chosen = set(map(id, taken))
-            self._held = [message for message in self._held if id(message) not in chosen]
-        return self._records(taken)
-
-    def _records(self, messages: Sequence[Message]) -> list[Record]:
+        held, self._held = self._held, []
         records: list[Record] = []
-        positions, paused, append, new = self._positions, self._paused, records.append, tuple.__new__
-        last: tuple[str | None, int | None] = (None, None)
-        held = False
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._note(error, message)
-                continue
-            where = (message.topic(), message.partition())
-            if where != last:  # messages come in runs of one partition
-                last = where
-                held = where in paused
-            if held:
-                self._held.append(message)
-                continue
-            offset = message.offset()
-            headers = message.headers()
-            # Past NamedTuple's own constructor, which takes as long as all the rest.
-            append(
-                new(
-                    Record,
-                    (
-                        last[0],
-                        last[1],
-                        offset,
-                        message.key() or b"",
-                        message.value() or b"",
-                        message.timestamp()[1],
-                        _headers(headers) if headers else (),
-                    ),
-                )
-            )
-            positions[last] = offset + 1  # type: ignore[index,operator] # None only in messages that were never sent
+        for record in held:
+            wanted = len(records) < limit and record[:2] not in self._paused
+            (records if wanted else self._held).append(record)
+        self._read_up_to({record[:2]: record[2] + 1 for record in records})
         return records
+
+    def _read_up_to(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Move positions behind what is delivered now, and past control records where that was all there is."""
+        for where, at in next_offsets.items():
+            self._positions[where] = max(at, self._positions.get(where, 0))
+        for where in (*next_offsets, *self._ended):
+            end = self._ends.get(where, -1)
+            if end > self._positions.get(where, end) and not any(record[:2] == where for record in self._held):
+                self._positions[where] = end
 
     def _note(self, error: KafkaError, message: Message) -> None:
         code, topic, partition = error.code(), message.topic() or "", message.partition() or 0
         where = (topic, partition)
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public code with a private name
-            end = message.offset() or 0
-            if where in self._positions and not any((held.topic(), held.partition()) == where for held in self._held):
-                self._positions[where] = max(self._positions[where], end)
+            self._ends[where] = message.offset() or 0
+            self._ended.append(where)
         elif code in _LOST:
             at = self._positions.get(where, 0)
             self._keep(lambda: _expired({where: (at, self._admin.starts([where])[where])}))
@@ -339,11 +301,6 @@ def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]
         return sorted(records, key=lambda record: record[:3])
     finally:
         source.close()
-
-
-def _headers(found: Any) -> tuple[tuple[str, bytes], ...]:  # noqa: ANN401 - confluent-kafka's type is wider than its values
-    """Headers without nulls, which nothing of ours writes."""
-    return tuple([(name, value or b"") for name, value in found])
 
 
 def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:

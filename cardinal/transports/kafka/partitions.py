@@ -1,0 +1,124 @@
+"""The partitions of a source's topics, as they are on the cluster: found at opening, looked for again while it reads.
+
+Partitions are only ever added. A topic that was not there at two looks in a row was deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cardinal.errors import TopicError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cardinal.protocols.streams.types import Partition
+
+    from .topics import TopicAdmin
+
+_Answer = TypeVar("_Answer")
+
+_TOPICS_SECONDS: Final = 0.1
+
+
+class Partitions:
+    """See the module. May be asked from several threads.
+
+    Arguments:
+        admin: asks the cluster.
+        topics: the topics that are read.
+        address: of the cluster, for errors.
+        wait: seconds to wait for topics that do not exist yet.
+
+    Raises:
+        TopicError: a topic does not exist.
+        UnreachableError, RefusedError: the broker is away or says no.
+
+    """
+
+    def __init__(self, admin: TopicAdmin, topics: Sequence[str], address: str, wait: float) -> None:
+        self._admin = admin
+        self._topics = tuple(topics)
+        self._address = address
+        self._absent: frozenset[str] = frozenset()
+        self._looking = threading.Lock()
+        self.known = self._find(wait)
+        """Every partition that was ever seen, sorted."""
+
+    def look(self) -> tuple[Partition, ...]:
+        """Every partition as they are now; those known before where no broker answers.
+
+        Raises:
+            TopicError: a topic was not there at this look and at the one before: it was deleted. Fetching from it would
+                be tried for ever, in silence.
+
+        """
+        with self._looking, contextlib.suppress(UnreachableError):
+            counts = self._admin.partition_counts(self._topics)
+            absent = frozenset(self._topics).difference(counts)
+            if absent:  # deleted, or without leaders for the moment
+                absent -= self._admin.names()
+            if gone := sorted(absent & self._absent):
+                raise TopicError(
+                    f"the topic {gone[0]} is gone from Kafka at {self._address}: restore it, or start again "
+                    "without a cursor when it was made anew",
+                    topic=gone[0],
+                )
+            self._absent = absent
+            now = {(topic, number) for topic, count in counts.items() for number in range(count)}
+            if added := now.difference(self.known):
+                self.known = tuple(sorted({*self.known, *added}))
+        return self.known
+
+    def marks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest retained and the next readable offset of every known partition, as they are now."""
+        known = self.known
+        starts, ends = self._admin.starts(known), self._admin.ends(known)
+        return {partition: (starts[partition], ends[partition]) for partition in known}
+
+    def look_later(self) -> Future[tuple[Partition, ...]]:
+        """:meth:`look` on a thread of its own, for a reader that must not wait for the answer."""
+        return _later(self.look)
+
+    def marks_later(self) -> Future[dict[Partition, tuple[int, int]]]:
+        """:meth:`look`, then :meth:`marks`, on a thread of its own."""
+
+        def look_and_mark() -> dict[Partition, tuple[int, int]]:
+            self.look()
+            return self.marks()
+
+        return _later(look_and_mark)
+
+    def _find(self, wait: float) -> tuple[Partition, ...]:
+        deadline = time.monotonic() + wait
+        while True:
+            counts = self._admin.partition_counts(self._topics)
+            absent = [topic for topic in self._topics if topic not in counts]
+            if not absent:
+                return tuple(sorted((topic, number) for topic in self._topics for number in range(counts[topic])))
+            if time.monotonic() >= deadline:
+                raise TopicError(
+                    f"the topic {absent[0]} does not exist on Kafka at {self._address}: "
+                    "start a producer first, or check application and chain id",
+                    topic=absent[0],
+                )
+            time.sleep(_TOPICS_SECONDS)
+
+
+def _later(ask: Callable[[], _Answer]) -> Future[_Answer]:
+    future: Future[_Answer] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the future is asked
+            future.set_exception(error)
+
+    # A daemon: a broker that does not answer must not keep the process alive.
+    threading.Thread(target=run, name="cardinal-kafka-partitions", daemon=True).start()
+    return future
