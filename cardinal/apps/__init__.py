@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from cardinal.errors import ConfigurationError
 
-from .base import Application
+from .base import Application, read_toml
 
-__all__ = ["Application", "get"]
+__all__ = ["Application", "get", "load"]
 
-_APPLICATIONS = {"evm": "cardinal.apps.evm.chains"}
+_APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.chains"}
 """Name to the module whose ``application(**presets)`` makes it; imported only when asked for."""
 
 
@@ -24,9 +25,9 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
     """The application called ``name`` with its presets.
 
     Arguments:
-        name: "evm" for Ethereum-like chains.
-        presets: what the application takes; "evm" takes ``chain_id`` (default 1), ``topic`` (default
-            ``cardinal-<chain id>``) and ``reorg_threshold``.
+        name: "evm" for Ethereum-like chains, "blob" for blocks of keys and values.
+        presets: what the application takes; "evm" takes ``chain_id`` (default 1) or ``chain`` (a name), ``topic``
+            (default ``cardinal-<chain id>``) and ``reorg_threshold``.
 
     Raises:
         ConfigurationError: there is no such application, or it does not take these presets.
@@ -42,3 +43,26 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
     except TypeError as error:
         raise ConfigurationError(f"the application {name!r} has no such preset: {error}", setting="app") from None
     return factory(**presets)
+
+
+def load(file: Path) -> Application:
+    """Read an application from a TOML file: with the key ``app``, its name and presets; else every attribute.
+
+        app = "evm"                  |   name = "ours"
+        chain = "sepolia"            |   chain = "ours:1"
+        topic = "our-sepolia"        |   default_topic = "ours"
+                                     |   [topics]
+                                     |   "k/[0-9]+/" = "ours-keys"
+
+    Raises:
+        ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
+
+    """
+    data = read_toml(file)
+    if "app" not in data:
+        return Application.model_validate(data)
+    name = data.pop("app")
+    try:
+        return get(name, **data)
+    except TypeError as error:
+        raise ConfigurationError(f"the application file {file} cannot be used: {error}", setting="app") from None

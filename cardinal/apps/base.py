@@ -112,11 +112,15 @@ class Application(BaseModel):
             ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
 
         """
-        try:
-            data = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigurationError(f"the application file {file} cannot be read: {error}", setting="app") from error
-        return cls.model_validate(data)
+        return cls.model_validate(read_toml(file))
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """What an application file holds. ConfigurationError where it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"the application file {file} cannot be read: {error}", setting="app") from error
 
 
 def _check_topic(topic: str) -> None:

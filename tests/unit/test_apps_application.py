@@ -49,7 +49,7 @@ def test_every_path_of_a_block_matches_exactly_one_expression() -> None:
 
 
 def test_an_unknown_name_says_which_exist() -> None:
-    with pytest.raises(ConfigurationError, match="choose one of: evm") as caught:
+    with pytest.raises(ConfigurationError, match="choose one of: blob, evm") as caught:
         apps.get("bitcoin")
     assert caught.value.setting == "app"
 
@@ -104,6 +104,34 @@ def test_an_application_is_read_from_toml(tmp_path: Path) -> None:
     app = Application.load(file)
     assert app.topics == {"b/[0-9]+/": "blob-data"}
     assert app.finality(NOTHING) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "topic"),
+    [
+        ('app = "evm"\nchain = "sepolia"\ntopic = "ours"\nreorg_threshold = 9\n', "evm", "ours"),
+        ('app = "blob"\nchain_id = 3\nreorg_threshold = 9\n', "blob", "blob-3"),
+        ('name = "own"\nchain = "own:1"\ndefault_topic = "own"\nreorg_threshold = 9\n', "own", "own"),
+    ],
+)
+def test_a_file_names_an_application_with_its_presets_or_says_everything(
+    tmp_path: Path, content: str, name: str, topic: str
+) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text(content)
+    app = apps.load(file)
+    assert (app.name, app.default_topic, app.reorg_threshold) == (name, topic, 9)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["app = 5", 'app = "moon"', 'app = "evm"\nchain_id = "one"', 'app = "evm"\ncolour = 1', "app =", "name = 'x'"],
+)
+def test_a_file_that_cannot_work_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError):
+        apps.load(file)
 
 
 @pytest.mark.parametrize("content", ["name = ", 'name = "blob"'])

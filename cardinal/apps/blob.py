@@ -1,0 +1,90 @@
+"""The smallest application: a block is a number, a hash, a parent, and values under keys of its own.
+
+    app = apps.get("blob", chain_id=7)
+    with Producer(url, app, producer_id="one") as producer:
+        producer.add(payload(Blob(1, hash, parent, {"any/key at all": b"value"})))
+    for update in Consumer(url, app):
+        for block in update.added:
+            read(block).keys
+
+Rules:
+
+1. Every key of a block travels below ``k/<its hash in hex>/``, on a topic of its own; what follows is the key, any
+   text (bytes that are not UTF-8 by ``surrogateescape``).
+2. The heaviest chain counts; without a weight of its own a block weighs its number.
+3. What reads also writes: ``payload(read(payload)) == payload``.
+
+It is what to begin with for a ledger that is not Ethereum's, and the proof that the layers below know of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from cardinal.errors import ApplicationError, ConfigurationError
+from cardinal.protocols.streams.payload import Payload
+
+from .base import REORG_THRESHOLD, Application
+
+__all__ = ["Blob", "application", "payload", "read"]
+
+_ROOT: Final = "k/"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A block. Hashes are 32 bytes; without a ``weight`` it weighs its number."""
+
+    number: int
+    hash: bytes
+    parent: bytes
+    keys: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    weight: int | None = None
+
+
+def application(*, chain_id: int = 1, topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD) -> Application:
+    """How such a chain travels.
+
+    Arguments:
+        chain_id: a number that tells this chain from others on the same server, 0 or more.
+        topic: the default topic and the beginning of the other; default ``blob-<chain id>``.
+        reorg_threshold: in blocks.
+
+    Raises:
+        ConfigurationError: the chain id or topic cannot be used.
+
+    """
+    if chain_id < 0:
+        raise ConfigurationError(f"a chain id is 0 or more, not {chain_id}", setting="chain_id")
+    base = topic or f"blob-{chain_id}"
+    return Application(
+        name="blob",
+        chain=f"blob:{chain_id}",
+        default_topic=base,
+        topics={f"{_ROOT}[0-9a-f]{{64}}/": f"{base}-keys"},
+        reorg_threshold=reorg_threshold,
+    )
+
+
+def payload(block: Blob) -> Payload:
+    """What is published of a block."""
+    root = f"{_ROOT}{block.hash.hex()}/"
+    updates = {root + key: value for key, value in block.keys.items()}
+    weight = block.number if block.weight is None else block.weight
+    return Payload(block.number, block.hash, block.parent, weight, updates)
+
+
+def read(published: Payload) -> Blob:
+    """The block that a payload is. ApplicationError where it has anything else than keys of its own."""
+    root = f"{_ROOT}{published.hash.hex()}/"
+    keys: dict[str, bytes] = {}
+    for path, value in published.updates.items():
+        if not path.startswith(root):
+            raise ApplicationError(f"block {published.number} has {path!r}, which is no key of it", path=path)
+        keys[path.removeprefix(root)] = value
+    if published.deletes or published.sub_batches:
+        raise ApplicationError(f"block {published.number} has deletes or sub batches beside keys below {root}")
+    return Blob(published.number, published.hash, published.parent, keys, published.weight)
