@@ -19,30 +19,29 @@ Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
-import time
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, ConfigurationError, TransportError
+from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.producing.channels import Channel, all_of, head_of, linked
+from cardinal.producing.making import Maker
+from cardinal.producing.pinging import Pinger, ping_id
 from cardinal.producing.tail import Tail
-from cardinal.producing.underway import ProducerStats, UnderWay, Unit, done
-from cardinal.protocols.streams.codec import encode
-from cardinal.protocols.streams.messages import Ping
-from cardinal.protocols.streams.splitter import name_sub_batch, split, split_sub_batch
-from cardinal.protocols.streams.types import Routed
+from cardinal.producing.underway import UnderWay
+from cardinal.producing.unit import ProducerStats, ended
+from cardinal.protocols.streams.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
+from cardinal.transports.posting import PostingSink, size_of
 from cardinal.transports.url import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
     from cardinal.producing.stream import Stream
+    from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.payload import Payload, SubBatch
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
@@ -57,11 +56,6 @@ _CLOSE_SECONDS: Final = 10.0
 _MAX_BLOCKS: Final = 1024
 _MAX_BYTES: Final = 256 << 20
 _REDUNDANCIES: Final = ("all", "standby")
-
-
-def ping_id(producer_id: str) -> bytes:
-    """The 32 bytes that a producer's pings carry: the SHA-256 of its configured id."""
-    return hashlib.sha256(producer_id.encode()).digest()
 
 
 class Producer:
@@ -114,12 +108,21 @@ class Producer:
         self._stop = threading.Event()
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
         self._transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
-        self._under_way = UnderWay(max_blocks, max_bytes, one_at_a_time=self._transactions is not None)
+        self._maker = Maker(self._sink, app)
+        # One transaction after the other is worked off by a thread of the sink's: there is nothing to serve.
+        serve = self._sink.serve if isinstance(self._sink, PostingSink) and self._transactions is None else None
+        self._under_way = UnderWay(max_blocks, max_bytes, one_at_a_time=self._transactions is not None, serve=serve)
         self._tail: Tail | None = None
         try:
             if standby or watch:
                 self._tail = self._listen(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
-            self._ping()
+            self._pinger = Pinger(
+                self._sink,
+                app.default_topic,
+                producer_id,
+                seconds=ping_seconds,
+                healthy=lambda: self._under_way.healthy,
+            )
             if self._tail is not None:
                 self._tail.start(self._under_way)
         except BaseException:
@@ -128,9 +131,6 @@ class Producer:
             self._sink.close()
             raise
         self._standby = self._tail if standby else None
-        self._pinger = threading.Thread(
-            target=self._go_on_pinging, args=(ping_seconds,), name="cardinal-producer-ping", daemon=True
-        )
         self._pinger.start()
 
     def __enter__(self) -> Self:
@@ -173,8 +173,7 @@ class Producer:
             TransportError: the producer is closed.
 
         """
-        unit = self._block(payload)
-        return self._publish(unit, payload.number)
+        return self._publish(self._maker.block(payload), payload.number)
 
     def send_sub_batch(self, block_hash: bytes, batch_id: bytes, sub_batch: SubBatch) -> Future[None]:
         """Send the content of a sub batch that the block's payload announced with None.
@@ -200,8 +199,8 @@ class Producer:
             future = self._sink.send(messages, None)
         else:
             unit.content += messages
-            future = done()
-        self._under_way.grow(unit, len(messages), _size(messages))
+            future = ended()
+        self._under_way.grow(unit, len(messages), size_of(messages))
 
         def acknowledged(sent: Future[None]) -> None:
             if sent.exception() is None:
@@ -240,10 +239,10 @@ class Producer:
             self._highest = max(self._head(), branch[-1].number)
             self._under_way.begin(channel.unit)
             return channel.unit.future
-        units = [self._block(payload) for payload in branch]
+        units = [self._maker.block(payload) for payload in branch]
         if self._transactions is None:
             return all_of([self._publish(unit, payload.number) for unit, payload in zip(units, branch, strict=True)])
-        return self._publish(self._together(ancestor, units), branch[-1].number)
+        return self._publish(self._maker.together(ancestor, units), branch[-1].number)
 
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until every block that was added is sealed.
@@ -260,6 +259,7 @@ class Producer:
         if self._stop.is_set():
             return
         self._stop.set()
+        self._pinger.stop()
         with contextlib.suppress(CardinalError):  # told to whoever holds the futures
             self._under_way.flush(_CLOSE_SECONDS)
         self._under_way.stop()
@@ -281,41 +281,6 @@ class Producer:
                 raise
             return None
 
-    def _block(self, payload: Payload) -> Unit:
-        """One block as a unit, checked."""
-        messages = split(payload, self._app.topics, self._app.default_topic)
-        self._sink.check(messages)
-        batch = messages.pop()
-        together = self._transactions is not None
-        return Unit(
-            payload.hash,
-            payload.parent,
-            batch,
-            messages,
-            start=_nothing if together else self._send_content,
-            finish=self._commit if together else self._seal,
-            blocks=1,
-            messages=len(messages) + 1,
-            size=_size(messages) + _size((batch,)),
-            announced=[batch_id for batch_id, content in payload.sub_batches.items() if content is None],
-        )
-
-    def _together(self, ancestor: BlockRef, units: Sequence[Unit]) -> Unit:
-        """A branch as one unit that is one transaction."""
-        seals = [unit.batch for unit in units if unit.batch is not None]
-        content = [message for unit in units for message in unit.content]
-        return Unit(
-            units[-1].hash,
-            ancestor.hash,
-            None,
-            content,
-            start=_nothing,
-            finish=partial(self._commit, seals=seals),
-            blocks=len(units),
-            messages=len(content) + len(seals),
-            size=sum(unit.size for unit in units),
-        )
-
     def _publish(self, unit: Unit, number: int) -> Future[None]:
         """Let a unit in, and begin it: at once, or when it is this producer's turn."""
         again = self._under_way.enter(unit)
@@ -326,44 +291,8 @@ class Producer:
             self._standby.offer(unit)
         return unit.future
 
-    def _send_content(self, unit: Unit) -> Future[None]:
-        content, unit.content = unit.content, []
-        return self._sink.send(content, None)
-
-    def _seal(self, unit: Unit) -> Future[None]:
-        return done() if unit.batch is None else self._sink.send((), unit.batch)
-
-    def _commit(self, unit: Unit, seals: Sequence[Routed] = ()) -> Future[None]:
-        if self._transactions is None:
-            return done()
-        content, unit.content = unit.content, []
-        return self._transactions.transact(content, seals or ([unit.batch] if unit.batch else ()))
-
     def _head(self) -> int:
         """The number of the highest block that consumers may have."""
         if self._highest is None:
             self._highest = head_of(self._sink)
         return self._highest
-
-    def _ping(self) -> None:
-        now = time.time_ns()
-        ping = Ping(ping_id(self._producer_id), now // 1_000_000_000, now % 1_000_000_000)
-        self._sink.send((Routed(self._app.default_topic, *encode(ping)),), None)
-
-    def _go_on_pinging(self, seconds: float) -> None:
-        """Say that we are alive, while nothing has failed."""
-        while not self._stop.wait(seconds):
-            if self._under_way.healthy:
-                try:
-                    self._ping()
-                except TransportError:
-                    return  # the sink is closed, or says the same to whoever adds
-
-
-def _nothing(unit: Unit) -> Future[None]:
-    del unit
-    return done()
-
-
-def _size(messages: Iterable[Routed]) -> int:
-    return sum(len(message.key) + len(message.value) for message in messages)

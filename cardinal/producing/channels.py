@@ -15,11 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, DecodeError, LocalProtocolError
-from cardinal.producing.underway import Unit, done, new_future
+from cardinal.producing.unit import Unit, new_future, nothing
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import BATCH, Batch
 from cardinal.protocols.streams.splitter import split_reorg
 from cardinal.transports.base import ChannelSink, TransactionalSink
+from cardinal.transports.posting import size_of, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef, Routed
     from cardinal.transports.base import Sink
+    from cardinal.transports.posting import Done
 
 _RECENT: Final = 256
 _BATCH: Final = bytes((BATCH,))
@@ -130,33 +132,28 @@ class Channel:
             ancestor.hash,
             None,
             [],
-            start=self._nothing if whole else self._start,
+            start=nothing if whole else self._start,
             finish=partial(self._transact, sink) if isinstance(sink, TransactionalSink) else self._finish,
             blocks=len(branch),
             messages=len(messages) + 1,
-            size=sum(len(message.key) + len(message.value) for message in messages),
+            size=size_of(messages),
         )
 
-    @staticmethod
-    def _nothing(unit: Unit) -> Future[None]:
-        del unit
-        return done()
-
-    def _start(self, unit: Unit) -> Future[None]:
+    def _start(self, unit: Unit, done: Done) -> None:
         del unit
         announced = self._sink.send((self._announcement,), None)
-        if announced.exception() is not None:
-            return announced
-        sent = [self._sink.send((self._began,), None)]
-        sent += [self._sink.send(content, seal) for content, seal in self._blocks]
-        return all_of(sent)
+        if announced.exception() is None:
+            sent = [self._sink.send((self._began,), None)]
+            sent += [self._sink.send(content, seal) for content, seal in self._blocks]
+            announced = all_of(sent)
+        tell(announced, done)
 
-    def _finish(self, unit: Unit) -> Future[None]:
+    def _finish(self, unit: Unit, done: Done) -> None:
         del unit
-        return self._sink.send((self._complete,), None)
+        tell(self._sink.send((self._complete,), None), done)
 
-    def _transact(self, sink: TransactionalSink, unit: Unit) -> Future[None]:
+    def _transact(self, sink: TransactionalSink, unit: Unit, done: Done) -> None:
         del unit
         content = [message for messages, _ in self._blocks for message in messages]
         seals = [seal for _, seal in self._blocks]
-        return sink.transact([self._announcement, self._began, *content], seals, [self._complete])
+        tell(sink.transact([self._announcement, self._began, *content], seals, [self._complete]), done)

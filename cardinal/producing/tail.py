@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cardinal.producing.stream import Stream
-    from cardinal.producing.underway import UnderWay, Unit
+    from cardinal.producing.underway import UnderWay
+    from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.base import Source

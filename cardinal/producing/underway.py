@@ -17,74 +17,21 @@ order, parents before children. At the moment of sending, the queue is asked aga
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, TransportError
+from cardinal.producing.unit import ProducerStats
 from cardinal.protocols.streams.sealing import SealQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from cardinal.protocols.streams.types import Routed
+    from cardinal.producing.unit import Unit
 
-
-class ProducerStats(NamedTuple):
-    """What a producer has done: sealed blocks, their messages and bytes; blocks under way; blocks left to others."""
-
-    blocks: int
-    messages: int
-    bytes: int
-    under_way: int
-    skipped: int = 0
-
-
-def new_future() -> Future[None]:
-    """A future that cannot be cancelled."""
-    future: Future[None] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-def done() -> Future[None]:
-    """A future that has ended."""
-    future = new_future()
-    future.set_result(None)
-    return future
-
-
-@dataclass(slots=True)
-class Unit:
-    """What is sealed as one.
-
-    Attributes:
-        hash: 32 bytes; of a reorg its last block's.
-        parent: 32 bytes; of a reorg the ancestor's.
-        batch: the block's Batch; None for a reorg.
-        content: the other messages, until they are sent.
-        start: sends what need not wait; its future ends when that is acknowledged.
-        finish: sends the rest, when the queue says so.
-        blocks, messages, size: what it counts for; size in bytes.
-        announced: ids of sub batches whose content comes later.
-        future: whom to tell.
-
-    """
-
-    hash: bytes
-    parent: bytes
-    batch: Routed | None
-    content: list[Routed]
-    start: Callable[[Unit], Future[None]]
-    finish: Callable[[Unit], Future[None]]
-    blocks: int
-    messages: int
-    size: int
-    announced: Iterable[bytes] = ()
-    future: Future[None] = field(default_factory=new_future)
-    failed: bool = False
+_SERVE_SECONDS: Final = 0.005
 
 
 class UnderWay:
@@ -94,14 +41,26 @@ class UnderWay:
         max_units: how many may be under way.
         max_bytes: of keys and values.
         one_at_a_time: see rule 4.
+        serve: takes acknowledgements in, for so many seconds at most: what whoever waits for room does meanwhile. None
+            where that is the transport's own affair.
 
     """
 
-    def __init__(self, max_units: int, max_bytes: int, *, one_at_a_time: bool) -> None:
+    def __init__(
+        self,
+        max_units: int,
+        max_bytes: int,
+        *,
+        one_at_a_time: bool,
+        serve: Callable[[float], None] | None = None,
+    ) -> None:
         self._max_units = max_units
         self._max_bytes = max_bytes
         self._one_at_a_time = one_at_a_time
-        self._lock = threading.Condition()
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._queue = SealQueue()
         self._units: dict[bytes, Unit] = {}
         self._bytes = 0
@@ -109,13 +68,16 @@ class UnderWay:
         self._line: deque[bytes] = deque()
         self._working = False
         self._closed = False
-        self._stats = ProducerStats(0, 0, 0, 0)
+        self._sealed_blocks = self._sealed_messages = self._sealed_bytes = self._skipped = 0
 
     @property
     def stats(self) -> ProducerStats:
         """What was sealed or left to others, and what is under way."""
         with self._lock:
-            return self._stats._replace(under_way=sum(unit.blocks for unit in self._units.values()))
+            under_way = sum(unit.blocks for unit in self._units.values())
+            return ProducerStats(
+                self._sealed_blocks, self._sealed_messages, self._sealed_bytes, under_way, self._skipped
+            )
 
     @property
     def healthy(self) -> bool:
@@ -157,11 +119,10 @@ class UnderWay:
                 raise
             self._failures.pop(unit.hash, None)
         try:
-            sent = unit.start(unit)
+            unit.start(unit, partial(self._started, unit))
         except CardinalError as error:
             self._fail(unit, error)
             raise
-        sent.add_done_callback(partial(self._started, unit))
 
     def skip(self, unit: Unit) -> None:
         """Others have sealed a unit that was entered and not begun."""
@@ -169,7 +130,7 @@ class UnderWay:
             if self._units.get(unit.hash) is not unit:
                 return  # closed meanwhile
             self._leave(unit.hash)
-            self._stats = self._stats._replace(skipped=self._stats.skipped + unit.blocks)
+            self._skipped += unit.blocks
         unit.future.set_result(None)
 
     def find(self, block_hash: bytes) -> Unit:
@@ -198,7 +159,7 @@ class UnderWay:
     def flush(self, timeout: float) -> None:
         """Wait until nothing is under way; the error of what failed, or TransportError after ``timeout`` seconds."""
         with self._lock:
-            if not self._lock.wait_for(lambda: not self._units or self._failures, timeout):
+            if not self._wait_for(lambda: bool(not self._units or self._failures), timeout):
                 raise TransportError(f"{len(self._units)} blocks are not sealed after {timeout:g} s; flush again")
             if self._failures:
                 raise next(iter(self._failures.values()))
@@ -207,7 +168,7 @@ class UnderWay:
         """Let nobody in any more, and nobody wait."""
         with self._lock:
             self._closed = True
-            self._lock.notify_all()
+            self._changed.notify_all()
 
     def fail_all(self) -> None:
         """Fail what is left."""
@@ -235,7 +196,7 @@ class UnderWay:
         def room() -> bool:
             return len(self._units) < self._max_units and (not self._units or self._bytes + size <= self._max_bytes)
 
-        self._lock.wait_for(lambda: room() or bool(self._failures) or self._closed)
+        self._wait_for(lambda: room() or bool(self._failures) or self._closed, None)
         if self._closed:
             raise TransportError("this producer is closed; open another one")
         if not room():
@@ -245,14 +206,35 @@ class UnderWay:
                 block_hash=failed,
             )
 
+    def _wait_for(self, come: Callable[[], bool], timeout: float | None) -> bool:
+        """With the lock held: whether this has come within so many seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._waiting += 1
+        try:
+            while not come():
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
+                if self._serve is None:
+                    self._changed.wait(timeout)
+                    continue
+                self._lock.release()
+                try:
+                    self._serve(_SERVE_SECONDS)
+                finally:
+                    self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        return True
+
     def _leave(self, block_hash: bytes) -> Unit | None:
         unit = self._units.pop(block_hash, None)
         self._bytes -= unit.size if unit else 0
-        self._lock.notify_all()
+        if self._waiting:
+            self._changed.notify_all()
         return unit
 
-    def _started(self, unit: Unit, sent: Future[None]) -> None:
-        if (error := sent.exception()) is not None:
+    def _started(self, unit: Unit, error: BaseException | None) -> None:
+        if error is not None:
             self._fail(unit, error)
             return
         with self._lock:
@@ -274,31 +256,31 @@ class UnderWay:
                     continue  # closed meanwhile
                 self._working = True
             try:
-                sent = unit.finish(unit)
+                unit.finish(unit, partial(self._finished, unit))
             except CardinalError as error:
                 self._rest()
                 self._fail(unit, error)
                 continue
             if not self._one_at_a_time:
                 self._rest()
-            sent.add_done_callback(partial(self._finished, unit))
 
     def _rest(self) -> None:
         with self._lock:
             self._working = False
 
-    def _finished(self, unit: Unit, sent: Future[None]) -> None:
+    def _finished(self, unit: Unit, error: BaseException | None) -> None:
         if self._one_at_a_time:
             self._rest()
-        if (error := sent.exception()) is not None:
+        if error is not None:
             self._fail(unit, error)
             return
         with self._lock:
             left = self._leave(unit.hash)
             self._line.extend(self._queue.sealed(unit.hash))
             if left is not None:
-                blocks, messages, size, *others = self._stats
-                self._stats = ProducerStats(blocks + unit.blocks, messages + unit.messages, size + unit.size, *others)
+                self._sealed_blocks += unit.blocks
+                self._sealed_messages += unit.messages
+                self._sealed_bytes += unit.size
         self._work()
         if left is not None:
             unit.future.set_result(None)
@@ -311,6 +293,6 @@ class UnderWay:
             self._line.extend(self._queue.failed(unit.hash))
             if isinstance(error, CardinalError):
                 self._failures[unit.hash] = error
-            self._lock.notify_all()
+            self._changed.notify_all()
         unit.future.set_exception(error)
         self._work()

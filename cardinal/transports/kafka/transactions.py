@@ -26,27 +26,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cardinal.errors import ConfigurationError, DeliveryError, FencedError, TransportError, UnreachableError
+from cardinal.errors import DeliveryError, FencedError, TransportError, UnreachableError
 from cardinal.protocols.streams.types import Routed
+from cardinal.transports.posting import tell
 
 from .errors import kafka_error
-from .sink import CLOSE_SECONDS, HASH, Delivery, KafkaSink
+from .fencing import take_id
+from .sink import CLOSE_SECONDS, HASH, KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports.posting import Done
+
+    from .outbox import Delivery
 
     Ends: TypeAlias = dict[Partition, int]
 
 _SLICE: Final = 1.0
-_SETTINGS: Final = frozenset(
-    {
-        KafkaError.INVALID_TRANSACTION_TIMEOUT,
-        KafkaError.INVALID_CONFIG,
-        KafkaError._INVALID_ARG,  # noqa: SLF001 - a public code with a private name
-    }
-)
+_REPORT_SECONDS: Final = 0.02
 
 
 class _Call(NamedTuple):
@@ -94,7 +93,6 @@ class TransactionalKafkaSink(KafkaSink):
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
         self._worker = threading.Thread(target=self._work_off, name="cardinal-kafka-transactions", daemon=True)
-        self._never_wait.add(self._worker)
         self._worker.start()
 
     # --- Sink ----------------------------------------------------------------------------------------------
@@ -106,17 +104,17 @@ class TransactionalKafkaSink(KafkaSink):
     def transact(self, content: Sequence[Routed], seals: Sequence[Routed], last: Sequence[Routed] = ()) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.TransactionalSink.transact`."""
         everything = [*content, *seals, *last]
-        size = self._check(everything)
+        size = self.measure(everything)
         stages: list[Callable[[Delivery], None]] = []
         counts: list[int] = []
         if content:
-            stages.append(lambda delivery: self._hand_over(content, self._headers, delivery))
+            stages.append(lambda delivery: self._outbox.hand_over(content, self._headers, delivery))
             counts.append(len(content))
         if seals or last:
 
             def close(delivery: Delivery) -> None:
-                self._hand_over(seals, self._sealed, delivery)
-                self._hand_over(last, self._headers, delivery)
+                self._outbox.hand_over(seals, self._sealed, delivery)
+                self._outbox.hand_over(last, self._headers, delivery)
 
             stages.append(close)
             counts.append(len(seals) + len(last))
@@ -136,7 +134,7 @@ class TransactionalKafkaSink(KafkaSink):
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.RecordSink.replay`."""
-        size = self._check([Routed(record.topic, record.key, record.value) for record in records])
+        size = self.measure([Routed(record.topic, record.key, record.value) for record in records])
         stages: list[Callable[[Delivery], None]] = [lambda delivery: self._hand_over_records(records, delivery)]
         first = records[0].key[HASH] if records else b""
         return self._line_up(first, size, stages if records else [], [len(records)])
@@ -145,10 +143,7 @@ class TransactionalKafkaSink(KafkaSink):
         """One record with an empty key into each of these partitions, committed within ``timeout`` seconds."""
 
         def beat(delivery: Delivery) -> None:
-            for topic, number in partitions:
-                self._producer.produce(
-                    topic, value=b"", key=b"", partition=number, on_delivery=delivery, headers=self._headers
-                )
+            self._outbox.hand_over_to(partitions, self._headers, delivery)
 
         if partitions:
             try:
@@ -163,6 +158,17 @@ class TransactionalKafkaSink(KafkaSink):
         if threading.current_thread() is not self._worker:
             self._worker.join(CLOSE_SECONDS)
 
+    # --- PostingSink ---------------------------------------------------------------------------------------
+
+    def post(self, content: Sequence[Routed], size: int, done: Done) -> None:
+        """One transaction: see :meth:`cardinal.transports.posting.Poster.post`."""
+        del size
+        tell(self.transact(content, ()), done)
+
+    def post_seal(self, batch: Routed, done: Done) -> None:
+        """One transaction: see :meth:`cardinal.transports.posting.Poster.post_seal`."""
+        tell(self.transact((), (batch,)), done)
+
     # --- the worker ----------------------------------------------------------------------------------------
 
     def _line_up(
@@ -171,42 +177,45 @@ class TransactionalKafkaSink(KafkaSink):
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         if stages:
-            self._admit(size, wait=True)
+            size += sum(counts) * self._overhead
+            self._wait_for_room(size)
+            self._count_in(size)
             self._calls_waiting.put(_Call(block_hash, size, stages, counts, future))
         else:
             future.set_result(None)
         return future
 
     def _work_off(self) -> None:
+        self._outbox.never_waits()
         while (call := self._calls_waiting.get()) is not None:
             error: TransportError | None = None
             try:
                 self._transaction(call)
             except TransportError as failure:
                 error = failure
-            self._finished(call.size)
+            self._count_out(call.size)
             if error is None:
                 call.future.set_result(None)
             else:
                 call.future.set_exception(error)
-        if self._since is not None and self._stopped is None:
+        if self._since is not None and self._outbox.stopped is None:
             with contextlib.suppress(KafkaException):
-                self._producer.abort_transaction(_SLICE)
+                self._outbox.client.abort_transaction(_SLICE)
 
     def _transaction(self, call: _Call) -> None:
         """Begin, send stage by stage, commit. DeliveryError, FencedError, … when it was aborted instead."""
-        if self._closed.is_set():
+        if self._outbox.closed:
             raise TransportError("the sink was closed before this could be sent")
-        if self._stopped is not None:
-            raise self._failed(self._stopped, call.block_hash)
+        if self._outbox.stopped is not None:
+            raise self._failed(self._outbox.stopped, call.block_hash)
         try:
             if self._since is not None:
                 self._abort()  # the transaction before could not be: the broker was away
-            self._producer.begin_transaction()
+            self._outbox.client.begin_transaction()
             self._since = time.monotonic()
             for stage, count in zip(call.stages, call.counts, strict=True):
                 self._send(stage, count)
-            self._patiently(self._producer.commit_transaction)
+            self._patiently(self._outbox.client.commit_transaction)
         except _UndeliveredError as error:
             raise self._given_up(error.error, call.block_hash) from None
         except KafkaException as error:
@@ -215,16 +224,16 @@ class TransactionalKafkaSink(KafkaSink):
 
     def _send(self, stage: Callable[[Delivery], None], count: int) -> None:
         """Hand over the messages of a stage and wait until all of them are acknowledged."""
-        done = threading.Event()
-        delivery = Delivery(count, lambda _: done.set())
+        settled: list[KafkaError | None] = []
+        delivery = self._outbox.delivery(count, settled.append)
         stage(delivery)
-        self._poll(0)
-        while not done.wait(_SLICE):
-            if self._closed.is_set():  # nobody else asks the client for acknowledgements any more
-                self._producer.purge()
-                self._poll(_SLICE)
+        while not settled:
+            if self._outbox.closed:  # nobody else asks the client for acknowledgements any more
+                self._outbox.fail_what_is_left(_SLICE)
+            else:
+                self._outbox.serve(_REPORT_SECONDS)
         if delivery.error is not None:
-            raise _UndeliveredError(self._stopped or delivery.error)
+            raise _UndeliveredError(self._outbox.stopped or delivery.error)
 
     def _patiently(self, step: Callable[[float], None], *, until: float | None = None) -> None:
         """Commit or abort, again and again while the broker does not answer."""
@@ -233,17 +242,17 @@ class TransactionalKafkaSink(KafkaSink):
                 step(_SLICE)
             except KafkaException as error:
                 late = until is not None and time.monotonic() > until
-                if late or self._closed.is_set() or not kafka_error(error).retriable():
+                if late or self._outbox.closed or not kafka_error(error).retriable():
                     raise
-            except KafkaError as error:  # type: ignore[misc] # see KafkaSink._poll
-                self._stop_for_good(error)
+            except KafkaError as error:  # type: ignore[misc] # see Outbox
+                self._outbox.stop(error)
                 raise KafkaException(error) from None
             else:
                 return
 
     def _abort(self, *, until: float | None = None) -> None:
         try:
-            self._patiently(self._producer.abort_transaction, until=until)
+            self._patiently(self._outbox.client.abort_transaction, until=until)
         except KafkaException as error:
             if not kafka_error(error).fatal() or not self._overdue(kafka_error(error)):
                 raise
@@ -269,7 +278,7 @@ class TransactionalKafkaSink(KafkaSink):
                 f"transaction.timeout.ms ({self._timeout:g} s); send it again",
                 block_hash=block_hash,
             )
-        self._stop_for_good(error)
+        self._outbox.stop(error)
         return self._failed(error, block_hash)
 
     def _overdue(self, error: KafkaError) -> bool:
@@ -280,30 +289,10 @@ class TransactionalKafkaSink(KafkaSink):
     # --- the client ----------------------------------------------------------------------------------------
 
     def _connect(self) -> Producer:
-        """A client with its transactional id taken, whoever had it before fenced, and what that left open aborted."""
         producer = super()._connect()
-        deadline = time.monotonic() + self._connect_timeout
-        while True:
-            try:
-                producer.init_transactions(_SLICE)
-            except KafkaException as error:
-                inner = kafka_error(error)
-                with contextlib.suppress(KafkaException, KafkaError):  # type: ignore[arg-type] # see KafkaSink._poll
-                    producer.poll(0)
-                if refusal := self._reasons.refusal():
-                    raise refusal from None
-                if inner.code() in _SETTINGS:
-                    raise ConfigurationError(
-                        f"the broker does not take transaction.timeout.ms={self._timeout * 1000:.0f}: {inner.str()}",
-                        setting="transaction.timeout.ms",
-                    ) from None
-                if not inner.retriable():
-                    raise self._reasons.map(inner, "while taking the transactional id") from None
-                if time.monotonic() > deadline:
-                    raise self._reasons.unreachable(self._connect_timeout) from None
-            else:
-                return producer
+        take_id(producer, self._reasons, timeout=self._timeout, connect_timeout=self._connect_timeout)
+        return producer
 
     def _connect_again(self) -> None:
-        self._producer = self._connect()
-        self._stopped = self._since = None
+        self._outbox.client = self._connect()
+        self._outbox.stopped = self._since = None

@@ -1,0 +1,73 @@
+"""A producer says that it is alive, while it is healthy (specification, Ping)."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from cardinal.errors import TransportError
+from cardinal.protocols.streams.codec import encode
+from cardinal.protocols.streams.messages import Ping
+from cardinal.protocols.streams.types import Routed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cardinal.transports.base import Sink
+
+
+def ping_id(producer_id: str) -> bytes:
+    """The 32 bytes that a producer's pings carry: the SHA-256 of its configured id."""
+    return hashlib.sha256(producer_id.encode()).digest()
+
+
+class Pinger:
+    """Pings, once at once and then on a thread of its own.
+
+    Arguments:
+        sink: where to; topic: the stream's default topic.
+        producer_id: the configured id.
+        seconds: between two pings.
+        healthy: whether to.
+
+    """
+
+    def __init__(
+        self, sink: Sink, topic: str, producer_id: str, *, seconds: float, healthy: Callable[[], bool]
+    ) -> None:
+        self._sink = sink
+        self._topic = topic
+        self._id = ping_id(producer_id)
+        self._seconds = seconds
+        self._healthy = healthy
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cardinal-producer-ping", daemon=True)
+        self._ping()
+
+    def start(self) -> None:
+        """Go on pinging."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ping no more."""
+        self._stop.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def _ping(self) -> None:
+        now = time.time_ns()
+        ping = Ping(self._id, now // 1_000_000_000, now % 1_000_000_000)
+        self._sink.send((Routed(self._topic, *encode(ping)),), None)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            if self._healthy():
+                try:
+                    self._ping()
+                except TransportError:
+                    return  # the sink is closed, or says the same to whoever adds
