@@ -1,0 +1,228 @@
+"""A real geth for tests: built once by Go into the cache folder, driven over its Engine API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from ethereum_blocks import ZERO, text
+from signing import Wallet
+
+from cardinal.embedded.folders import cache_folder
+
+VERSION = "1.16.9"
+BUILD_SECONDS = 280
+CHAIN_ID = 1337
+SECRET = hashlib.sha256(b"geth").digest()
+EMPTY_HASH = "0x" + "00" * 32
+
+
+def geth_binary() -> Path:
+    """The binary in the cache folder; skips the test where it is not there and cannot be built."""
+    folder = cache_folder() / f"geth-{VERSION}"
+    binary = folder / "geth"
+    if binary.exists():
+        return binary
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed: no geth")
+    environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-p=1"}
+    command = ["go", "install", f"github.com/ethereum/go-ethereum/cmd/geth@v{VERSION}"]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"Go did not build geth {VERSION} within {BUILD_SECONDS} s; what it has built is kept")
+    if not binary.exists():
+        pytest.skip(f"Go could not build geth {VERSION}: {result.stderr.strip()[-200:]}")
+    return binary
+
+
+class Geth:
+    """A running node, and who tells it what the chain is."""
+
+    def __init__(self, folder: Path, http: int, ws: int, engine: int, session: aiohttp.ClientSession) -> None:
+        self.url, self.ws_url = f"http://127.0.0.1:{http}", f"ws://127.0.0.1:{ws}"
+        self.ipc_url = f"ipc://{folder}/geth.ipc"
+        self.wallet = Wallet(SECRET, CHAIN_ID)
+        self._engine = f"http://127.0.0.1:{engine}"
+        self._key = bytes.fromhex((folder / "jwt").read_text())
+        self._session = session
+
+    async def ask(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
+        return await self._post(self.url, method, params, {})
+
+    async def block(self, named: str) -> dict[str, Any]:
+        """A block with whole transactions, by number or tag."""
+        return dict(await self.ask("eth_getBlockByNumber", named, *(True,)))
+
+    async def choose(self, head: str, finalized: str = EMPTY_HASH, attributes: object = None) -> Any:  # noqa: ANN401
+        """Make a block the head."""
+        state = {"headBlockHash": head, "safeBlockHash": finalized, "finalizedBlockHash": finalized}
+        told = await self._command("engine_forkchoiceUpdatedV3", state, attributes)
+        assert told["payloadStatus"]["status"] == "VALID", told
+        return told
+
+    async def build(
+        self, transactions: Sequence[bytes], withdrawals: int = 1, *, choose: bool = True
+    ) -> dict[str, Any]:
+        """A child of the head with these transactions, which becomes the head; what has to be told to have it again."""
+        for one in transactions:
+            await self.ask("eth_sendRawTransaction", text(one))
+        head = await self.block("latest")
+        number, stamp = int(head["number"], 16) + 1, int(head["timestamp"], 16) + 12
+        paid = [
+            {
+                "index": hex(number * 10 + at),
+                "validatorIndex": hex(at),
+                "address": "0x" + "77" * 20,
+                "amount": hex(at + 1),
+            }
+            for at in range(withdrawals)
+        ]
+        async with asyncio.timeout(20):
+            for attempt in itertools.count(1):
+                attributes = {
+                    "timestamp": hex(stamp),
+                    "prevRandao": f"0x{attempt:064x}",  # another payload than that of the attempt before
+                    "suggestedFeeRecipient": "0x" + "11" * 20,
+                    "withdrawals": paid,
+                    "parentBeaconBlockRoot": ZERO,
+                }
+                payload_id = (await self.choose(head["hash"], attributes=attributes))["payloadId"]
+                await asyncio.sleep(0.02 * attempt)  # geth fills a payload beside, and stops when it is asked for it
+                built: dict[str, Any] = await self._command("engine_getPayloadV3", payload_id)
+                if len(built["executionPayload"]["transactions"]) == len(transactions):
+                    break
+        return await self.have(built, choose=choose)
+
+    async def have(self, built: dict[str, Any], *, choose: bool = True) -> dict[str, Any]:
+        """Tell the node a block that was built before."""
+        payload = built["executionPayload"]
+        told = await self._command("engine_newPayloadV3", payload, versioned_hashes(built), ZERO)
+        assert told["status"] == "VALID", told
+        if choose:
+            await self.choose(payload["blockHash"])
+        return built
+
+    async def _command(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
+        head = _base64(b'{"alg":"HS256","typ":"JWT"}') + b"." + _base64(json.dumps({"iat": int(time.time())}).encode())
+        token = head + b"." + _base64(hmac.new(self._key, head, hashlib.sha256).digest())
+        return await self._post(self._engine, method, params, {"Authorization": "Bearer " + token.decode()})
+
+    async def _post(self, url: str, method: str, params: Sequence[object], headers: dict[str, str]) -> Any:  # noqa: ANN401
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
+        async with self._session.post(url, json=body, headers=headers) as answer:
+            reply = await answer.json()
+        assert "error" not in reply, (method, reply)
+        return reply["result"]
+
+
+def hash_of(built: dict[str, Any]) -> str:
+    return str(built["executionPayload"]["blockHash"])
+
+
+def versioned_hashes(built: dict[str, Any]) -> list[str]:
+    commitments = built["blobsBundle"]["commitments"]
+    return ["0x01" + hashlib.sha256(bytes.fromhex(one[2:])).hexdigest()[2:] for one in commitments]
+
+
+@asynccontextmanager
+async def geth(folder: Path) -> AsyncIterator[Geth]:
+    """A node of a fresh chain of the Cancun fork; ended at the end."""
+    binary = await asyncio.to_thread(_prepared, folder)
+    http, ws, engine = _free_ports(3)
+    options = [
+        *("--networkid", str(CHAIN_ID), "--nodiscover", "--maxpeers", "0", "--port", "0"),
+        *("--http", "--http.port", str(http), "--http.api", "eth,debug,net"),
+        *("--ws", "--ws.port", str(ws), "--ws.api", "eth", "--ipcpath", str(folder / "geth.ipc")),
+        *("--authrpc.port", str(engine), "--authrpc.jwtsecret", str(folder / "jwt")),
+        *("--syncmode", "full", "--gcmode", "archive", "--verbosity", "1", "--cache", "128"),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        str(binary), "--datadir", str(folder / "data"), *options, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with aiohttp.ClientSession() as session:
+            node = Geth(folder, http, ws, engine, session)
+            await _answers(node, process)
+            yield node
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _prepared(folder: Path) -> Path:
+    """The binary; the folder holds the chain's first block afterwards."""
+    binary = geth_binary()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "jwt").write_text(os.urandom(32).hex())
+    (folder / "genesis.json").write_text(json.dumps(_genesis()))
+    command = [str(binary), "init", "--datadir", str(folder / "data"), str(folder / "genesis.json")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return binary
+
+
+async def _answers(node: Geth, process: asyncio.subprocess.Process) -> None:
+    async with asyncio.timeout(40):
+        while True:
+            assert process.returncode is None, "geth ended before it answered"
+            try:
+                await node.ask("eth_chainId")
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+def _genesis() -> dict[str, Any]:
+    forks = ("homestead", "eip150", "eip155", "eip158", "byzantium", "constantinople", "petersburg", "istanbul")
+    blob = {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477}
+    config = {
+        "chainId": CHAIN_ID,
+        **{f"{fork}Block": 0 for fork in (*forks, "berlin", "london")},
+        "terminalTotalDifficulty": 0,
+        "shanghaiTime": 0,
+        "cancunTime": 0,
+        "blobSchedule": {"cancun": blob},
+    }
+    wallet = Wallet(SECRET, CHAIN_ID)
+    return {
+        "config": config,
+        "difficulty": "0x0",
+        "gasLimit": "0x1c9c380",
+        "timestamp": "0x65000000",
+        "baseFeePerGas": "0x3b9aca00",
+        "alloc": {text(wallet.address): {"balance": hex(10**24)}},
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports: list[int] = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
