@@ -27,6 +27,7 @@ from cardinal.protocols.streams import (
     ReorgBegan,
     ReorgComplete,
     ReorgEnded,
+    Stale,
     SubBatch,
     SubBatchHeader,
     SubBatchMsg,
@@ -456,3 +457,14 @@ def test_a_payload_can_be_announced_without_its_sub_batch() -> None:
     assert feed.reassembler.explain(h("1a")).missing_headers == (h("s"),)
     got = completed(feed(SubBatchHeader(h("1a"), h("s"), 1), SubBatchMsg(h("1a"), h("s"), 0, (), late.updates)))
     assert got.updates == {"y": b"y"}
+
+
+def test_a_block_whose_batch_comes_when_the_chain_is_past_it_is_stale_and_not_quarantined() -> None:
+    feed = Feed(Reassembler(reorg_threshold=8))
+    feed.reassembler.head_moved(12)
+    feed(batch(a_=Update(count=1)))
+    (event,) = feed.reassembler.head_moved(13)
+    assert isinstance(event, Stale)
+    assert event.block.number == 1
+    assert feed.reassembler.explain(event.block.hash).reason == "came when the chain was past it"
+    assert feed.reassembler.open_blocks() == []

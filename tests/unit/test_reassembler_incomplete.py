@@ -262,8 +262,8 @@ def test_numbers_of_blocks_that_are_no_longer_open_are_forgotten() -> None:
     for at in range(3_000):
         made.receive(records(replace(COUNTED, hash=h(f"{at}z"), number=at + 2**40)))
         made.give_up(h(f"{at}z"), "")
-    assert len(made._numbers) < 2_000
-    assert len(made._due) < 2_000
+    assert len(made._open._numbers) < 2_000
+    assert len(made._open._due) < 2_000
 
 
 def test_an_expression_that_does_not_compile_is_refused_by_name() -> None:

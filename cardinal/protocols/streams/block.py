@@ -215,6 +215,7 @@ class OpenBlock:
         "counters",
         "first",
         "hash",
+        "late",
         "messages",
         "mixed",
         "overdue",
@@ -231,6 +232,8 @@ class OpenBlock:
         self.size = BLOCK_OVERHEAD
         self.mixed = False
         """Whether there is anything but BatchMsgs."""
+        self.late = False
+        """Whether its Batch came when the chain was past it already."""
         self.overdue = False
         self.careful = False
         """Whether a message concerns more than the first candidate: there are others, or the block is overdue."""

@@ -221,6 +221,7 @@ ReassemblyEvent: TypeAlias = (
     | Superseded
     | Quarantined
     | Rejected
+    | Stale
     | ReorgBegan
     | ReorgEnded
     | PingSeen

@@ -31,7 +31,7 @@ from .assembler import Assembler
 from .block import Explanation
 from .contents import Contents
 from .cursor import CHANNELS_MAX, Cursor
-from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Superseded
+from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Stale, Superseded
 from .gaps import Gaps
 from .history import parents_of
 from .ordering import Orderer, Past
@@ -119,6 +119,7 @@ class Follower:
             past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
             self.orderer.resume(cursor.ring, cursor.weight, cursor.seq, past)
             self._resume = dict(cursor.next)
+            self.reassembler.head_moved(cursor.ring[0].number)  # nothing is open yet: what comes below is known as old
         check(self._settings, cursor)
         self._where.restore(cursor)
         ring = {short(ref.hash) for ref in cursor.ring}
@@ -315,6 +316,9 @@ class Follower:
                 self._gaps.settled(event.block)
                 if isinstance(event, Quarantined):
                     self._where.finished(event.number or 0, event.block)
+            elif isinstance(event, Stale):
+                self._gaps.settled(event.block.hash)
+                self._where.finished(event.block.number, event.block.hash)
             elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
                 self._announced(event, out)
 

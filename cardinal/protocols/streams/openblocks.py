@@ -65,6 +65,8 @@ class OpenBlocks:
         self._completed = 0
         self._due: deque[tuple[int, bytes, int]] = deque()
         """When which block is overdue. The last member tells it from a later one of the same hash."""
+        self._passed = 0
+        """The chain is past blocks with a lower number."""
         self._numbers: list[tuple[int, int, bytes]] = []
         """A heap of the blocks' numbers, each with what :meth:`_still` needs."""
         self.bytes = 0
@@ -106,6 +108,7 @@ class OpenBlocks:
 
     def numbered(self, block: OpenBlock, number: int) -> None:
         """A block's Batch has come and says its number."""
+        block.late = number < self._passed
         heapq.heappush(self._numbers, (number, block.seen_at, block.hash))
         if len(self._numbers) > 2 * len(self._blocks) + _SLACK:
             self._numbers = sorted(each for each in self._numbers if self._still(each[2], each[1]) is not None)
@@ -135,7 +138,8 @@ class OpenBlocks:
             yield block
 
     def below(self, number: int) -> list[OpenBlock]:
-        """The blocks with a lower number, oldest first; each is offered once."""
+        """The chain is past blocks with a lower number: those, oldest first; each is offered once."""
+        self._passed = number
         found: list[OpenBlock] = []
         while self._numbers and self._numbers[0][0] < number:
             its_number, seen_at, block_hash = heapq.heappop(self._numbers)

@@ -47,6 +47,7 @@ from .events import (
     Quarantined,
     ReassemblyEvent,
     Rejected,
+    Stale,
     Surplus,
     Untrusted,
 )
@@ -533,10 +534,11 @@ class QuorumReassembler:
             if outcome is not None and outcome.number < floor:
                 self._needless(cast("int", due.producer), due.block, outcome, events)
         for index, copy in enumerate(self._copies):
-            for event in cast("list[Quarantined]", copy.head_moved(number)):
-                outcome = self._outcome(event.block)
+            for event in cast("list[Quarantined | Stale]", copy.head_moved(number)):
+                block_hash = event.block.hash if isinstance(event, Stale) else event.block
+                outcome = self._outcome(block_hash)
                 if outcome is not None:
-                    self._needless(index, event.block, outcome, events)
+                    self._needless(index, block_hash, outcome, events)
         for block_hash in list(self._open):
             said = self._of(block_hash).values()
             if all(own.number < floor for own in said) and not self._anybody_assembles(block_hash):

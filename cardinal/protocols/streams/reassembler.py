@@ -43,6 +43,7 @@ from .events import (
     Rejected,
     ReorgBegan,
     ReorgEnded,
+    Stale,
     Superseded,
 )
 from .finished import FinishedBlock, FinishedBlocks
@@ -346,9 +347,21 @@ class Reassembler:
             return events
         self._trimmed = head
         for block in self._open.below(head - self._threshold):
-            events += self.give_up(block.hash, f"still incomplete {self._threshold} blocks later")
+            events += self._pass_over(block)
         self._done.head_moved(head)
         return events
+
+    def _pass_over(self, block: OpenBlock) -> list[ReassemblyEvent]:
+        """An open block below the threshold.
+
+        One whose Batch came when the chain was past it was never waited for: it is a copy of an old block that was
+        sent again, or a part of one that is read again after a restart.
+        """
+        late = "came when the chain was past it"
+        given_up = self.give_up(block.hash, late if block.late else f"still incomplete {self._threshold} blocks later")
+        if block.fields is None or not block.late:
+            return given_up
+        return [Stale(BlockRef(block.fields.number, block.hash), late)]
 
     def open_positions(self) -> dict[Partition, int]:
         """For every partition the lowest offset that an open block still needs."""
