@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from anvil_node import Anvil, anvil
-from ethereum_blocks import keccak, minimal, raw, rlp
+from ethereum_blocks import raw
 from feeding import assert_lawful, asynchronous, connected, everything, given, take
+from node_values import assert_values_recompute
 
 from cardinal.protocols.streams.payload import Payload
 from cardinal_connectors.base import BlockFeed
@@ -19,43 +20,17 @@ from cardinal_connectors.base import BlockFeed
 pytestmark = pytest.mark.node
 
 CHAIN_ID = 31337
-PREFIX = f"c/{CHAIN_ID:x}"
-MERGED_AT_GENESIS = b"\x01"
-"""The reference's total difficulty of a chain without presets whose node says zero."""
-SCHEMES = ["http", "ws"]
+SCHEMES = ["http", "ws", "ipc"]
 
 
 @asynccontextmanager
 async def anvil_and_feed(scheme: str, *options: str) -> AsyncIterator[tuple[Anvil, BlockFeed]]:
-    async with anvil(*options) as node, connected(node.url if scheme == "http" else node.ws_url) as feed:
-        yield node, feed
-
-
-async def assert_values_recompute(node: Anvil, payload: Payload, block: dict[str, Any]) -> None:
-    """Keys are those that the block calls for; values are hashed, or encoded from the node's answers anew."""
-    receipts = await node.ask("eth_getBlockReceipts", block["hash"])
-    own = f"{PREFIX}/b/{block['hash'][2:]}"
-    values = dict(payload.updates)
-    assert keccak(values.pop(f"{own}/h")) == raw(block["hash"]) == payload.hash
-    assert values.pop(f"{PREFIX}/n/{int(block['number'], 16):x}") == raw(block["hash"])
-    assert values.pop(f"{own}/d") == MERGED_AT_GENESIS
-    assert not block.get("withdrawals")
-    offset = 0
-    for index, (transaction, receipt) in enumerate(zip(block["transactions"], receipts, strict=True)):
-        assert keccak(values.pop(f"{own}/t/{index:x}")) == raw(transaction["hash"])
-        numbers = [minimal(int(receipt[name], 16)) for name in ("cumulativeGasUsed", "gasUsed")]
-        contract = raw(receipt["contractAddress"] or "0x" + "00" * 20)
-        status = minimal(int(receipt["status"], 16))
-        counts = [minimal(len(receipt["logs"])), minimal(offset)]
-        meta = rlp([contract, *numbers, raw(receipt["logsBloom"]), status, *counts])
-        assert values.pop(f"{own}/r/{index:x}") == meta
-        for log in receipt["logs"]:
-            encoded = rlp([raw(log["address"]), [raw(topic) for topic in log["topics"]], raw(log["data"])])
-            assert values.pop(f"{own}/l/{index:x}/{int(log['logIndex'], 16):x}") == encoded
-        offset += len(receipt["logs"])
-    assert set(values) <= {f"{PREFIX}/n/safe", f"{PREFIX}/n/finalized"}
-    if payload.number > 0:
-        assert len(values) == 2
+    with tempfile.TemporaryDirectory() as folder:
+        socket = f"{folder}/anvil.ipc"
+        async with anvil("--ipc", socket, *options) as node:
+            url = {"http": node.url, "ws": node.ws_url, "ipc": f"ipc://{socket}"}[scheme]
+            async with connected(url) as feed:
+                yield node, feed
 
 
 async def assert_chain_was_given(node: Anvil, payloads: list[Payload]) -> None:
@@ -63,7 +38,7 @@ async def assert_chain_was_given(node: Anvil, payloads: list[Payload]) -> None:
     assert_lawful(payloads)
     by_hash = {payload.hash: payload for payload in payloads}
     for block in await node.chain():
-        await assert_values_recompute(node, by_hash[raw(block["hash"])], block)
+        await assert_values_recompute(node, by_hash[raw(block["hash"])], block, CHAIN_ID)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -119,7 +94,7 @@ async def test_storm_of_reorgs_beside_the_feed_loses_nothing(scheme: str) -> Non
         assert given(taken)[-1] == raw(final[45]["hash"])
         assert_lawful(taken)
         for block in final[:46]:
-            await assert_values_recompute(node, by_hash[raw(block["hash"])], block)
+            await assert_values_recompute(node, by_hash[raw(block["hash"])], block, CHAIN_ID)
 
 
 @asynchronous
