@@ -236,10 +236,14 @@ def read_content(data: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
 # --- writing -----------------------------------------------------------------------------------------------
 
 
+_SHORT: Final = tuple(bytes((number << 1,)) for number in range(_MORE >> 1))
+"""What most integers are written as: those of one byte that are not negative."""
+
+
 def _write_long(value: int) -> bytes:
+    if 0 <= value < len(_SHORT):
+        return _SHORT[value]
     value = (value << 1) ^ (value >> 63)
-    if value < _MORE:
-        return bytes((value,))
     out = bytearray()
     while value >= _MORE:
         out.append(value & 0x7F | _MORE)
