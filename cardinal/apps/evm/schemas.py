@@ -8,9 +8,8 @@ Rules:
    decimal of 38 digits or 32 big-endian bytes by option; never a float. Every other number is a signed 64-bit one.
 4. A column that a payload with fewer parts cannot fill is nullable. Columns are only ever added, as nullable ones.
 
-``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. What
-ethereum-etl has and these tables do not: ``root`` of a receipt (the stream does not carry it) and ``withdrawals``
-inside ``blocks`` (a table of its own).
+``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. What every
+column means, and what ethereum-etl has and these tables do not, is committed in ``schemas/evm-tables.json``.
 """
 
 from __future__ import annotations
