@@ -99,12 +99,15 @@ def test_polars_takes_the_tables_and_shares_numbers_and_times(tables: dict[str, 
 
 def test_duckdb_queries_the_tables_where_they_are(tables: dict[str, pa.Table]) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    large = {name: pa.concat_tables([table] * 20).combine_chunks() for name, table in tables.items()}
     with duckdb.connect() as database:
         before = pa.total_allocated_bytes()
+        for name, table in large.items():
+            database.register(f"large_{name}", table)
+        # Registering makes a few small things, and no copy of any of the columns.
+        assert pa.total_allocated_bytes() - before < sum(table.nbytes for table in large.values()) / 10
         for name, table in tables.items():
             database.register(name, table)
-        # Registering makes a few small things, and no copy of any of the columns.
-        assert pa.total_allocated_bytes() - before < sum(table.nbytes for table in tables.values()) / 10
         query = """
             SELECT t.hash, count(*) AS logs FROM transactions t JOIN logs l ON l.transaction_hash = t.hash
             GROUP BY t.hash ORDER BY logs DESC, t.hash LIMIT 1
