@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from cardinal.apps.evm import decode, frames
 from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.reading import decode_transaction
 from cardinal.apps.evm.values import (
     AccessEntry,
+    AuthoritySeal,
     Authorization,
     Block,
+    Deposit,
     Header,
     Log,
     ReceiptMeta,
@@ -36,7 +39,7 @@ LATER += ("parent_beacon_block_root", "requests_hash", "more")
 
 @st.composite
 def headers(draw: st.DrawFn) -> Header:
-    """A header of any fork, also of one that nobody knows yet."""
+    """A header of any fork, also of one that nobody knows yet, sealed by work or by an authority."""
     whole = draw(
         st.builds(
             Header,
@@ -46,6 +49,9 @@ def headers(draw: st.DrawFn) -> Header:
             st.lists(st.binary(max_size=40), max_size=2).map(tuple),
         )
     )
+    seal = draw(st.none() | st.builds(AuthoritySeal, longs, st.binary(min_size=65, max_size=65)))
+    if seal is not None:
+        whole = replace(whole, mix_hash=None, nonce=None, seal=seal)
     fork = draw(st.integers(0, len(LATER)))
     missing = dict.fromkeys(LATER[fork:])
     return replace(whole, **{**missing, "more": whole.more if fork == len(LATER) else ()})
@@ -56,8 +62,20 @@ access = st.lists(st.builds(AccessEntry, addresses, several_hashes), max_size=2)
 
 
 @st.composite
+def deposits(draw: st.DrawFn, index: int = 0) -> Transaction:
+    """A deposit from the chain below."""
+    made = Transaction(
+        *(index, b"", b"", 126, None, 0, 0, None, None),
+        *(draw(longs), draw(st.none() | addresses), draw(wide), draw(st.binary(max_size=80)), 0, 0, 0),
+        deposit=draw(st.builds(Deposit, hashes, addresses, wide, st.booleans())),
+    )
+    raw = made.encode()
+    return replace(made, raw=raw, hash=keccak(raw))
+
+
+@st.composite
 def transactions(draw: st.DrawFn, index: int = 0) -> Transaction:
-    """A transaction of any type, its signature any numbers."""
+    """A signed transaction of any type, its signature any numbers."""
     kind = draw(st.integers(0, 4))
     v = draw(wide if kind == 0 else st.integers(0, 1))
     chain_id = draw(wide) if kind else ((v - 35) // 2 if v >= 35 else None)
@@ -104,7 +122,7 @@ def blocks(draw: st.DrawFn) -> Block:
         header=draw(st.none() | headers()),
         total_difficulty=draw(st.none() | wide),
         uncles=tuple(draw(st.lists(headers(), max_size=2))),
-        transactions=tuple([draw(transactions(index=index)) for index in range(count)]),
+        transactions=tuple([draw(transactions(index=index) | deposits(index=index)) for index in range(count)]),
         receipts=tuple(
             draw(
                 st.builds(ReceiptMeta, st.just(index), contracts, longs, longs, bloom, st.integers(0, 1), longs, longs)
@@ -180,6 +198,19 @@ def test_tables_have_a_row_per_part_and_no_number_is_rounded(block: Block) -> No
         for table in tables.values():
             table.validate(full=True)
             assert all(field.nullable or not table.column(field.name).null_count for field in table.schema)
+
+
+@given(transactions() | deposits(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_bytes_of_a_transaction_are_its_fields_and_no_others(transaction: Transaction, data: st.DataObject) -> None:
+    assert decode_transaction(transaction.raw, 0) == transaction
+    altered = bytearray(transaction.raw)
+    altered[data.draw(st.integers(0, len(altered) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        other = decode_transaction(bytes(altered), 0)
+    except ApplicationError:
+        return
+    assert other.encode() == altered
 
 
 @given(transactions(), st.integers(1, 2**200), st.integers(1, 2**32))
