@@ -1,30 +1,34 @@
-"""The catalogue of faults: each is played some times on one stream, and the history of it is checked.
+"""The catalogue of faults: each is played some times on a stream of its own, and the history of it is checked.
 
-A drill is a function of the ground, a stage and how often. It returns when the stream has come to its end, with
-everything that is wrong: no sentence means that it held. What is random comes from the stage's seed.
+Rules:
+
+1. A drill counts what was really injected, also where it broke off.
+2. Drills that harm nothing but their own stream share a ground and are played side by side; whoever harms the ground
+   has one for itself. No drill can excuse itself with another one's fault.
+3. A drill that breaks off is wrong, in the words of what broke it off; the others go on.
 """
 
 from __future__ import annotations
 
-import random
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from cardinal.protocols.streams.cursor import Cursor
-from cardinal.testing.proxy import Link
+from cardinal.errors import CardinalError
 
-from . import clock, work
+from . import plays
 from .ground import BadNetwork, ClusterGround, Ground
-from .stage import Stage, StageError, Worker
+from .stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
-_SOON: Final = 20.0
-_G = TypeVar("_G", bound=Ground)
+_GROUNDS: Final = 3
+"""How many grounds are there at a time: a cluster takes half a gigabyte."""
+
+_TOGETHER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Outcome:
 
     Attributes:
         fault: its name.
-        injected: how often.
+        injected: how often it was really injected.
         acknowledged: how many blocks the producer was told are safe.
         delivered: how many blocks were removed or added by updates.
         wrong: what did not hold; empty where all did.
@@ -56,16 +60,20 @@ class Drill:
     Attributes:
         fault: its name.
         what: what is done, in words.
-        ground: what it is played on.
         play: plays it so many times.
+        ground: what it is played on.
+        alone: whether it harms its ground, so that nobody else can play there meanwhile.
+        fatal: whether it ends the stream: every time takes another one, half of which is published until it happens.
         blocks: blocks of the chain for each time.
 
     """
 
     fault: str
     what: str
-    ground: type[Ground]
     play: Callable[[Ground, Stage, int], list[str]]
+    ground: type[Ground] = Ground
+    alone: bool = False
+    fatal: bool = False
     blocks: int = 120
 
     def run(self, ground: Ground, folder: Path, *, times: int, seed: int) -> Outcome:
@@ -73,224 +81,86 @@ class Drill:
 
         Arguments:
             ground: of the kind that :attr:`ground` says.
-            folder: for the stage's files.
+            folder: for the stages' files.
             times: how often the fault is injected.
             seed: of the chain and of what is random.
 
-        Raises:
-            StageError: the stream did not come to its end.
-
         """
         begun = time.monotonic()
+        rounds = [1] * times if self.fatal else [times]
+        found = [self._round(ground, folder, each, seed + at) for at, each in enumerate(rounds)]
+        return Outcome(
+            self.fault,
+            sum(one.injected for one in found),
+            sum(one.acknowledged for one in found),
+            sum(one.delivered for one in found),
+            tuple(line for one in found for line in one.wrong),
+            time.monotonic() - begun,
+        )
+
+    def _round(self, ground: Ground, folder: Path, times: int, seed: int) -> Outcome:
+        """Play it on one stream."""
+        begun = time.monotonic()
+        part = 0.5 if self.fatal else 1.0
         folder = folder / f"{self.fault}-{seed}"
-        with Stage(folder, ground.url, seed=seed, blocks=self.blocks * max(times, 2)) as stage:
-            wrong = self.play(ground, stage, times)
+        with Stage(folder, ground.url, seed=seed, blocks=self.blocks * max(times, 2), part=part) as stage:
+            try:
+                wrong = self.play(ground, stage, times)
+            except CardinalError as error:
+                wrong = [f"broke off: {type(error).__name__}: {error}"]
+                ground.start()  # what is not running any more
             seconds = time.monotonic() - begun
-            return Outcome(self.fault, times, stage.acknowledged, stage.delivered, tuple(wrong), seconds)
-
-
-def _points(stage: Stage, times: int) -> Iterator[float]:
-    """Parts of the chain, growing, one for each injection; the first may come before any block, none near the end."""
-    source = random.Random(stage.task.seed)  # noqa: S311 - repeatable, no secret
-    for index in range(times):
-        yield 0.9 * (index + source.random()) / times
-
-
-def _expect(ground: Ground, kind: type[_G]) -> _G:
-    if not isinstance(ground, kind):
-        raise StageError(f"this fault is played on a {kind.__name__}")
-    return ground
-
-
-def kill_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """SIGKILL to the broker, and a start on the same data."""
-    for point in _points(stage, times):
-        stage.until_delivered(point)
-        ground.broker.kill()
-        ground.broker.start()
-    return stage.finish()
-
-
-def pause_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """SIGSTOP to the broker for 5 s; for 30 s at every tenth time. Its session ends meanwhile, and it is fenced."""
-    for index, point in enumerate(_points(stage, times), 1):
-        stage.until_delivered(point)
-        ground.broker.pause()
-        time.sleep(5.0 if index % 10 else 30.0)  # that nobody answers for so long is the fault
-        ground.broker.resume()
-    return stage.finish()
-
-
-def lose_leader(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """SIGKILL to the node that leads; the stream goes on without it; it comes back."""
-    cluster = _expect(ground, ClusterGround).cluster
-    for point in _points(stage, times):
-        stage.until_delivered(point)
-        node = cluster.node(ground.leader(stage.task.application.default_topic))
-        node.kill()
-        more = min(stage.acknowledged + 10, stage.mined)
-        stage.until(partial(_reached, stage, more), "acknowledged by the two that are left")
-        node.start()
-    return stage.finish()
-
-
-def _reached(stage: Stage, blocks: int) -> bool:
-    return stage.acknowledged >= blocks
-
-
-def kill_producer(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """SIGKILL to the producer at a random point, and a start with its ledger."""
-    del ground
-    for point in _points(stage, times):
-        stage.until_acknowledged(point)
-        stage.producer.kill()
-        stage.producer.start()
-    return stage.finish()
-
-
-def kill_consumer(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """SIGKILL to the consumer at a random point, and a start with the cursor beside its data."""
-    del ground
-    for point in _points(stage, times):
-        stage.until_delivered(point)
-        stage.consumer.kill()
-        stage.consumer.start()
-    return stage.finish()
-
-
-def reset_connections(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """Every connection reset, the producer's and the consumer's."""
-    proxy = _expect(ground, BadNetwork).proxy
-    reset = 0
-    for point in _points(stage, times):
-        stage.until_delivered(point)
-        reset += proxy.reset()
-    wrong = stage.finish()
-    return wrong if reset else [*wrong, "nothing was connected when connections were reset"]
-
-
-def slow_network(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """In turn: 30 ms each way; a cable that is out for a second; connections that end after some kilobytes."""
-    proxy = _expect(ground, BadNetwork).proxy
-    try:
-        for index, point in enumerate(_points(stage, times)):
-            stage.until_delivered(point)
-            proxy.impair((Link(latency=0.03), Link(blackhole=True), Link(cut_after=20_000 + 10_000 * index))[index % 3])
-            time.sleep(1.0)  # how long the network is bad
-            proxy.heal()
-        return stage.finish()
-    finally:
-        proxy.heal()
-
-
-def widen_topics(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """Partitions are added to every topic while both work; a producer that starts then uses them at once."""
-    for index, point in enumerate(_points(stage, times)):
-        stage.until_delivered(point)
-        ground.widen(stage.task, 5 + index)
-        stage.producer.kill()
-        stage.producer.start()
-    return stage.finish()
-
-
-def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """Retention takes everything below the cursor's floors, behind a consumer that reads."""
-    for point in _points(stage, times):
-        stage.until_delivered(point)
-        if cursor := work.cursor(stage.task.database):
-            ground.trim(Cursor.parse(cursor).floor)
-    stage.producer.end()
-    stage.consumer.end()
-    return stage.wrong(audited=False)
-
-
-def trim_beyond(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """Retention takes what a stopped consumer has not read: refused by name; begun anew, it follows what is kept."""
-    del times
-    stage.until_delivered(0.3)
-    stage.consumer.kill()
-    stage.producer.end()
-    ground.trim({where: end * 2 // 3 for where, end in stage.ends().items()})
-    wrong = _refused(stage.consumer.start(), "CursorExpiredError", "are gone from")
-    anew = stage.task.anew()
-    Worker("follow", anew).start().end()
-    return wrong + stage.wrong(anew, first=None, audited=False)
-
-
-def delete_topic(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """One of the stream's topics is deleted under a consumer: told by name, and what was delivered stands."""
-    del times
-    stage.until_delivered(0.4)
-    stage.producer.kill()
-    topic = stage.task.application.all_topics[-1]
-    ground.delete(topic)
-    wrong = _refused(stage.consumer, "TopicError", topic)
-    return wrong + [line for line in stage.wrong(audited=False) if not line.startswith("chain:")]
-
-
-def turn_clock_back(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """The clock that stamps the records jumps back by a day, so many times, and once in each partition elsewhere."""
-    del ground
-    stage.finish()
-    copied = clock.copy(stage.task, jumps=times)
-    Worker("follow", copied).start().end()
-    return stage.wrong(copied)
-
-
-def _refused(worker: Worker, kind: str, says: str) -> list[str]:
-    """A worker ends soon with this error."""
-    deadline = time.monotonic() + _SOON
-    while worker.running and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if worker.running:
-        return [f"silent: after {_SOON:.0f} s {worker.what} has not said what is wrong"]
-    if worker.status != work.REFUSED or not worker.said.startswith(kind) or says not in worker.said:
-        return [f"unclear: {worker.what} ended with status {worker.status}: {worker.said}"]
-    return []
+            return Outcome(self.fault, stage.injected, stage.acknowledged, stage.delivered, tuple(wrong), seconds)
 
 
 DRILLS: Final = (
-    Drill("broker-kill", "SIGKILL to the broker, started again", Ground, kill_broker),
-    Drill("broker-pause", "SIGSTOP to the broker for 5 s", Ground, pause_broker),
-    Drill("leader-loss", "SIGKILL to the leading one of three brokers", ClusterGround, lose_leader),
-    Drill("producer-kill", "SIGKILL to the producer", Ground, kill_producer),
-    Drill("consumer-kill", "SIGKILL to the consumer, cursor in SQLite", Ground, kill_consumer),
-    Drill("connection-reset", "all connections reset", BadNetwork, reset_connections),
-    Drill("bad-network", "latency, blackholes, cuts", BadNetwork, slow_network),
-    Drill("topic-deleted", "a topic deleted under the consumer", Ground, delete_topic),
-    Drill("partitions-added", "partitions added to every topic", Ground, widen_topics),
-    Drill("retention-behind", "retention below a running consumer", Ground, trim_behind),
-    Drill("retention-beyond", "retention beyond a stopped consumer", Ground, trim_beyond),
-    Drill("clock-back", "record times jump back by a day", Ground, turn_clock_back),
+    Drill("leader-loss", "SIGKILL to the leading one of three brokers", plays.lose_leader, ClusterGround, alone=True),
+    Drill("broker-pause", "SIGSTOP to the broker for 5 s", plays.pause_broker, alone=True),
+    Drill("broker-kill", "SIGKILL to the broker, started again", plays.kill_broker, alone=True),
+    Drill("connection-reset", "all connections reset", plays.reset_connections, BadNetwork, alone=True),
+    Drill("bad-network", "latency, blackholes, cuts", plays.slow_network, BadNetwork, alone=True),
+    Drill("topic-deleted", "a topic deleted under the consumer", plays.delete_topic, fatal=True, blocks=60),
+    Drill("retention-beyond", "retention beyond a stopped consumer", plays.trim_beyond, fatal=True, blocks=60),
+    Drill("retention-behind", "retention below a running consumer", plays.trim_behind),
+    Drill("producer-kill", "SIGKILL to the producer", plays.kill_producer),
+    Drill("consumer-kill", "SIGKILL to the consumer, cursor in SQLite", plays.kill_consumer),
+    Drill("partitions-added", "partitions added to every topic", plays.widen_topics),
+    Drill("clock-back", "record times jump back by a day", plays.turn_clock_back),
 )
-"""Every fault."""
+"""Every fault; what takes longest comes first."""
 
 
-def play(folder: Path, faults: Collection[str], *, times: int, seed: int) -> Iterator[tuple[Drill, Outcome]]:
-    """Play these faults one after the other, each ground started once; a drill that did not come to its end is wrong.
+def play(
+    folder: Path, faults: Collection[str], *, times: int, seed: int, grounds: int = _GROUNDS
+) -> Iterator[tuple[Drill, Outcome]]:
+    """Play these faults, several side by side; gives what each came to as soon as it is known.
 
     Arguments:
         folder: for data; empty.
         faults: names of the catalogue.
         times: how often each fault is injected.
         seed: of chains and of what is random.
+        grounds: how many grounds there are at a time.
 
     Raises:
         EmbeddedBrokerError, …: a ground cannot be had.
 
     """
     wanted = [drill for drill in DRILLS if drill.fault in faults]
-    for kind in dict.fromkeys(drill.ground for drill in wanted):
-        with kind(folder / kind.__name__) as ground:
-            for drill in wanted:
-                if drill.ground is kind:
-                    yield drill, _played(drill, ground, folder, times, seed)
+    sharing = [drill for drill in wanted if not drill.alone]
+    parties = [sharing] if sharing else []
+    parties += [[drill] for drill in wanted if drill.alone]
+    with ThreadPoolExecutor(grounds) as pool:
+        played = [pool.submit(_party, folder, party, times, seed) for party in parties]
+        for done in as_completed(played):
+            yield from done.result()
 
 
-def _played(drill: Drill, ground: Ground, folder: Path, times: int, seed: int) -> Outcome:
-    begun = time.monotonic()
-    try:
-        return drill.run(ground, folder, times=times, seed=seed)
-    except StageError as error:
-        ground.start()
-        return Outcome(drill.fault, times, 0, 0, (str(error),), time.monotonic() - begun)
+def _party(folder: Path, drills: list[Drill], times: int, seed: int) -> Iterable[tuple[Drill, Outcome]]:
+    """Play drills side by side on one ground."""
+    with (
+        drills[0].ground(folder / f"ground-of-{drills[0].fault}") as ground,
+        ThreadPoolExecutor(_TOGETHER) as pool,
+    ):
+        played = [pool.submit(drill.run, ground, folder, times=times, seed=seed) for drill in drills]
+        return [(drill, done.result()) for drill, done in zip(drills, played, strict=True)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from cardinal.embedded import EmbeddedCluster, EmbeddedKafka, free_port
 from cardinal.testing.proxy import TcpProxy
+
+from .stage import StageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,8 +94,11 @@ class Ground:
 
     def _order(self, order: Callable[[AdminClient], Mapping[Any, Future[Any]]]) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        for answer in order(admin).values():
-            answer.result(_ORDER_SECONDS)
+        try:
+            for answer in order(admin).values():
+                answer.result(_ORDER_SECONDS)
+        except (KafkaException, TimeoutError) as error:
+            raise StageError(f"an order to the broker failed: {error}") from error
 
 
 class BadNetwork(Ground):

@@ -9,12 +9,11 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -31,7 +30,7 @@ from . import work
 from .work import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import TracebackType
 
     from cardinal.protocols.streams.types import Partition, Record
@@ -83,12 +82,12 @@ class Worker:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - this very package
         return self
 
-    def kill(self) -> None:
-        """SIGKILL, at whatever it is doing."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL) if self._process.poll() is None else None
-            self._process.wait(_END_SECONDS)
+    def kill(self) -> bool:
+        """SIGKILL, at whatever it is doing; whether it was still at work."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        self._process.kill()
+        return self._process.wait(_END_SECONDS) == -signal.SIGKILL
 
     def end(self, within: float = _END_SECONDS) -> None:
         """Wait until its work is done.
@@ -118,16 +117,20 @@ class Stage:
         url: the transport.
         seed: of the chain.
         blocks: the number of the chain's last head.
-        pace: blocks a second, at most.
+        part: how much of the chain is published until :meth:`publish_all`.
+
+    Attributes:
+        injected: how often something was broken, as whoever breaks things says.
 
     """
 
-    def __init__(self, folder: Path, url: str, *, seed: int, blocks: int = 300, pace: float = 250.0) -> None:
+    def __init__(self, folder: Path, url: str, *, seed: int, blocks: int = 300, part: float = 1.0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.task = Task(url, f"faults-{folder.name}-{seed}", seed, blocks, str(folder), pace)
-        self.producer = Worker("publish", self.task)
+        self.task = Task(url, f"faults-{folder.name}-{seed}", seed, blocks, str(folder))
+        self.producer = Worker("publish", replace(self.task, part=part))
         self.consumer = Worker("follow", self.task)
         self._payloads = self.task.payloads
+        self.injected = 0
 
     def __enter__(self) -> Self:
         self.producer.start()
@@ -183,6 +186,17 @@ class Stage:
         """Wait until at least this part of so many blocks as the node mines is delivered."""
         self.until(lambda: self.delivered >= part * self.task.blocks, f"{part:.0%} delivered")
 
+    def publish_all(self) -> None:
+        """Publish the rest of the chain.
+
+        Raises:
+            RefusedError, StageError: see :meth:`Worker.end`.
+
+        """
+        self.producer.end()
+        self.producer = Worker("publish", self.task).start()
+        self.producer.end()
+
     def finish(self) -> list[str]:
         """Wait until both are done: everything that is wrong, empty where all held."""
         within = _END_SECONDS + _SLACK * self.mined / self.task.pace
@@ -190,13 +204,21 @@ class Stage:
         self.consumer.end(within)
         return self.wrong()
 
-    def wrong(self, task: Task | None = None, *, first: int | None = 0, audited: bool = True) -> list[str]:
+    def wrong(
+        self,
+        task: Task | None = None,
+        *,
+        first: int | None = 0,
+        audited: bool = True,
+        given_up: Collection[bytes] = (),
+    ) -> list[str]:
         """Everything that is wrong with what a consumer stored, and with what is on the topics.
 
         Arguments:
             task: whose consumer; the stage's own where None.
             first: the number of the block that it must have begun with; None: any.
             audited: whether the topics are read and must hold what was acknowledged.
+            given_up: the blocks that it was right to quarantine.
 
         """
         database = (task or self.task).database
@@ -209,7 +231,8 @@ class Stage:
             delivered=deliveries,
             first=first,
         )
-        return [*check(history), *(f"reported: {report}" for report in work.reports(database))]
+        reported = [text for block, text in work.reports(database) if block not in given_up]
+        return [*check(history), *(f"reported: {text}" for text in reported)]
 
     def ends(self) -> dict[Partition, int]:
         """The offset after the last record of every partition."""

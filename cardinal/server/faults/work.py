@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cardinal.consumer import Consumer
 from cardinal.errors import CardinalError, DeliveryError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.events import Divergence, Rejected, Surplus
+from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
 from cardinal.testing.generator import ChainGenerator
 from cardinal.testing.history import Delivery, Ledger, Seen
 
@@ -46,7 +46,7 @@ _TABLES: Final = """
         seq integer primary key, first_seq integer not null, removed text not null, added text not null
     );
     create table if not exists place (one integer primary key check (one = 1), cursor text not null);
-    create table if not exists reports (report text not null);
+    create table if not exists reports (block blob, report text not null);
 """
 
 
@@ -61,6 +61,7 @@ class Task:
         blocks: the number of the chain's last head.
         folder: where ledger and database are.
         pace: blocks a second, at most.
+        part: how much of the chain the producer publishes.
         resume: whether the consumer goes on from its cursor; else from the start of what is kept, into a database of
             its own.
 
@@ -72,6 +73,7 @@ class Task:
     blocks: int
     folder: str
     pace: float = 250.0
+    part: float = 1.0
     resume: bool = True
 
     @property
@@ -114,8 +116,9 @@ class Task:
 def publish(task: Task) -> None:
     """Publish every block that the ledger does not hold; a block that fails is sent again."""
     known = task.ledger.read()
-    waiting = [payload for payload in task.payloads if payload.hash not in known]
-    with Producer(task.url, task.application, producer_id="faults", max_blocks=64) as producer:
+    mined = task.payloads
+    waiting = [payload for payload in mined[: int(len(mined) * task.part)] if payload.hash not in known]
+    with Producer(task.url, task.application, producer_id="faults", max_blocks=_THRESHOLD) as producer:
         publishing = _Publishing(producer, task.ledger)
         for payload in _paced(waiting, task.pace):
             publishing.add(payload)
@@ -172,12 +175,12 @@ def follow(task: Task) -> None:
         store.executescript(_TABLES)
     store.execute("pragma synchronous = off")  # what a kill takes is the process, not the machine
     found = store.execute("select cursor from place").fetchone()
-    reports: list[str] = []
+    reports: list[tuple[bytes | None, str]] = []
 
     def told(event: object) -> None:
-        # A block that is given up is judged by the chain: one of it that is missing there is found.
-        if isinstance(event, Divergence | Rejected | Surplus):
-            reports.append(repr(event)[:_REPORT])
+        if isinstance(event, Divergence | Quarantined | Rejected | Surplus):
+            block = event.block if isinstance(event, Quarantined) else None
+            reports.append((block, repr(event)[:_REPORT]))
 
     start = found[0] if found else "start"
     with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
@@ -189,7 +192,7 @@ def follow(task: Task) -> None:
                 row = (delivery.seq, delivery.first_seq, _seen(delivery.removed), _seen(delivery.added))
                 store.execute("insert into updates values (?, ?, ?, ?)", row)
                 store.execute("insert or replace into place values (1, ?)", (str(update.cursor),))
-                store.executemany("insert into reports values (?)", [(report,) for report in reports])
+                store.executemany("insert into reports values (?, ?)", reports)
             reports.clear()
             if update.added and update.added[-1].hash == last:
                 return
@@ -207,9 +210,14 @@ def cursor(database: Path) -> str | None:
     return rows[0][0] if rows else None
 
 
-def reports(database: Path) -> list[str]:
-    """What a consumer was told that no honest producer causes."""
-    return [report for (report,) in _rows(database, "select report from reports")]
+def reports(database: Path) -> list[tuple[bytes | None, str]]:
+    """What a consumer was told that no honest producer causes, with the block's hash where one was given up."""
+    return [(block, report) for block, report in _rows(database, "select block, report from reports")]
+
+
+def given_up(database: Path) -> frozenset[bytes]:
+    """The blocks that a consumer was told are quarantined."""
+    return frozenset(block for block, _ in reports(database) if block is not None)
 
 
 def delivered(database: Path) -> int:
