@@ -1,25 +1,46 @@
-"""`cardinal selftest --faults` as people run it."""
+"""`cardinal selftest --faults` as people run it, and who works for it."""
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+from cardinal.server.faults.work import Task
+
+DEADLINE = 60.0
 
 
+@pytest.mark.broker
 def test_the_table_says_what_was_injected_and_that_it_held() -> None:
     code = "from cardinal.cli import main; main()"
-    command = [sys.executable, "-c", code, "selftest", "--faults", "--times", "2", "--only", "connection-reset"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    command = [sys.executable, "-c", code, "selftest", "--faults", "--times", "2"]
+    command += ["--only", "connection-reset", "--only", "topic-deleted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    head, row = done.stdout.splitlines()
+    head, *rows = done.stdout.splitlines()
     assert head.split()[0] == "fault"
-    fields = row.split()
-    assert (fields[0], fields[-1]) == ("connection-reset", "yes")
-    times, acknowledged, delivered = map(int, fields[-5:-2])
-    assert times == 2
-    assert acknowledged > 240, "every block of the chain, and those that lost"
-    assert delivered >= 241
+    found = {row.split()[0]: row.split() for row in rows}
+    assert set(found) == {"connection-reset", "topic-deleted"}
+    for fields in found.values():
+        assert fields[-1] == "yes"
+        times, acknowledged, delivered = map(int, fields[-5:-2])
+        assert times == 2, "what was really injected"
+        assert acknowledged > delivered / 2 > 0
+    assert int(found["connection-reset"][-4]) > 240, "every block of the chain, and those that lost"
+
+
+def test_who_works_in_a_drill_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"kafka://127.0.0.1:{silent.getsockname()[1]}"
+        task = Task(url, "nobody", 1, 10, str(tmp_path))
+        for what in ("publish", "follow"):
+            command = [sys.executable, "-m", "cardinal.server.faults.work", what, task.text()]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(DEADLINE) == -signal.SIGKILL

@@ -76,18 +76,26 @@ class Worker:
         return lines[-1] if lines else ""
 
     def start(self) -> Self:
-        """Start it, or start it again: it goes on where its files say that it was."""
+        """Start it, or start it again: it goes on where its files say that it was. It ends when this process does."""
+        self._let_go()
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", work.__name__, self.what, self.task.text()]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - this very package
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)  # noqa: S603 - this very package
         return self
+
+    def _let_go(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def kill(self) -> bool:
         """SIGKILL, at whatever it is doing; whether it was still at work."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
             return False
+        worked = self._process.poll() is None
         self._process.kill()
-        return self._process.wait(_END_SECONDS) == -signal.SIGKILL
+        status = self._process.wait(_END_SECONDS)
+        self._let_go()
+        return worked and status == -signal.SIGKILL
 
     def end(self, within: float = _END_SECONDS) -> None:
         """Wait until its work is done.
@@ -103,6 +111,7 @@ class Worker:
             status = self._process.wait(within)
         except subprocess.TimeoutExpired:
             raise StageError(f"{self.what} is not done after {within:g} s") from None
+        self._let_go()
         if status == work.REFUSED:
             raise RefusedError(self.said)
         if status != 0:

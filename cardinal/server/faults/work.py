@@ -5,14 +5,17 @@
 
 ``TASK`` is the JSON of a :class:`Task`. Both go on where their files say that they were; both end by themselves when
 their work is done, with status 0. An error of Cardinal's own ends them with status 3 and its class and sentence on
-standard error.
+standard error. Both are killed when standard input ends: it is a pipe from whoever started them.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -118,7 +121,7 @@ def publish(task: Task) -> None:
     known = task.ledger.read()
     mined = task.payloads
     waiting = [payload for payload in mined[: int(len(mined) * task.part)] if payload.hash not in known]
-    with Producer(task.url, task.application, producer_id="faults", max_blocks=_THRESHOLD) as producer:
+    with Producer(task.url, task.application, producer_id="faults", max_blocks=4 * _THRESHOLD) as producer:
         publishing = _Publishing(producer, task.ledger)
         for payload in _paced(waiting, task.pace):
             publishing.add(payload)
@@ -255,8 +258,16 @@ def _paced(payloads: list[Payload], pace: float) -> Iterator[Payload]:
         yield payload
 
 
+def _end_with_parent() -> None:
+    """Whoever started this process holds its standard input open, and nobody else does."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main(arguments: list[str]) -> int:
     """Run one of the two; the exit status."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     work = {"publish": publish, "follow": follow}[arguments[0]]
     try:
         work(Task(**json.loads(arguments[1])))
