@@ -12,7 +12,10 @@ import pytest
 from cardinal.apps import get
 from cardinal.apps.evm import decode, payload_from_rpc
 from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.state import StateDelta
 from cardinal.apps.evm.values import Block, Header, Transaction
+from cardinal.protocols.streams import decode as decode_message
+from cardinal.protocols.streams import split
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
 
@@ -136,6 +139,43 @@ def test_the_same_block_from_json_gives_the_same_values(case: dict[str, Any], ca
     assert dict(made.updates) == {path: value for path, value in payload.updates.items() if not STATE.match(path)}
     assert (made.number, made.parent, made.weight) == (payload.number, payload.parent, payload.weight)
     assert (marks is not None) == (not block.header.difficulty)
+
+
+def state_of(case: dict[str, Any], call: dict[str, Any]) -> StateDelta:
+    """What the reference published of the state with this block: its sub batch is the call that follows it."""
+    payload = payload_of(call)
+    after = case["calls"][case["calls"].index(call) + 1]
+    assert (after["op"], after["id"]) == ("send_batch", call["batches"][0]["id"])
+    storage = {bytes.fromhex(one["path"]).decode(): bytes.fromhex(one["value"]) for one in after["updates"]}
+    accounts = {path: value for path, value in payload.updates.items() if STATE.match(path)}
+    return StateDelta(accounts, payload.deletes, storage)
+
+
+@pytest.mark.parametrize(("case", "call"), CASES)
+def test_a_state_delta_travels_as_the_references(case: dict[str, Any], call: dict[str, Any]) -> None:
+    payload, delta = payload_of(call), state_of(case, call)
+    block = decode(payload)
+    assert block.header is not None
+    assert block.chain_id is not None
+    bare = shown_header(block.header) | {"transactions": [], "uncles": []}
+    made = payload_from_rpc(bare, [], chain_id=block.chain_id, state=delta, total_difficulty=block.total_difficulty)
+    assert {path: value for path, value in made.updates.items() if STATE.match(path)} == dict(delta.updates)
+    assert made.deletes == payload.deletes
+    (announced,) = call["batches"]
+    (sub_batch,) = made.sub_batches.items()
+    assert (sub_batch[0].hex(), sub_batch[1].path.encode().hex()) == (announced["id"], announced["path"])  # type: ignore[union-attr] # announced with its content
+    app = get("evm", chain_id=block.chain_id)
+    ours = split(made, app.topics, app.default_topic)
+    parts = ("-state", "-code")
+    written = {key: decode_message(key, value) for topic, key, value in ours if topic.endswith(parts)}
+    theirs = [
+        (bytes.fromhex(message["key"]), bytes.fromhex(message["value"]))
+        for each in (call, case["calls"][case["calls"].index(call) + 1])
+        for topic, messages in each["messages"].items()
+        for message in messages
+        if topic.endswith(parts)
+    ]
+    assert written == {key: decode_message(key, value) for key, value in theirs}
 
 
 def test_the_vectors_have_what_mainnet_lacks() -> None:

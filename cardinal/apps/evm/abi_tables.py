@@ -1,0 +1,141 @@
+"""Logs and inputs by name as Arrow tables: ``decoded_logs`` and ``decoded_inputs``.
+
+Rules:
+
+1. Every log and every transaction has its row, decoded or not: nothing is dropped. Where no signature fits, ``name`` is
+   null, ``reason`` says why, and the raw columns (topics and data, or input) are what there is.
+2. Arguments are JSON text, an array of ``{"name", "type", "value"}`` in the signature's order. Numbers are decimal
+   text in it, so that no reader rounds them; bytes and addresses ``0x`` text; of an indexed value of a dynamic type
+   ``{"hash": "0x…"}``.
+3. The first columns are those of every table (:mod:`.schemas`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cardinal.errors import MissingExtraError
+from cardinal.protocols.streams.payload import Payload
+
+try:
+    import pyarrow as pa
+except ImportError as absent:  # pragma: no cover - the development environment has every extra
+    raise MissingExtraError("Arrow tables", "arrow") from absent
+
+from .abi import Abi, Decoded, TopicHash, Undecoded
+from .decoding import decode
+from .values import Block
+
+__all__ = ["SCHEMAS", "decoded_frames"]
+
+_KEYS: Final = (
+    pa.field("block_number", pa.int64(), nullable=False),
+    pa.field("block_hash", pa.string(), nullable=False),
+    pa.field("block_timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("transaction_index", pa.int64(), nullable=False),
+)
+_FOUND: Final = (
+    pa.field("name", pa.string()),
+    pa.field("signature", pa.string()),
+    pa.field("arguments", pa.string()),
+    pa.field("reason", pa.string()),
+)
+SCHEMAS: Final = {
+    "decoded_logs": pa.schema(
+        [
+            *_KEYS,
+            pa.field("log_index", pa.int64(), nullable=False),
+            pa.field("address", pa.string(), nullable=False),
+            *_FOUND,
+            pa.field("topics", pa.list_(pa.string()), nullable=False),
+            pa.field("data", pa.string(), nullable=False),
+        ]
+    ),
+    "decoded_inputs": pa.schema(
+        [
+            *_KEYS,
+            pa.field("transaction_hash", pa.string(), nullable=False),
+            pa.field("to_address", pa.string()),
+            *_FOUND,
+            pa.field("input", pa.string(), nullable=False),
+        ]
+    ),
+}
+"""The columns of both tables."""
+
+_MICROSECONDS: Final = 1_000_000
+
+
+def decoded_frames(payloads: Iterable[Payload], abi: Abi) -> dict[str, pa.Table]:
+    """What logs and calls say, by the signatures that are known.
+
+    Raises:
+        ApplicationError: a payload is none of this application.
+
+    """
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+    for payload in payloads:
+        block = decode(payload)
+        rows["decoded_logs"] += _logs(block, abi)
+        rows["decoded_inputs"] += _inputs(block, abi)
+    return {name: pa.Table.from_pylist(rows[name], schema=columns) for name, columns in SCHEMAS.items()}
+
+
+def _logs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
+    for log in block.logs:
+        yield {
+            **_keys(block, log.transaction_index),
+            "log_index": log.log_index,
+            "address": _text(log.address),
+            **_found(abi.log(log)),
+            "topics": [_text(topic) for topic in log.topics],
+            "data": _text(log.data),
+        }
+
+
+def _inputs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
+    for transaction in block.transactions:
+        yield {
+            **_keys(block, transaction.index),
+            "transaction_hash": _text(transaction.hash),
+            "to_address": None if transaction.to is None else _text(transaction.to),
+            **_found(abi.input(transaction)),
+            "input": _text(transaction.input),
+        }
+
+
+def _keys(block: Block, transaction: int) -> dict[str, Any]:
+    return {
+        "block_number": block.number,
+        "block_hash": _text(block.hash),
+        "block_timestamp": None if block.header is None else block.header.timestamp * _MICROSECONDS,
+        "transaction_index": transaction,
+    }
+
+
+def _found(found: Decoded | Undecoded) -> dict[str, str | None]:
+    if isinstance(found, Undecoded):
+        return {"name": None, "signature": None, "arguments": None, "reason": found.reason}
+    arguments = [{"name": each.name, "type": each.type, "value": _shown(each.value)} for each in found.arguments]
+    text = json.dumps(arguments, ensure_ascii=False)
+    return {"name": found.name, "signature": found.signature.text, "arguments": text, "reason": None}
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 -- whatever a contract can say
+    match value:
+        case bool() | str():
+            return value
+        case bytes():
+            return _text(value)
+        case TopicHash():
+            return {"hash": _text(value.hash)}
+        case tuple() | list():
+            return [_shown(each) for each in value]
+        case _:
+            return str(value)
+
+
+def _text(value: bytes) -> str:
+    return "0x" + value.hex()
