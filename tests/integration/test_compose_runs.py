@@ -63,6 +63,9 @@ async def _run(bootstrap: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         await node.mine(3)
         with Processes(folder) as processes:
             first, second = (processes.start(*lines[name]) for name in ("producer-a", "producer-b"))
+            # As `restart` does: tail says that there is no stream yet where producers are slow to come.
+            while not all(" on kafka://" in (folder / f"{number}.err").read_text() for number in range(2)):
+                await asyncio.sleep(0.05)
             reader = processes.start(*lines["tail"], "--format", "json", "--until", "8")
             await node.mine(2)
             assert reader.stdout is not None
