@@ -180,6 +180,17 @@ def test_what_is_no_json_abi_is_refused(abi: str) -> None:
 TYPES = st.sampled_from(
     ["uint256", "int8", "bool", "address", "bytes", "string", "bytes4", "uint256[]", "(bool,bytes)"]
 )
+
+
+def test_data_whose_parts_are_the_same_part_is_not_blown_up() -> None:
+    word, many, text = topic, 1_500, "multicall(bytes[])"
+    bomb = word(32) + word(many) + word(32 * many) * many + word(50_000) + bytes(50_016)
+    kept = raw(Abi.from_signatures([text]).input(from_text(text).selector + bomb))
+    assert len(kept.data) < 100_000
+    honest = call(text, [bytes(50_000), *[b"x"] * many])
+    assert len(got(Abi.from_signatures([text]).input(honest)).arguments[0].value) == many + 1
+
+
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "uint256": st.integers(0, 2**256 - 1),
     "int8": st.integers(-128, 127),

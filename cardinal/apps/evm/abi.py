@@ -11,7 +11,8 @@ Rules:
    the number of topics, and whether the data decodes, and then encodes to the same bytes again. Where several still
    fit, nothing is guessed.
 3. An indexed value of a dynamic type is in the log only as its hash: :class:`TopicHash`.
-4. An anonymous event is looked for only where no named one has the first topic.
+4. Data whose parts point at each other again and again is not decoded: a few kilobytes of it would become gigabytes.
+5. An anonymous event is looked for only where no named one has the first topic.
 
 Numbers are ``int``, addresses ``0x`` text in lower case, bytes ``bytes``, arrays and structures tuples (eth-abi).
 """
@@ -28,14 +29,45 @@ from .signatures import Parameter, Signature, from_json, from_text
 from .values import Log, Transaction
 
 try:
-    from eth_abi import abi as eth_abi
+    from eth_abi.codec import ABICodec
+    from eth_abi.decoding import ContextFramesBytesIO
     from eth_abi.exceptions import DecodingError, EncodingError
+    from eth_abi.registry import registry
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("Decoding by an ABI", "abi") from absent
 
 __all__ = ["Abi", "Argument", "Decoded", "Signature", "TopicHash", "Undecoded"]
 
 _SELECTOR: Final = 4
+_READINGS: Final = 8
+_LEAST: Final = 4096
+
+
+class _Bounded(ContextFramesBytesIO):
+    """Data that is read a few times over and no more.
+
+    Encoders write every part once, and the library looks at it up to three times; who reads more follows references to
+    the same part.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)  # type: ignore[no-untyped-call] # eth-abi leaves it untyped
+        self._left = _READINGS * len(data) + _LEAST
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As of any file; DecodingError where too much was read."""
+        data = super().read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise DecodingError("the data refers to the same parts again and again")
+        return data
+
+
+class _Codec(ABICodec):
+    stream_class = _Bounded
+
+
+_CODEC: Final = _Codec(registry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +247,7 @@ def _values(parameters: Sequence[Parameter], data: bytes) -> tuple[Sequence[Any]
     """The values, and whether they encode to the same bytes; None where the data is none of these types."""
     types = [parameter.type for parameter in parameters]
     try:
-        values = eth_abi.decode(types, data)
-        return values, eth_abi.encode(types, values) == data
+        values = _CODEC.decode(types, data)
+        return values, _CODEC.encode(types, values) == data
     except (DecodingError, EncodingError, UnicodeDecodeError, OverflowError):
         return None
