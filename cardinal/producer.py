@@ -19,7 +19,6 @@ Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several th
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
@@ -33,11 +32,13 @@ from cardinal.producing.unit import ProducerStats, ended
 from cardinal.protocols.streams.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
 from cardinal.transports.posting import PostingSink, size_of
+from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
+    from pathlib import Path
     from types import TracebackType
 
     from cardinal.producing.stream import Stream
@@ -62,7 +63,7 @@ class Producer:
     """Publishes payloads to a stream.
 
     Arguments:
-        url: where to, see :mod:`cardinal.transports.url`.
+        url: where to, see :mod:`cardinal.transports.url`; or the name of a stream of the settings file.
         app: the application, as :func:`cardinal.apps.get` gives it.
         producer_id: this producer's name among those of the stream; stays the same over restarts.
         redundancy: ``all``: everything is sent, whatever other producers of the stream send. ``standby``: the producer
@@ -72,6 +73,8 @@ class Producer:
         ping_seconds: how often the producer says that it is alive; default 30, in ``standby`` 1.
         standby_step: seconds that each rank waits for the one before it.
         watch: whether to follow what the other producers do, for :attr:`producer_count`; ``standby`` does anyway.
+        config: TOML file that names streams, see :mod:`cardinal.transports.settings`; default: the one that
+            ``CARDINAL_CONFIG`` names.
 
     Raises:
         ConfigurationError, UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_sink`.
@@ -91,7 +94,9 @@ class Producer:
         ping_seconds: float | None = None,
         standby_step: float = 0.25,
         watch: bool = False,
+        config: str | Path | None = None,
     ) -> None:
+        url = find_url(url, config)
         if redundancy not in _REDUNDANCIES:
             raise ConfigurationError(
                 f"redundancy is {' or '.join(_REDUNDANCIES)}, not {redundancy!r}", setting="redundancy"
@@ -105,7 +110,6 @@ class Producer:
         self._producer_id = producer_id
         self._threshold: int = getattr(app, "reorg_threshold", REORG_THRESHOLD)
         self._highest: int | None = None
-        self._stop = threading.Event()
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
         self._transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
         self._maker = Maker(self._sink, app)
@@ -117,11 +121,7 @@ class Producer:
             if standby or watch:
                 self._tail = self._listen(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
             self._pinger = Pinger(
-                self._sink,
-                app.default_topic,
-                producer_id,
-                seconds=ping_seconds,
-                healthy=lambda: self._under_way.healthy,
+                self._sink, app.default_topic, producer_id, seconds=ping_seconds, may=lambda: self._under_way.healthy
             )
             if self._tail is not None:
                 self._tail.start(self._under_way)
@@ -256,10 +256,8 @@ class Producer:
 
     def close(self) -> None:
         """Flush for a bounded time and release the connection. Blocks that are not sealed fail. May be called twice."""
-        if self._stop.is_set():
+        if not self._pinger.stop():
             return
-        self._stop.set()
-        self._pinger.stop()
         with contextlib.suppress(CardinalError):  # told to whoever holds the futures
             self._under_way.flush(_CLOSE_SECONDS)
         self._under_way.stop()

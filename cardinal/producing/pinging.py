@@ -30,18 +30,16 @@ class Pinger:
         sink: where to; topic: the stream's default topic.
         producer_id: the configured id.
         seconds: between two pings.
-        healthy: whether to.
+        may: whether to, each time.
 
     """
 
-    def __init__(
-        self, sink: Sink, topic: str, producer_id: str, *, seconds: float, healthy: Callable[[], bool]
-    ) -> None:
+    def __init__(self, sink: Sink, topic: str, producer_id: str, *, seconds: float, may: Callable[[], bool]) -> None:
         self._sink = sink
         self._topic = topic
         self._id = ping_id(producer_id)
         self._seconds = seconds
-        self._healthy = healthy
+        self._may = may
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-producer-ping", daemon=True)
         self._ping()
@@ -50,9 +48,11 @@ class Pinger:
         """Go on pinging."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ping no more."""
+    def stop(self) -> bool:
+        """Ping no more; whether it was not told so before."""
+        first = not self._stop.is_set()
         self._stop.set()
+        return first
 
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended."""
@@ -66,7 +66,7 @@ class Pinger:
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            if self._healthy():
+            if self._may():
                 try:
                     self._ping()
                 except TransportError:
