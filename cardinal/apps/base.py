@@ -66,11 +66,7 @@ class Application(BaseModel):
         try:
             made = handler(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            setting = ".".join(str(part) for part in first["loc"]) or cls.__name__
-            raise ConfigurationError(
-                f"the application's {setting} cannot be used: {first['msg']}", setting=setting
-            ) from None
+            raise refusal(error, "application") from None
         for topic in made.all_topics:
             _check_topic(topic)
         for setting, expressions in (
@@ -115,12 +111,19 @@ class Application(BaseModel):
         return cls.model_validate(read_toml(file))
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """What an application file holds. ConfigurationError where it cannot be read or is no TOML."""
+def refusal(error: ValidationError, what: str) -> ConfigurationError:
+    """Our own error for the first thing that is wrong with the values of ``what``; ``setting`` names it."""
+    first = error.errors()[0]
+    setting = ".".join(str(part) for part in first["loc"]) or what
+    return ConfigurationError(f"the {what}'s {setting} cannot be used: {first['msg']}", setting=setting)
+
+
+def read_toml(file: Path, what: str = "application") -> dict[str, Any]:
+    """What a file of settings holds. ConfigurationError where it cannot be read or is no TOML."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"the application file {file} cannot be read: {error}", setting="app") from error
+        raise ConfigurationError(f"the {what} file {file} cannot be read: {error}", setting=what) from error
 
 
 def _check_topic(topic: str) -> None:

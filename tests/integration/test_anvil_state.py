@@ -8,6 +8,7 @@ import pytest
 from anvil_node import FULL, Anvil, anvil
 from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import asynchronous
+from storing import CREATING, STORING, TRACER, word
 
 from cardinal.apps.evm import decode, payload_from_rpc, state_delta, touched, verify
 from cardinal.apps.evm.payload import payload_of
@@ -17,18 +18,9 @@ from cardinal.errors import ApplicationError, IntegrityError
 pytestmark = pytest.mark.node
 
 CHAIN_ID = 31337
-TRACER = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
-STORING = "0x6020356000355500"
-"""Code that stores its second word of input under its first."""
-CREATING = "0x67" + STORING[2:] + "60005260086018f3"
-"""Init code that leaves STORING behind: PUSH8, MSTORE at 0, RETURN 8 bytes from 24."""
 VANISHING = "0x33ff"
 """Init code that gives everything back and is gone: CALLER, SELFDESTRUCT."""
 ELSEWHERE = "0x" + "e5" * 20
-
-
-def word(number: int) -> str:
-    return f"{number:064x}"
 
 
 class Chain:
@@ -74,15 +66,15 @@ async def busy(chain: Chain) -> str:
     node = chain.node
     await node.ask("evm_mine")
     await chain.send(0, to=ELSEWHERE, value="0x7")
-    created = await chain.send(1, data=CREATING)
+    created = await chain.send(1, data="0x" + CREATING.hex())
     await node.ask("evm_mine")
     contract: str = (await chain.receipt(created))["contractAddress"]
     for slot in range(5):
-        await chain.send(slot, to=contract, data="0x" + word(slot) + word(slot * 300 + 1))
+        await chain.send(slot, to=contract, data="0x" + (word(slot) + word(slot * 300 + 1)).hex())
     await node.ask("evm_mine")
-    await chain.send(2, to=contract, data="0x" + word(1) + word(0))
-    await chain.send(2, to=contract, data="0x" + word(2) + word(9))
-    await chain.send(3, to=contract, data="0x" + word(4) + word(4 * 300 + 1))
+    await chain.send(2, to=contract, data="0x" + (word(1) + word(0)).hex())
+    await chain.send(2, to=contract, data="0x" + (word(2) + word(9)).hex())
+    await chain.send(3, to=contract, data="0x" + (word(4) + word(4 * 300 + 1)).hex())
     await chain.send(3, data=VANISHING, value="0x5")
     await node.ask("evm_mine")
     await node.ask("evm_mine")
@@ -110,11 +102,11 @@ async def test_the_deltas_of_a_chain_are_the_nodes_state() -> None:
             numbers = [minimal(int(proof[name], 16)) for name in ("nonce", "balance")]
             account = rlp([*numbers, raw(proof["storageHash"]), raw(proof["codeHash"])])
             assert state[f"c/7a69/a/{keccak(raw(address)).hex()}/d"] == account, address
-        assert state[f"c/7a69/c/{keccak(raw(STORING)).hex()}"] == raw(STORING)
+        assert state[f"c/7a69/c/{keccak(STORING).hex()}"] == STORING
         slots = f"c/7a69/a/{keccak(raw(contract)).hex()}/s/"
         for slot in range(5):
             value = int(await node.ask("eth_getStorageAt", contract, hex(slot), "latest"), 16)
-            stored = state[slots + keccak(bytes.fromhex(word(slot))).hex()]
+            stored = state[slots + keccak(word(slot)).hex()]
             assert stored == (rlp(minimal(value)) if value else b""), slot
         assert sum(path.startswith(slots) for path in state) == 5
 
@@ -127,8 +119,8 @@ async def test_a_delta_holds_what_changed_and_nothing_else() -> None:
         third = await chain.delta(4)
         own = f"c/7a69/a/{keccak(raw(contract)).hex()}"
         changed = {path.rsplit("/", 1)[1] for path in third.storage if path.startswith(own)}
-        assert changed == {keccak(bytes.fromhex(word(slot))).hex() for slot in (1, 2)}
-        assert third.storage[f"{own}/s/{keccak(bytes.fromhex(word(1))).hex()}"] == b""
+        assert changed == {keccak(word(slot)).hex() for slot in (1, 2)}
+        assert third.storage[f"{own}/s/{keccak(word(1)).hex()}"] == b""
         assert f"{own}/d" in third.updates
         assert not third.deletes
         assert not any("/c/" in path for path in third.updates)

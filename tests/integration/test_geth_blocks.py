@@ -11,6 +11,7 @@ import pytest
 from ethereum_blocks import keccak, minimal, raw, rlp, trie_root
 from feeding import asynchronous
 from geth_node import CHAIN_ID, Geth, geth
+from storing import CREATING, STORING, TRACER, word
 
 from cardinal.apps.evm import decode, frames, payload_from_rpc, state_delta, touched, verify
 from cardinal.apps.evm.presets import CHAINS
@@ -19,15 +20,8 @@ from cardinal.errors import IntegrityError
 
 pytestmark = pytest.mark.node
 
-TRACER = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
-STORING = bytes.fromhex("6020356000355500")
-CREATING = bytes.fromhex("67" + STORING.hex() + "60005260086018f3")
 PAID = b"\x77" * 20
 """Whom the withdrawals of :mod:`geth_node` are paid to."""
-
-
-def word(number: int) -> bytes:
-    return number.to_bytes(32, "big")
 
 
 async def shown(node: Geth, number: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:

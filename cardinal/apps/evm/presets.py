@@ -6,13 +6,13 @@ A user's own chain is a TOML file (:meth:`Chain.load`).
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
+from cardinal.apps.base import read_toml, refusal
 from cardinal.errors import ConfigurationError
 
 CHECK_NAMES: Final = (
@@ -59,9 +59,7 @@ class Chain(BaseModel):
         try:
             made = handler(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            setting = ".".join(str(part) for part in first["loc"]) or "chain"
-            raise ConfigurationError(f"the chain's {setting} cannot be used: {first['msg']}", setting=setting) from None
+            raise refusal(error, "chain") from None
         if unknown := made.unchecked - set(CHECK_NAMES):
             raise ConfigurationError(
                 f"there is no check {min(unknown)!r}; choose from: {', '.join(CHECK_NAMES)}", setting="unchecked"
@@ -83,11 +81,7 @@ class Chain(BaseModel):
             ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
 
         """
-        try:
-            data = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigurationError(f"the chain file {file} cannot be read: {error}", setting="chain") from error
-        return cls.model_validate(data)
+        return cls.model_validate(read_toml(file, "chain"))
 
 
 def chain_of(chain_id: int) -> Chain:
