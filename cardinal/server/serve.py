@@ -28,8 +28,8 @@ from cardinal.errors import ConfigurationError, MissingExtraError, PortInUseErro
 from cardinal.server.serving.errands import Errands
 from cardinal.server.serving.session import Counts, Session
 from cardinal.server.serving.streams import Streams
+from cardinal.transports.websocket.frames import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
 from cardinal.transports.websocket.quiet import QuietLogger
-from cardinal.transports.websocket.wire import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,6 +14,7 @@ from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
 from cardinal.embedded.launch import prepare
 from compose import commands, services
+from serving import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,10 +63,10 @@ async def _run(bootstrap: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setenv(name, here)
         await node.mine(3)
         with Processes(folder) as processes:
+            logs = [folder / "0.err", folder / "1.err"]
             first, second = (processes.start(*lines[name]) for name in ("producer-a", "producer-b"))
-            # As `restart` does: tail says that there is no stream yet where producers are slow to come.
-            while not all(" on kafka://" in (folder / f"{number}.err").read_text() for number in range(2)):
-                await asyncio.sleep(0.05)
+            # Without a stream, tail would say so and end; the file starts it again then.
+            await asyncio.to_thread(until, lambda: all(" on kafka://" in log.read_text() for log in logs), DEADLINE)
             reader = processes.start(*lines["tail"], "--format", "json", "--until", "8")
             await node.mine(2)
             assert reader.stdout is not None

@@ -18,16 +18,8 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_source
-from cardinal.transports.websocket.wire import (
-    SUBPROTOCOL,
-    CloseCode,
-    Credit,
-    MarkList,
-    Open,
-    Read,
-    decode_answer,
-    encode_request,
-)
+from cardinal.transports.websocket.frames import SUBPROTOCOL, CloseCode, Credit, MarkList, Open, Read
+from cardinal.transports.websocket.wire import decode_answer, encode_request
 from serving import DEADLINE, Served, from_start, read, serving, until
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cardinal.protocols.streams.types import Record
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import open_source
 from cardinal.transports.websocket.chunks import encode_chunks
-from cardinal.transports.websocket.wire import (
+from cardinal.transports.websocket.frames import (
     SUBPROTOCOL,
     CloseCode,
     Credit,
@@ -30,6 +30,8 @@ from cardinal.transports.websocket.wire import (
     Read,
     Reading,
     Reason,
+)
+from cardinal.transports.websocket.wire import (
     decode_answer,
     decode_request,
     encode_answer,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
     from websockets.sync.server import ServerConnection
 
-    from cardinal.transports.websocket.wire import Request, ServerFrame
+    from cardinal.transports.websocket.frames import Request, ServerFrame
 
 APP = ChainGenerator().application
 WHERE = (APP.default_topic, 0)

@@ -14,7 +14,8 @@ from websockets.typing import Subprotocol
 from cardinal import apps
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports import open_sink, open_source
-from cardinal.transports.websocket.wire import SUBPROTOCOL, Credit, MarkList, Open, Read, decode_answer, encode_request
+from cardinal.transports.websocket.frames import SUBPROTOCOL, Credit, MarkList, Open, Read
+from cardinal.transports.websocket.wire import decode_answer, encode_request
 from serving import DEADLINE, from_start, read, until
 
 MB = 1 << 20

@@ -13,8 +13,8 @@ from websockets.sync.client import connect
 from cardinal.errors import CardinalError, ConfigurationError, MissingExtraError, RefusedError, UnreachableError
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source, parse_url
+from cardinal.transports.websocket.frames import SUBPROTOCOL
 from cardinal.transports.websocket.settings import websocket_settings
-from cardinal.transports.websocket.wire import SUBPROTOCOL
 from certificates import Authority
 from serving import from_start, read, serving
 

@@ -7,8 +7,9 @@ import pytest
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Record
 from cardinal.transports.websocket.chunks import encode_chunks
+from cardinal.transports.websocket.frames import GO_ON, Records
 from cardinal.transports.websocket.inbox import Inbox
-from cardinal.transports.websocket.wire import GO_ON, Records, decode_answer, encode_records
+from cardinal.transports.websocket.wire import decode_answer, encode_records
 
 A, B = ("t", 0), ("t", 1)
 Log = dict[tuple[str, int], list[Record]]

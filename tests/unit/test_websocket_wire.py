@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Record
-from cardinal.transports.websocket import wire
+from cardinal.transports.websocket import frames
 from cardinal.transports.websocket.chunks import (
     CHUNK_RECORDS,
     ReceivedChunk,
@@ -16,7 +16,7 @@ from cardinal.transports.websocket.chunks import (
     decode_records,
     encode_chunks,
 )
-from cardinal.transports.websocket.wire import (
+from cardinal.transports.websocket.frames import (
     Credit,
     Failed,
     MarkList,
@@ -30,6 +30,8 @@ from cardinal.transports.websocket.wire import (
     Records,
     Times,
     Topics,
+)
+from cardinal.transports.websocket.wire import (
     decode_answer,
     decode_request,
     encode_answer,
@@ -76,17 +78,17 @@ def polls(draw: st.DrawFn) -> list[Record]:
 
 
 @given(requests)
-def test_a_request_is_read_as_it_was_written(frame: wire.Request) -> None:
+def test_a_request_is_read_as_it_was_written(frame: frames.Request) -> None:
     assert decode_request(encode_request(frame)) == frame
 
 
 @given(answers)
-def test_an_answer_is_read_as_it_was_written(frame: wire.Answer) -> None:
+def test_an_answer_is_read_as_it_was_written(frame: frames.Answer) -> None:
     assert decode_answer(encode_answer(frame)) == frame
 
 
 @given(requests, answers)
-def test_every_frame_that_ends_too_early_or_too_late_is_refused(one: wire.Request, two: wire.Answer) -> None:
+def test_every_frame_that_ends_too_early_or_too_late_is_refused(one: frames.Request, two: frames.Answer) -> None:
     for data, decode in ((encode_request(one), decode_request), (encode_answer(two), decode_answer)):
         for wrong in (*(data[:size] for size in range(len(data))), data + b"\0"):
             with pytest.raises(RemoteProtocolError):

@@ -32,7 +32,7 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.transports.websocket.chunks import encode_chunks
-from cardinal.transports.websocket.wire import (
+from cardinal.transports.websocket.frames import (
     GO_ON,
     Answer,
     CloseCode,
@@ -48,10 +48,8 @@ from cardinal.transports.websocket.wire import (
     Reason,
     Times,
     Topics,
-    decode_request,
-    encode_answer,
-    encode_records,
 )
+from cardinal.transports.websocket.wire import decode_request, encode_answer, encode_records
 
 from .ring import FRAME_BYTES
 from .stream import Appetite

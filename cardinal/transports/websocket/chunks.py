@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Record
 
-from .wire import Cursor, text
+from .fields import Cursor, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

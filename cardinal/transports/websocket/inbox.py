@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cardinal.errors import RemoteProtocolError
 
 from .chunks import ReceivedChunk, decode_chunks, decode_records
-from .wire import GO_ON, Records
+from .frames import GO_ON, Records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,8 +30,9 @@ from cardinal.errors import (
     UnreachableError,
 )
 
+from .frames import SUBPROTOCOL, Answer, CloseCode, Failed, Records, Request
 from .quiet import QuietLogger
-from .wire import SUBPROTOCOL, Answer, CloseCode, Failed, Records, Request, decode_answer, encode_request
+from .wire import decode_answer, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,9 +25,7 @@ from cardinal.errors import (
     UnreachableError,
 )
 
-from .inbox import Inbox
-from .link import Link
-from .wire import (
+from .frames import (
     Answer,
     Credit,
     Failed,
@@ -44,6 +42,8 @@ from .wire import (
     Times,
     Topics,
 )
+from .inbox import Inbox
+from .link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -31,7 +31,7 @@ Rules for servers:
    less than one frame. Nothing is kept for a client that gives none.
 3. A READ with a lower id than one before is passed over. One that cannot be done is answered with FAILED, and changes
    nothing. FAILED with id 0 is about the reading itself, which has ended; the connection goes on.
-4. Close codes are in :class:`CloseCode`. Positions are the client's: a server keeps nothing beyond the connection.
+4. Close codes are in :class:`.frames.CloseCode`. Positions are the client's: nothing is kept beyond the connection.
 
 Rules for clients:
 
@@ -46,162 +46,41 @@ Whatever does not fit this is a :class:`~cardinal.errors.RemoteProtocolError` fo
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import RemoteProtocolError
+
+from .fields import COUNT, LENGTH, Cursor, text
+from .frames import (
+    GO_ON,
+    Answer,
+    Credit,
+    Failed,
+    MarkList,
+    Marks,
+    Names,
+    OffsetList,
+    Open,
+    Read,
+    Reading,
+    Reason,
+    Records,
+    Request,
+    ServerFrame,
+    Times,
+    Topics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition
 
-SUBPROTOCOL: Final = "cardinal.streams.v1"
-CLIENT_FRAME_MAX: Final = 1 << 20
-"""Bytes of the largest frame that a server takes: a READ of some ten thousand partitions."""
-
-GO_ON: Final = -1
-"""In READ: from where the partition stood."""
-
 _U32_MAX: Final = (1 << 32) - 1
 _HEAD: Final = struct.Struct(">BI")
 _PLACE: Final = struct.Struct(">Iq")
 _MARKS: Final = struct.Struct(">IQQ")
 _TIME: Final = struct.Struct(">q")
-_COUNT: Final = struct.Struct(">I")
-_LENGTH: Final = struct.Struct(">H")
-
-
-class CloseCode(IntEnum):
-    """Why a server closes a connection."""
-
-    PROTOCOL = 4400
-    """A frame that this protocol does not know. Coming back does not help."""
-
-    SLOW = 4408
-    """The client took nothing for too long and fell out of what is kept for all. It may come back at its position."""
-
-    UPSTREAM = 4502
-    """What the server reads from has failed. The client comes back."""
-
-
-class Reason(Enum):
-    """Why a request failed."""
-
-    TOPIC = 1
-    """There is no such topic or partition, or it is not served here."""
-
-    EXPIRED = 2
-    """Positions that are not kept any more (position below limit), or lie behind the end (position above it)."""
-
-    AWAY = 3
-    """What the server reads from does not answer, or the server has no room for it now."""
-
-    FAILED = 4
-    """It failed for good; the server's log says why."""
-
-
-# --- frames --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Which topics a connection is about."""
-
-    id: int
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Asks for the names of all topics."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Asks for start and end of every partition."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Asks for the first offsets that are not older."""
-
-    id: int
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Which partitions to send, from where; :data:`GO_ON`: from where it stood."""
-
-    id: int
-    positions: Mapping[Partition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """So many more bytes may be sent."""
-
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names of all topics."""
-
-    id: int
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MarkList:
-    """Start and end of every partition."""
-
-    id: int
-    marks: Mapping[Partition, tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetList:
-    """An offset of every partition."""
-
-    id: int
-    offsets: Mapping[Partition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A READ is done."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A request, or the reading (id 0), has failed. ``places``: position and limit of partitions that it is about."""
-
-    id: int
-    reason: Reason
-    topic: str = ""
-    places: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Chunks of records, as bytes."""
-
-    id: int
-    chunks: memoryview
-
-
-Request: TypeAlias = Open | Topics | Marks | Times | Read | Credit
-Answer: TypeAlias = Names | MarkList | OffsetList | Reading | Failed
-ServerFrame: TypeAlias = Answer | Records
 
 
 # --- writing -------------------------------------------------------------------------------------------------
@@ -244,65 +123,21 @@ def encode_records(number: int, chunks: Sequence[bytes]) -> bytes:
     return b"".join((_HEAD.pack(0x86, number), *chunks))
 
 
-def text(value: str) -> bytes:
-    """A text as it is on the wire."""
-    raw = value.encode("utf-8", "surrogateescape")
-    return _LENGTH.pack(len(raw)) + raw
-
-
 def _many(items: Sequence[str], encode: Callable[[str], bytes]) -> bytes:
-    return _COUNT.pack(len(items)) + b"".join(map(encode, items))
+    return COUNT.pack(len(items)) + b"".join(map(encode, items))
 
 
 def _places(places: Mapping[Partition, int]) -> bytes:
     items = [text(topic) + _PLACE.pack(number, offset) for (topic, number), offset in places.items()]
-    return _COUNT.pack(len(items)) + b"".join(items)
+    return COUNT.pack(len(items)) + b"".join(items)
 
 
 def _marks(marks: Mapping[Partition, tuple[int, int]]) -> bytes:
     items = [text(topic) + _MARKS.pack(number, low, high) for (topic, number), (low, high) in marks.items()]
-    return _COUNT.pack(len(items)) + b"".join(items)
+    return COUNT.pack(len(items)) + b"".join(items)
 
 
 # --- reading -------------------------------------------------------------------------------------------------
-
-
-class Cursor:
-    """Takes fields from a frame, one after the other. RemoteProtocolError where it ends too early."""
-
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = memoryview(data)
-        self.at = 0
-
-    def take(self, size: int) -> memoryview:
-        """So many bytes."""
-        end = self.at + size
-        if end > len(self.data):
-            raise RemoteProtocolError("a frame of a websocket stream ends too early")
-        found = self.data[self.at : end]
-        self.at = end
-        return found
-
-    def unpack(self, shape: struct.Struct) -> tuple[int, ...]:
-        """Some numbers."""
-        return shape.unpack(self.take(shape.size))
-
-    def text(self) -> str:
-        """A text."""
-        (length,) = self.unpack(_LENGTH)
-        return bytes(self.take(length)).decode("utf-8", "surrogateescape")
-
-    def count(self, smallest: int) -> int:
-        """How many items follow, each of at least so many bytes: never more than the frame can hold."""
-        (count,) = self.unpack(_COUNT)
-        if count * smallest > len(self.data) - self.at:
-            raise RemoteProtocolError(f"a frame of a websocket stream announces {count} items and ends before them")
-        return count
-
-    def end(self) -> None:
-        """Nothing may follow."""
-        if self.at != len(self.data):
-            raise RemoteProtocolError(f"{len(self.data) - self.at} bytes stand behind a frame of a websocket stream")
 
 
 def decode_request(data: bytes | str) -> Request:
@@ -367,12 +202,12 @@ def _reason(value: int) -> Reason:
 
 
 def _texts(cursor: Cursor) -> tuple[str, ...]:
-    return tuple(cursor.text() for _ in range(cursor.count(_LENGTH.size)))
+    return tuple(cursor.text() for _ in range(cursor.count(LENGTH.size)))
 
 
 def _read_places(cursor: Cursor, lowest: int) -> dict[Partition, int]:
     places: dict[Partition, int] = {}
-    for _ in range(cursor.count(_LENGTH.size + _PLACE.size)):
+    for _ in range(cursor.count(LENGTH.size + _PLACE.size)):
         topic = cursor.text()
         number, offset = cursor.unpack(_PLACE)
         if offset < lowest:
@@ -383,7 +218,7 @@ def _read_places(cursor: Cursor, lowest: int) -> dict[Partition, int]:
 
 def _read_marks(cursor: Cursor) -> dict[Partition, tuple[int, int]]:
     marks: dict[Partition, tuple[int, int]] = {}
-    for _ in range(cursor.count(_LENGTH.size + _MARKS.size)):
+    for _ in range(cursor.count(LENGTH.size + _MARKS.size)):
         topic = cursor.text()
         number, low, high = cursor.unpack(_MARKS)
         marks[topic, number] = (low, high)
