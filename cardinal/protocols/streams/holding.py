@@ -51,6 +51,7 @@ class Holding:
         self._consecutive = consecutive
         self.reports: list[OrderingEvent] = []
         self.released: list[bytes] = []
+        self.cut: list[tuple[int, bytes]] = []
         self.evicted: list[Node[Header]] = []
         self._refused: dict[bytes, None] = {}
         self._gone: dict[bytes, str] = {}
@@ -166,6 +167,7 @@ class Holding:
             if node.hash in self.tree:  # else its number was below the floor too
                 self.drop(node)
                 self.note(node.hash, "left the chain below the reorg threshold, never delivered")
+                self.cut.append((floor, node.hash))
                 cut += self.tree.children(node.hash)
 
     def _evict(self, node: Node[Header], reason: str) -> None:

@@ -132,6 +132,11 @@ class OrderedBlocks:
         released, self._blocks.released = self._blocks.released, []
         return released
 
+    def take_cut(self) -> list[tuple[int, bytes]]:
+        """Blocks that went because their branch left the chain below a floor, and that floor, since the last call."""
+        cut, self._blocks.cut = self._blocks.cut, []
+        return cut
+
     def take_evicted(self) -> list[tuple[BlockRef, bytes]]:
         """The blocks, and their parents, that there was no room for, since the last call."""
         evicted, self._blocks.evicted = self._blocks.evicted, []

@@ -1,0 +1,50 @@
+"""Side branches whose root falls below the threshold: what a cursor says of their upper blocks."""
+
+from __future__ import annotations
+
+from cardinal.protocols.streams import Quarantined
+from cardinal.protocols.streams.types import short
+from channels import THRESHOLD, Stream, line
+from streams import block, h
+
+
+def branched(last: int) -> Stream:
+    """A chain `0r 1a …`, and a lighter branch `3b 4b 5b 6b` on 2a."""
+    stream = Stream()
+    below = [block("0r", "none", 0), *line("a", 1, 2, "0r", 1)]
+    stream.publish([*below, *line("b", 3, 6, "2a"), *line("a", 3, 6, "2a", 1)])
+    stream.read()
+    stream.publish(line("a", 7, last, "6a", 1))
+    stream.read()
+    return stream
+
+
+def test_a_branch_is_needed_while_its_root_is_above_the_floor() -> None:
+    stream = branched(6)
+    assert stream.follower.orderer.holds(h("6b"))
+    assert not stream.follower.cursor().done & {short(h(name)) for name in ("3b", "4b", "5b", "6b")}
+
+
+def test_a_branch_that_is_cut_is_done_with_though_its_blocks_lie_above_the_floor() -> None:
+    stream = branched(7)
+    cursor = stream.follower.cursor()
+    assert cursor.ring[-1].number == 7 - THRESHOLD
+    assert not stream.follower.orderer.holds(h("6b"))
+    assert cursor.done >= {short(h(name)) for name in ("3b", "4b", "5b", "6b")}
+
+
+def test_an_older_cursor_still_needs_the_branch_whenever_its_text_is_made() -> None:
+    stream = branched(9)
+    before = next(update for update in stream.updates if update.added[-1].number == 6)
+    assert short(h("6b")) not in before.cursor.done
+
+
+def test_what_is_read_again_of_a_branch_that_was_cut_is_not_quarantined() -> None:
+    stream = branched(7)
+    stream.restart()
+    # The floors lie above the branch's transactions; its Batches are read again all the same.
+    stream.at = {place: 0 if place[0] == "blocks" else at for place, at in stream.at.items()}
+    stream.read()
+    stream.publish(line("a", 8, 20, "7a", 1))
+    assert stream.read().endswith("+20a")
+    assert stream.named(Quarantined) == []
