@@ -236,7 +236,7 @@ class OpenBlock:
         """Whether its Batch came when the chain was past it already."""
         self.overdue = False
         self.careful = False
-        """Whether a message concerns more than the first candidate: there are others, or the block is overdue."""
+        """Whether a message concerns more than the first candidate: there are others."""
         self.candidates: list[Candidate] = []
         self.counters: Counters | None = None
         """The counters of the first candidate."""
@@ -252,7 +252,7 @@ class OpenBlock:
         beyond = candidate.count(self.messages, self.subs)
         self.candidates.insert(at, candidate)
         self.counters = self.candidates[0].counters
-        self.careful = self.overdue or len(self.candidates) > 1
+        self.careful = len(self.candidates) > 1
         return beyond
 
     def ends(self, candidate: Candidate) -> Ends:

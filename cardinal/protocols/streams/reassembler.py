@@ -298,7 +298,7 @@ class Reassembler:
             self._overdue(due, events)
 
     def _overdue(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
-        block.overdue = block.careful = True
+        block.overdue = True
         for candidate in block.candidates[1:]:
             if candidate.complete():
                 self._finish(block, candidate, events)
