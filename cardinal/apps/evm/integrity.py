@@ -13,10 +13,10 @@ from cardinal.errors import ApplicationError, IntegrityError
 
 from . import rlp
 from .encoded import EncodedBlock, encode_block
-from .keccak import keccak
+from .keccak import keccak, keccak_256
 from .presets import CHECK_NAMES, Chain
 from .reading import decode_transaction
-from .receipts import Blooms, created_contract, creation_nonce, published_contract, write_receipt
+from .receipts import NO_BLOOM, Blooms, created_contract, creation_nonce, published_contract, write_receipt
 from .rpc import JsonObject, hexadecimal, raw
 from .trie import ordered_root
 from .values import NO_CONTRACT
@@ -27,8 +27,8 @@ def _hash(block: EncodedBlock) -> bool:
 
 
 def _transaction_hashes(block: EncodedBlock) -> bool:
-    claimed = [raw(transaction.hash) for transaction in block.shown.transactions]
-    return claimed == [keccak(written) for written in block.transactions]
+    pairs = zip(block.shown.transactions, block.transactions, strict=True)
+    return all(raw(transaction.hash) == keccak_256(written).digest() for transaction, written in pairs)
 
 
 def _transactions_root(block: EncodedBlock) -> bool:
@@ -54,18 +54,15 @@ def _bloom(block: EncodedBlock) -> bool:
     """Every receipt's bloom is that of its logs, and the header's is theirs together."""
     blooms, whole = Blooms(), 0
     for receipt in block.receipts:
-        bits = 0
-        for log in receipt.logs:
-            bits |= blooms.of(log)
-        if int(receipt.logs_bloom, 16) != bits:
+        if not receipt.logs and receipt.logs_bloom == NO_BLOOM:
+            continue
+        bits = blooms.of_all(receipt.logs)
+        if int.from_bytes(raw(receipt.logs_bloom), "big") != bits:
             return False
         whole |= bits
-    if block.derived is not None:  # its receipt alone holds its bloom: the header's does not
-        bits = 0
-        for log in block.derived.logs:
-            bits |= blooms.of(log)
-        if int(block.derived.logs_bloom, 16) != bits:
-            return False
+    derived = block.derived  # its receipt alone holds its bloom: the header's does not
+    if derived is not None and int(derived.logs_bloom, 16) != blooms.of_all(derived.logs):
+        return False
     return int(block.shown.logs_bloom, 16) == whole
 
 

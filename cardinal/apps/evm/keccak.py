@@ -10,6 +10,9 @@ except ImportError as absent:  # pragma: no cover - the development environment 
     raise MissingExtraError("The EVM application", "evm") from absent
 
 
+__all__ = ["keccak", "keccak_256"]
+
+
 def keccak(data: bytes) -> bytes:
     """Thirty-two bytes."""
     digest: bytes = keccak_256(data).digest()

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from . import rlp
-from .keccak import keccak
-from .rpc import (
-    JsonObject,
-    RpcLog,
-    RpcReceipt,
-    RpcTransaction,
-    data,
-    hexadecimal,
-    optional_quantity,
-    quantity,
-    raw,
-    read,
-)
+from .hexrlp import data, list_prefix, optional_quantity, quantity, string_prefix, to_bytes, wrap
+from .keccak import keccak, keccak_256
+from .rpc import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, raw, read
 from .transactions import DEPOSIT, LEGACY
 
 BLOOM_SIZE: Final = 256
+NO_BLOOM: Final = "0x" + bytes(BLOOM_SIZE).hex()
+"""The bloom of no logs, as JSON-RPC shows it."""
+
 _NO_CONTRACT: Final = bytes(20)
+_TOPIC_TEXT: Final = 66
+_ADDRESS_TEXT: Final = 42
+_ONE_BYTE_TEXT: Final = 4
+_TOPICS: Final = tuple(
+    (list_prefix(33 * count), 21 + len(list_prefix(33 * count)) // 2 + 33 * count) for count in range(5)
+)
+"""For every number of topics: what stands before their list, and how many bytes address and topics take together."""
 
 
 def encode_log(log: RpcLog | JsonObject) -> bytes:
@@ -34,7 +34,23 @@ def encode_log(log: RpcLog | JsonObject) -> bytes:
 
 def write_log(shown: RpcLog) -> bytes:
     """Like :func:`encode_log`, within :func:`.rpc.hexadecimal`."""
-    return rlp.wrap((data(shown.address), rlp.wrap([data(topic) for topic in shown.topics]), data(shown.data)))
+    topics, address, text = shown.topics, shown.address, shown.data
+    count, joined = len(topics), "".join(topics)
+    if (
+        count < len(_TOPICS)
+        and len(joined) == count * _TOPIC_TEXT
+        and joined[1::_TOPIC_TEXT] == "x" * count  # where every topic has its size, and none the next one's digits
+        and len(address) == _ADDRESS_TEXT
+        and len(text) != _ONE_BYTE_TEXT
+        and not len(text) % 2
+    ):
+        # All sizes are known: one text with RLP's prefixes in it, read at once.
+        listed, size = _TOPICS[count]
+        own = len(text) // 2 - 1
+        prefix = string_prefix(own)
+        whole = list_prefix(size + own + len(prefix) // 2)
+        return to_bytes(f"{whole}94{address[2:]}{listed}{joined.replace('0x', 'a0')}{prefix}{text[2:]}")
+    return to_bytes(wrap((data(address), wrap([data(topic) for topic in topics]), data(text))))
 
 
 def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
@@ -47,11 +63,12 @@ def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
 def write_receipt(shown: RpcReceipt, logs: Sequence[bytes]) -> bytes:
     """Like :func:`encode_receipt`, with its logs already written, within :func:`.rpc.hexadecimal`."""
     outcome = data(shown.root) if shown.root else quantity(shown.status)
-    parts = [outcome, quantity(shown.cumulative_gas_used), data(shown.logs_bloom), rlp.wrap(logs)]
+    fields = to_bytes(f"{outcome}{quantity(shown.cumulative_gas_used)}{data(shown.logs_bloom)}")
+    parts = [fields, rlp.wrap(logs)]
     kind = int(shown.type, 16) if shown.type else LEGACY
     if kind == DEPOSIT and shown.deposit_receipt_version is not None:
         # Nodes say the nonce before Canyon too, when no root covered it: the version tells (OP Stack, deposits).
-        parts += [quantity(shown.deposit_nonce), quantity(shown.deposit_receipt_version)]
+        parts.append(to_bytes(f"{quantity(shown.deposit_nonce)}{quantity(shown.deposit_receipt_version)}"))
     body = rlp.wrap(parts)
     return body if kind == LEGACY else bytes((kind,)) + body
 
@@ -67,17 +84,16 @@ def write_receipt_meta(shown: RpcReceipt, log_offset: int, contract: bytes | Non
         contract: what :func:`published_contract` says.
 
     """
-    return rlp.wrap(
-        (
-            rlp.encode_bytes(_NO_CONTRACT if contract is None else contract),
-            quantity(shown.cumulative_gas_used),
-            quantity(shown.gas_used),
-            data(shown.logs_bloom),
-            optional_quantity(shown.status),
-            rlp.encode_int(len(shown.logs)),
-            rlp.encode_int(log_offset if shown.logs else 0),
-        )
+    fields = (
+        f"94{(_NO_CONTRACT if contract is None else contract).hex()}",
+        quantity(shown.cumulative_gas_used),
+        quantity(shown.gas_used),
+        data(shown.logs_bloom),
+        optional_quantity(shown.status),
+        quantity(hex(len(shown.logs))),
+        quantity(hex(log_offset if shown.logs else 0)),
     )
+    return to_bytes(wrap(fields))
 
 
 def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
@@ -102,7 +118,7 @@ def created_contract(sender: str, nonce: str) -> bytes:
 
     The reference names it also where the creation failed; nodes differ there, some say null.
     """
-    return keccak(rlp.wrap((data(sender), quantity(nonce))))[12:]
+    return keccak(to_bytes(wrap((data(sender), quantity(nonce)))))[12:]
 
 
 def logs_bloom(logs: Iterable[RpcLog | JsonObject]) -> bytes:
@@ -122,18 +138,22 @@ class Blooms:
 
     def of(self, log: RpcLog) -> int:
         """The bits of one log, as a number of 2048 bits."""
-        bits = self._value(log.address)
-        for topic in log.topics:
-            bits |= self._value(topic)
+        return self.of_all((log,))
+
+    def of_all(self, logs: Iterable[RpcLog]) -> int:
+        """The bits of logs together."""
+        bits, known = 0, self._bits
+        for text in {text for log in logs for text in (log.address, *log.topics)}:
+            if (own := known.get(text)) is None:
+                hashed = keccak_256(raw(text)).digest()
+                first, second, third = (
+                    hashed[0] << 8 | hashed[1],
+                    hashed[2] << 8 | hashed[3],
+                    hashed[4] << 8 | hashed[5],
+                )
+                own = known[text] = _BIT[first & 2047] | _BIT[second & 2047] | _BIT[third & 2047]
+            bits |= own
         return bits
 
-    def _value(self, text: str) -> int:
-        bits = self._bits.get(text)
-        if bits is None:
-            hashed = keccak(raw(text))
-            places = (int.from_bytes(hashed[at : at + 2], "big") & 2047 for at in (0, 2, 4))
-            bits = 0
-            for place in places:
-                bits |= 1 << place
-            self._bits[text] = bits
-        return bits
+
+_BIT: Final = tuple(1 << place for place in range(8 * BLOOM_SIZE))

@@ -13,19 +13,9 @@ from typing import Any, Final
 
 from cardinal.errors import ApplicationError
 
-from . import rlp
-from .rpc import (
-    JsonObject,
-    RpcAccess,
-    RpcAuthorization,
-    RpcTransaction,
-    data,
-    hexadecimal,
-    optional_data,
-    optional_quantity,
-    quantity,
-    read,
-)
+from . import hexrlp
+from .hexrlp import EMPTY, data, optional_data, optional_quantity, quantity, word, wrap
+from .rpc import JsonObject, RpcAccess, RpcAuthorization, RpcTransaction, hexadecimal, read
 
 LEGACY: Final = 0
 ACCESS_LIST: Final = 1
@@ -34,6 +24,7 @@ BLOB: Final = 3
 SET_CODE: Final = 4
 DEPOSIT: Final = 0x7E
 
+_NO_ITEMS: Final = wrap(())
 _PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")
 _CALL: Final = ("gas", "to", "value", "input")
 _LIST: Final = "access_list"
@@ -67,37 +58,34 @@ def write_transaction(shown: RpcTransaction) -> bytes:
     if kind not in _WRITERS:
         raise ApplicationError(f"transactions of type {kind} are not known to this release", path="type")
     values, writers = _WRITERS[kind]
-    body = rlp.wrap([write(value) for write, value in zip(writers, values(shown), strict=True)])
-    return body if kind == LEGACY else bytes((kind,)) + body
+    body = wrap([write(value) for write, value in zip(writers, values(shown), strict=True)])
+    return hexrlp.to_bytes(body if kind == LEGACY else f"{kind:02x}{body}")
 
 
-def _access_list(entries: Sequence[RpcAccess] | None) -> bytes:
-    return rlp.wrap(
-        [
-            rlp.wrap((data(entry.address), rlp.wrap([data(key) for key in entry.storage_keys])))
-            for entry in entries or ()
-        ]
-    )
+def _access_list(entries: Sequence[RpcAccess] | None) -> str:
+    if not entries:
+        return _NO_ITEMS
+    return wrap([wrap((data(entry.address), wrap([data(key) for key in entry.storage_keys]))) for entry in entries])
 
 
-def _flag(value: bool) -> bytes:  # noqa: FBT001 -- one value of a field, not a choice between operations
-    return rlp.encode_int(int(value))
+def _flag(value: bool) -> str:  # noqa: FBT001 -- one value of a field, not a choice between operations
+    return "01" if value else EMPTY
 
 
-def _hashes(hashes: Sequence[str]) -> bytes:
-    return rlp.wrap([data(value) for value in hashes])
+def _hashes(hashes: Sequence[str]) -> str:
+    return wrap([data(value) for value in hashes])
 
 
-def _authorizations(entries: Sequence[RpcAuthorization]) -> bytes:
-    return rlp.wrap([_authorization(entry) for entry in entries])
+def _authorizations(entries: Sequence[RpcAuthorization]) -> str:
+    return wrap([_authorization(entry) for entry in entries])
 
 
-def _authorization(entry: RpcAuthorization) -> bytes:
+def _authorization(entry: RpcAuthorization) -> str:
     who = quantity(entry.chain_id), data(entry.address), quantity(entry.nonce)
-    return rlp.wrap((*who, quantity(entry.parity), quantity(entry.r), quantity(entry.s)))
+    return wrap((*who, quantity(entry.parity), word(entry.r), word(entry.s)))
 
 
-_Writer = Callable[[Any], bytes]
+_Writer = Callable[[Any], str]
 _SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
     {
         "to": optional_data,
@@ -108,6 +96,8 @@ _SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
         "source_hash": data,
         "from_": data,
         "mint": optional_quantity,
+        "r": word,
+        "s": word,
         "is_system_tx": _flag,
     }
 )

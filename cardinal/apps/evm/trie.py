@@ -63,6 +63,7 @@ def _reference(entries: list[_Entry], low: int, high: int, depth: int) -> bytes:
     return node if len(node) < _HASHED_FROM else rlp.encode_bytes(keccak(node))
 
 
+@lru_cache(maxsize=4096)
 def _compact(nibbles: str, *, leaf: bool) -> bytes:
     """The RLP of nibbles as bytes, with a flag for the node's kind and for an odd number of them."""
     flag = 2 if leaf else 0

@@ -1,0 +1,107 @@
+"""RLP as hexadecimal text: JSON-RPC's values with RLP's prefixes between them, turned into bytes once for many fields.
+
+A node's hash or address is hexadecimal already; what stands before it in RLP follows from how long its text is. So a
+transaction or log is put together as text and read by one ``bytes.fromhex``, which takes a third of the time that
+bytes of each field take (measured on mainnet blocks).
+
+Rules:
+
+1. Functions give text without ``0x``, two digits a byte; :func:`to_bytes` alone makes bytes.
+2. A text with anything but hexadecimal digits in it is a ValueError, in :func:`to_bytes` at the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from . import rlp
+
+EMPTY: Final = "80"
+"""No bytes."""
+
+_WORD_TEXT: Final = 66
+_ADDRESS_TEXT: Final = 42
+_ONE_BYTE_TEXT: Final = 4
+_STRING: Final = 0x80
+_LIST: Final = 0xC0
+_SHORT: Final = 56
+_SHORT_PREFIXES: Final = tuple(f"{_STRING + digits // 2:02x}" for digits in range(2 * _SHORT))
+"""For every number of digits the prefix of so many; for an odd one it is not used."""
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes of a text."""
+    value = bytes.fromhex(text)
+    if len(value) * 2 != len(text):
+        raise ValueError("a value has white space in it")  # which fromhex leaves out, and the prefixes do not
+    return value
+
+
+def data(text: str) -> str:
+    """Data, such as ``0x00ff``."""
+    size = len(text)
+    if size == _WORD_TEXT:  # most data are hashes and addresses
+        return f"a0{text[2:]}"
+    if size == _ADDRESS_TEXT:
+        return f"94{text[2:]}"
+    if size % 2:
+        raise ValueError(f"{text[:20]!r} has an odd number of digits")
+    if size == _ONE_BYTE_TEXT:
+        return rlp.encode_bytes(bytes.fromhex(text[2:])).hex()
+    return f"{string_prefix(size // 2 - 1)}{text[2:]}"
+
+
+def optional_data(text: str | None) -> str:
+    """Data; none where there is no text."""
+    return data(text) if text else EMPTY
+
+
+def word(text: str | None) -> str:
+    """A quantity that hardly comes again, as a signature's parts; it must be there."""
+    if text is None:
+        raise ValueError("a quantity is missing")
+    digits = text[2:]
+    if digits and digits[0] != "0" and text[:2] == "0x" and len(digits) <= _WORD_TEXT:
+        if len(digits) % 2:
+            digits = f"0{digits}"
+        if len(digits) == 2 and digits < "80":  # noqa: PLR2004 - one byte below 0x80 is its own RLP
+            return digits
+        return _SHORT_PREFIXES[len(digits)] + digits
+    return rlp.encode_int(int(text, 16)).hex()
+
+
+quantity: Final = lru_cache(maxsize=8192)(word)
+"""A quantity, which must be there. Remembered: gas, prices and amounts come again and again in a block."""
+
+
+def optional_quantity(text: str | None) -> str:
+    """A quantity; zero where there is none."""
+    return quantity(text) if text else EMPTY
+
+
+def wrap(parts: Iterable[str]) -> str:
+    """A list of what is in RLP already."""
+    body = "".join(parts)
+    return list_prefix(len(body) // 2) + body
+
+
+@lru_cache(maxsize=4096)
+def string_prefix(size: int) -> str:
+    """What stands before so many bytes, unless it is a single one."""
+    return _prefix(size, _STRING)
+
+
+@lru_cache(maxsize=4096)
+def list_prefix(size: int) -> str:
+    """What stands before a list of so many bytes."""
+    return _prefix(size, _LIST)
+
+
+def _prefix(size: int, base: int) -> str:
+    if size < _SHORT:
+        return f"{base + size:02x}"
+    length = f"{size:x}"
+    length = length if len(length) % 2 == 0 else f"0{length}"
+    return f"{base + _SHORT - 1 + len(length) // 2:02x}{length}"
