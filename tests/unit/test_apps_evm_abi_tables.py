@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 
 import eth_abi.abi as reference
+import pytest
 
+from cardinal.apps import evm
 from cardinal.apps.evm.abi import Abi
 from cardinal.apps.evm.abi_tables import SCHEMAS, decoded_frames
 from cardinal.apps.evm.keccak import keccak
@@ -60,3 +62,10 @@ def test_without_blocks_the_tables_have_their_columns() -> None:
     assert {name: (table.num_rows, table.schema) for name, table in tables.items()} == {
         name: (0, columns) for name, columns in SCHEMAS.items()
     }
+
+
+def test_the_room_offers_all_that_it_names() -> None:
+    for name in evm.__all__:
+        assert getattr(evm, name).__name__ == name
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = evm.nothing  # type: ignore[attr-defined]  # what the test is about

@@ -9,19 +9,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .abi import Abi
+    from .abi_tables import decoded_frames
     from .decoding import decode
     from .integrity import verify
     from .payload import payload_from_rpc
+    from .presets import Chain, chain_of
     from .state import StateDelta, state_delta, touched
     from .tables import frames
 
-__all__ = ["StateDelta", "decode", "frames", "payload_from_rpc", "state_delta", "touched", "verify"]
+__all__ = [
+    "Abi",
+    "Chain",
+    "StateDelta",
+    "chain_of",
+    "decode",
+    "decoded_frames",
+    "frames",
+    "payload_from_rpc",
+    "state_delta",
+    "touched",
+    "verify",
+]
 
 
 # The files are named otherwise than the functions: an imported submodule would hide the function behind its name.
 _HOMES = {
+    "Abi": "abi",
+    "Chain": "presets",
     "StateDelta": "state",
+    "chain_of": "presets",
     "decode": "decoding",
+    "decoded_frames": "abi_tables",
     "frames": "tables",
     "payload_from_rpc": "payload",
     "state_delta": "state",
