@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.consuming.starting import batches_from, read_batches
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
+from cardinal.protocols.streams.events import Rejected
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import open_source
 from cardinal.transports.base import OneOrderSource
 from cardinal.transports.pace import Pace, Unasked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.protocols.streams.types import Partition, Position, Record
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.url import Topics
 
@@ -59,14 +60,18 @@ class Reader:
         url: where from.
         app: the application whose topics are read.
         wait: seconds to wait for the topics to exist.
+        skip: topic, partition and offset of records that are passed over.
 
     Raises:
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
 
     """
 
-    def __init__(self, url: str | TransportUrl, app: Topics, *, wait: float) -> None:
+    def __init__(self, url: str | TransportUrl, app: Topics, *, wait: float, skip: Collection[Position] = ()) -> None:
         self._url = url
+        self._skip = frozenset(map(tuple, skip))
+        self.skipped: list[Rejected] = []
+        """Records that were passed over since whoever reads this took them out."""
         self._app = app
         self.main: Source = open_source(url, app, wait=wait)
         self._channels: dict[str, Source | None] = {}
@@ -140,14 +145,30 @@ class Reader:
             CursorExpiredError, TopicError, RefusedError, TransportError: of the stream's own topics.
 
         """
-        records = self.main.poll(POLL_RECORDS, POLL_SECONDS)
+        return self._poll(POLL_SECONDS)
+
+    def poll_now(self) -> list[Record]:
+        """The next records that are there already; raises as :meth:`poll`."""
+        return self._poll(0.0)
+
+    def _poll(self, seconds: float) -> list[Record]:
+        records = self._passed(self.main.poll(POLL_RECORDS, seconds))
         if self._apart and (records or self._pace.paused):
             self._keep_in_step(records)
         self._look_for_partitions()
         for topic, source in self._open_channels():
             with self._may_go(topic):
-                records += source.poll(POLL_RECORDS, 0.0)
+                records += self._passed(source.poll(POLL_RECORDS, 0.0))
         return records
+
+    def _passed(self, records: list[Record]) -> list[Record]:
+        """Without those to pass over."""
+        if not self._skip or not (found := self._skip.intersection(record[:3] for record in records)):
+            return records
+        self.skipped += [
+            Rejected(record[:3], record.key, "it is to be passed over") for record in records if record[:3] in found
+        ]
+        return [record for record in records if record[:3] not in found]
 
     def follow(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
         """Read exactly these reorg channels beside the stream, each from ``begin`` or from its start."""
@@ -207,14 +228,14 @@ class Reader:
             self._spans.popleft()
             self._again.close()
             self._again = None
-        return [record for record in records if record.key[1:HASH_END] == span.block]
+        return [record for record in self._passed(records) if record.key[1:HASH_END] == span.block]
 
     def older_batches(self, number: int) -> list[Record]:
         """Every Batch of the default topic from this number on, about; reads them all, which takes its time."""
         source = open_source(self._url, self._app, topics=(self._app.default_topic,))
         try:
             begin = batches_from(source, self._app, number)
-            return [batch.record for batch in read_batches(source, begin)]
+            return self._passed([batch.record for batch in read_batches(source, begin)])
         finally:
             source.close()
 

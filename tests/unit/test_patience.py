@@ -122,7 +122,7 @@ def test_it_waits_for_blocks_whose_batches_come_after_those_of_their_children(br
 def test_it_begins_above_a_hole_when_nothing_comes_any_more(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consumer._SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr("cardinal.consuming.driving._SETTLE_SECONDS", 0.3)
     send(broker, [*line(0, 4), *line(9, 14)])
     with consumer(broker) as reading:
         assert steps(until(reading, "14a")) == [f"+{number}a" for number in range(9, 15)]
@@ -131,7 +131,7 @@ def test_it_begins_above_a_hole_when_nothing_comes_any_more(
 def test_it_begins_above_a_hole_although_more_comes_all_the_time(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consumer._DOUBT_SECONDS", 0.3)
+    monkeypatch.setattr("cardinal.consuming.driving._DOUBT_SECONDS", 0.3)
     send(broker, [*line(0, 4), *line(9, 14)])
     number = 14
     with consumer(broker) as reading:

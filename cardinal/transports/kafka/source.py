@@ -141,7 +141,7 @@ class KafkaSource:
         self._commit()
         records = self._release(limit)
         if not records:
-            records = self._receive(limit, 0.0) or self._wait(limit, timeout)
+            records = self._receive(limit, 0.0) or (self._wait(limit, timeout) if timeout > 0 else [])
         if not records and self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -1,0 +1,168 @@
+"""One step after the other: records are read and followed, and what came of them is sorted.
+
+Updates are kept until they are fetched; reports go to whoever asked for them. What a follower wants of its reader
+(watermarks that prove something, channels, older Batches, a block's messages once more) is had between two reads.
+
+A driver belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from cardinal.consuming.collector import collector_waits
+from cardinal.consuming.healing import Healer, HealingFailed, Overdue
+from cardinal.errors import UnreachableError
+from cardinal.protocols.streams.events import ChainUpdate, Incomplete
+from cardinal.protocols.streams.messages import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cardinal.consuming.reading import Reader
+    from cardinal.protocols.streams.events import Event
+    from cardinal.protocols.streams.follower import Follower
+    from cardinal.protocols.streams.types import Partition, Record, Routed
+
+    OnEvent: TypeAlias = Callable[[Event | HealingFailed], None]
+
+_BATCH_KEY: Final = bytes((BATCH,))
+_SETTLE_SECONDS: Final = 5.0
+_DOUBT_SECONDS: Final = 30.0
+_LACKING: Final = frozenset({"open", "unknown"})
+
+
+class Driver:
+    """See the module.
+
+    Arguments:
+        follower: makes updates of records.
+        reader: reads them; it stands where the follower begins.
+        ends: where every partition ended when the stream was opened.
+        on_event: told of everything that is not an update.
+        healer: asked for what an overdue block lacks.
+
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        reader: Reader,
+        ends: Mapping[Partition, int],
+        on_event: OnEvent | None,
+        healer: Healer | None,
+    ) -> None:
+        self.follower = follower
+        self.ready: deque[ChainUpdate] = deque()
+        """Updates that wait to be fetched."""
+        self._reader = reader
+        self._ends = ends
+        self._on_event = on_event
+        self._healer = healer
+        self._overdue = Overdue()
+        self._heard = self._doubted = time.monotonic()
+        self._batch_seen = False
+
+    def step(self) -> None:
+        """Read once, and sort what came of it."""
+        with collector_waits():
+            records = self._reader.poll_now()
+            if records:
+                self._follow(records)
+        if not records:
+            self._follow(self._reader.poll())
+
+    def supply(self, messages: Iterable[Routed]) -> None:
+        """Messages that an incomplete block lacks."""
+        self._take(self.follower.supply(messages))
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _follow(self, records: Sequence[Record]) -> None:
+        follower, reader = self.follower, self._reader
+        if records and not self._batch_seen:
+            self._look_for_a_batch(records)
+        if reader.skipped:
+            skipped, reader.skipped = reader.skipped, []
+            self._take(skipped)
+        fresh = self._fresh_ends()
+        positions = reader.positions()
+        self._take(follower.receive(records))
+        if again := reader.poll_again():
+            self._take(follower.receive(again))
+        if self._healer is not None:
+            for healed in self._healer.results():
+                self._take([healed] if isinstance(healed, HealingFailed) else follower.supply(healed))
+        for block_hash in self._overdue.progress(positions, fresh):
+            self._report(block_hash)
+        if self._healer is not None and self._healer.busy:
+            fresh = None  # what would prove that a block is lost
+        self._take(follower.progress(positions, fresh if follower.caught_up else self._ends))
+        self._wait_for_what_is_missing(records)
+        reader.follow(follower.channels(), {})
+        if (number := follower.wants_history) is not None:
+            self._take(follower.recall(reader.older_batches(number)))
+
+    def _take(self, out: Iterable[ChainUpdate | Event | HealingFailed]) -> None:
+        for item in out:
+            if isinstance(item, ChainUpdate):
+                self.ready.append(item)
+                continue
+            if isinstance(item, Incomplete):
+                self._lacks(item)
+            elif self._on_event is not None:
+                self._on_event(item)
+
+    def _wait_for_what_is_missing(self, records: Sequence[Record]) -> None:
+        """Begin in doubt when nothing has come for a while, or too much has."""
+        now = time.monotonic()
+        if records:
+            self._heard = now
+        if not self.follower.in_doubt:
+            self._doubted = now
+        elif now - self._heard > _SETTLE_SECONDS or now - self._doubted > _DOUBT_SECONDS:
+            self.follower.settle()
+
+    def _fresh_ends(self) -> dict[Partition, int] | None:
+        """New watermarks where they would prove something; a step or two later, where the source is asked beside us."""
+        if self._overdue.wants_ends or (self.follower.caught_up and self.follower.wants_ends):
+            with contextlib.suppress(UnreachableError):  # asked again at the next step
+                return self._reader.later_ends()
+        else:
+            self._reader.forget_ends()
+        return None
+
+    def _lacks(self, event: Incomplete) -> None:
+        """Read a block again that was dropped; wait for what may still come of another one."""
+        lacking = event.explanation
+        if lacking.state in _LACKING:
+            self._overdue.add(lacking.block)
+            return
+        if lacking.state == "dropped" and (places := self.follower.reread(lacking.block)):
+            self._reader.read_again(lacking.block, places)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _report(self, block_hash: bytes) -> None:
+        """A block lacks what is not on the topics: say so, and ask whoever may have it."""
+        lacking = self.follower.explain(block_hash)
+        if lacking.state in _LACKING:
+            if self._healer is not None:
+                self._healer.ask(lacking)
+            if self._on_event is not None:
+                self._on_event(Incomplete(lacking))
+
+    def _look_for_a_batch(self, records: Sequence[Record]) -> None:
+        """Where the first block begins the stream, look again how far the stream goes.
+
+        On a stream that was empty at opening everything was read at once, so "caught up" said nothing about which
+        block is the lowest; once a Batch is there, what was there beside it decides.
+        """
+        if any(record.key[:1] == _BATCH_KEY for record in records):
+            with contextlib.suppress(UnreachableError):  # then the next Batch will ask again
+                self._ends = self._reader.ends()
+                self._batch_seen = True
+                self.follower.not_caught_up()

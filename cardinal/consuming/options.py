@@ -1,0 +1,48 @@
+"""What a consumer's options are to the follower behind it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.follower import FollowerSettings
+from cardinal.protocols.streams.payload import Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cardinal.apps import Application
+    from cardinal.protocols.streams.events import Header
+    from cardinal.protocols.streams.types import Finality
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+def settings_of(app: Application, tracked: Sequence[str] | None) -> FollowerSettings:
+    """What an application says, with the entries to follow: those given, else those that it counts under."""
+
+    def finality(block: Header) -> Finality | None:
+        return app.finality(block) if isinstance(block, Payload) else None
+
+    return FollowerSettings(
+        app=app.name,
+        chain=app.chain,
+        # An application without counted prefixes has everything inside its Batches.
+        tracked=(tuple(app.prefixes) or None) if tracked is None else tuple(tracked),
+        inline=tracked is None,
+        prefixes=tuple(app.prefixes),
+        reorg_threshold=app.reorg_threshold,
+        finality_of=finality,
+        volatile=tuple(app.volatile_paths),
+        default_topic=app.default_topic,
+    )
+
+
+def choice(kind: type[_Choice], value: str, setting: str) -> _Choice:
+    """The member of this name; ConfigurationError names the setting and the choices."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = " or ".join(repr(member.value) for member in kind)
+        raise ConfigurationError(f"{setting} must be {names}, not {value!r}", setting=setting) from None
