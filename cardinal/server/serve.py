@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cardinal.errors import ConfigurationError, MissingExtraError, PortInUseError
+from cardinal.server.serving.counts import Counts
 from cardinal.server.serving.errands import Errands
-from cardinal.server.serving.session import Counts, Session
+from cardinal.server.serving.session import Session
 from cardinal.server.serving.streams import Streams
 from cardinal.transports.websocket.frames import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
 from cardinal.transports.websocket.quiet import QuietLogger

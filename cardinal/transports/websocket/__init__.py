@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cardinal.errors import ConfigurationError
 
+from .asking import served_topics
 from .settings import WebsocketSettings, websocket_settings
-from .source import WebsocketSource, served_topics
+from .source import WebsocketSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import itertools
 import random
-import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from cardinal.errors import (
     CardinalError,
     MissingExtraError,
-    RefusedError,
     RemoteProtocolError,
     TransportError,
     UnreachableError,
 )
 
-from .frames import SUBPROTOCOL, Answer, CloseCode, Failed, Records, Request
+from .ends import Ends
+from .frames import SUBPROTOCOL, Answer, Failed, Records, Request
 from .quiet import QuietLogger
 from .wire import decode_answer, encode_request
 
@@ -43,9 +42,6 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _AWAY_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 1.0
-_TOO_BIG: Final = 1009
-_UNAUTHORIZED: Final = frozenset({401, 403})
-_FULL: Final = 503
 
 
 class Listener(Protocol):
@@ -97,7 +93,7 @@ class Link:
         self._socket: Any = None
         self._connections = 0
         self._failure: CardinalError | None = None
-        self._why = ""
+        self._ends = Ends(settings, self._errors)
         self._useful = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-websocket", daemon=True)
@@ -192,7 +188,7 @@ class Link:
             raise self._failure
 
     def _away(self, what: str) -> CardinalError:
-        why = f" ({self._why})" if self._why else ""
+        why = f" ({self._ends.why})" if self._ends.why else ""
         return UnreachableError(
             f"the stream's server at {self._settings.address} {what}{why}: it is waited for",
             address=self._settings.address,
@@ -258,13 +254,11 @@ class Link:
                         self._receive(message)
                 finally:
                     self._leave()
-                return self._closed(socket)
+                return self._ends.closed(socket)
         except CardinalError as error:
             return error
-        except self._errors.WebSocketException as error:
-            return self._mapped(error)
-        except (OSError, EOFError, UnicodeError) as error:
-            return self._not_connected(error)
+        except (self._errors.WebSocketException, OSError, EOFError, UnicodeError) as error:
+            return self._ends.of(error, first=self._connections == 0)
 
     def _greet(self, socket: Any) -> None:  # noqa: ANN401 - the library is imported late
         with self._sending:
@@ -296,68 +290,3 @@ class Link:
                 return
         if isinstance(frame, Failed):
             self._listener.refused(frame)
-
-    # --- why it ended ------------------------------------------------------------------------------------------
-
-    def _closed(self, socket: Any) -> CardinalError:  # noqa: ANN401 - the library is imported late
-        """The error for a connection that was closed in order."""
-        return self._by_code(socket.close_code, socket.close_reason or "")
-
-    def _mapped(self, error: Any) -> CardinalError:  # noqa: ANN401 - the same
-        where = self._settings.address
-        if isinstance(error, self._errors.ConnectionClosed):
-            if error.sent is not None and error.sent.code == _TOO_BIG:
-                return self._by_code(_TOO_BIG, "")
-            received = error.rcvd
-            return self._by_code(received.code, received.reason) if received else self._gone("the connection broke")
-        if isinstance(error, self._errors.InvalidStatus):
-            return self._by_status(error.response.status_code)
-        if isinstance(error, self._errors.InvalidMessage) and isinstance(error.__cause__, EOFError | OSError):
-            return self._gone("it ended the connection before it answered")
-        return RefusedError(f"what answers at {where} is no `cardinal serve`: use its address and ws:// or wss://")
-
-    def _by_status(self, status: int) -> CardinalError:
-        where = self._settings.address
-        if status in _UNAUTHORIZED:
-            return RefusedError(
-                f"the stream's server at {where} does not accept the token: give the right one by token_file=PATH"
-                if self._settings.headers
-                else f"the stream's server at {where} wants a token: give it by token_file=PATH"
-            )
-        if status == _FULL:
-            return self._gone("it has no room for another client now")
-        if status > _FULL - 4:  # the server's side, or a proxy's: for now
-            return self._gone(f"HTTP status {status}")
-        return RefusedError(f"what answers at {where} is no `cardinal serve`: HTTP status {status}")
-
-    def _by_code(self, code: int | None, reason: str) -> CardinalError:
-        if code == CloseCode.PROTOCOL:
-            return RemoteProtocolError(f"the server at {self._settings.address} did not understand us: {reason!r}")
-        if code == _TOO_BIG:
-            return TransportError(
-                f"a frame of {self._settings.address} is larger than {self._settings.frame_max} bytes: "
-                "raise max.frame.bytes"
-            )
-        return self._gone(f"it closed the connection: {reason!r}" if reason else "it closed the connection")
-
-    def _not_connected(self, error: Exception) -> CardinalError:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return RefusedError(
-                f"the certificate of {self._settings.address} is not trusted: {error.verify_message}; "
-                "check the host name and ssl.ca.location"
-            )
-        if isinstance(error, ssl.SSLError) and self._connections == 0:
-            return RefusedError(
-                f"the TLS handshake with {self._settings.address} failed: does it speak ws:// without TLS?"
-            )
-        if isinstance(error, TimeoutError):
-            return self._gone(f"no answer within {self._settings.connect_timeout:g} s")
-        return self._gone((error.strerror if isinstance(error, OSError) else None) or type(error).__name__)
-
-    def _gone(self, why: str) -> UnreachableError:
-        where = self._settings.address
-        self._why = why
-        return UnreachableError(
-            f"no stream is served at {where}: {why}; start `cardinal serve` there or correct the address",
-            address=where,
-        )

@@ -14,33 +14,28 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import (
     CardinalError,
-    CursorExpiredError,
     RemoteProtocolError,
     TopicError,
-    TransportError,
     UnreachableError,
 )
 
+from .asking import Answered, ask, error_of
 from .frames import (
-    Answer,
     Credit,
     Failed,
     MarkList,
     Marks,
-    Names,
     OffsetList,
     Open,
     Read,
     Reading,
-    Reason,
     Records,
     Request,
     Times,
-    Topics,
 )
 from .inbox import Inbox
 from .link import Link
@@ -53,7 +48,6 @@ if TYPE_CHECKING:
     from .settings import WebsocketSettings
 
 _TOPICS_SECONDS: Final = 0.1
-_Answer = TypeVar("_Answer", Names, MarkList, OffsetList, Reading)
 
 
 class WebsocketSource:
@@ -176,7 +170,7 @@ class WebsocketSource:
 
     def refused(self, frame: Failed) -> None:
         """What is read can be read no longer, or not now."""
-        error = _error(frame, self._settings.address)
+        error = error_of(frame, self._settings.address)
         if isinstance(error, UnreachableError):
             raise error  # the link comes again
         with self._lock:
@@ -226,85 +220,5 @@ class WebsocketSource:
         if self._link.failure is not None:
             raise self._link.failure
 
-    def _ask(self, make: Callable[[int], Request], kind: type[_Answer], doing: str) -> _Answer:
+    def _ask(self, make: Callable[[int], Request], kind: type[Answered], doing: str) -> Answered:
         return ask(self._link, make, kind, doing, self._settings.address)
-
-
-class _NoListener:
-    """Of a link that only asks."""
-
-    def greeting(self, number: Callable[[], int]) -> Sequence[Request]:
-        del number
-        return ()
-
-    def take(self, frame: Records, size: int) -> NoReturn:
-        raise RemoteProtocolError(f"the server sent {size} bytes of records ({frame.id}) that nobody asked for")
-
-    def refused(self, frame: Failed) -> None:
-        """Nothing was asked for."""
-
-    def ended(self) -> None:
-        """Nobody waits."""
-
-
-def served_topics(settings: WebsocketSettings) -> frozenset[str]:
-    """The names of all topics that a server gives."""
-    link = Link(settings, _NoListener())
-    try:
-        return frozenset(ask(link, Topics, Names, "for topics", settings.address).topics)
-    finally:
-        link.close()
-
-
-def ask(link: Link, make: Callable[[int], Request], kind: type[_Answer], doing: str, address: str) -> _Answer:
-    """Ask, and map a refusal to its error."""
-    answer: Answer = link.ask(make, doing)
-    if isinstance(answer, Failed):
-        raise _error(answer, address)
-    if not isinstance(answer, kind):
-        link.close()
-        raise RemoteProtocolError(f"the server at {address} answers another question than was asked")
-    return answer
-
-
-def _error(frame: Failed, address: str) -> TransportError | CursorExpiredError:
-    match frame.reason:
-        case Reason.TOPIC if frame.places:
-            (topic, number), _ = next(iter(frame.places.items()))
-            return TopicError(
-                f"there is no partition {number} of {topic} at {address}: the topic was made anew; start again",
-                topic=topic,
-            )
-        case Reason.TOPIC:
-            return TopicError(
-                f"the topic {frame.topic} is not served at {address}: start a producer first, or check application and "
-                "chain id",
-                topic=frame.topic,
-            )
-        case Reason.EXPIRED:
-            return _expired(dict(frame.places), address)
-        case Reason.AWAY:
-            return UnreachableError(
-                f"the server at {address} is there, but what it reads from is not, or it has no room now: try again",
-                address=address,
-            )
-        case Reason.FAILED:
-            return TransportError(f"the server at {address} failed, and its log says why")
-
-
-def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:
-    if not missing:
-        return CursorExpiredError(f"positions are not kept any more at {address}: start again", missing={})
-    (topic, number), (position, limit) = next(iter(missing.items()))
-    more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
-    if position > limit:
-        return CursorExpiredError(
-            f"{topic}:{number}{more} ends at {limit} at {address}, before the position {position}: the topic was made "
-            "anew; start again",
-            missing=missing,
-        )
-    return CursorExpiredError(
-        f"retention has removed the records from {position} to {limit} of {topic}:{number}{more} at {address}: "
-        "start from a newer cursor or from the start of what is kept",
-        missing=missing,
-    )

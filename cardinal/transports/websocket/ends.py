@@ -1,0 +1,105 @@
+"""Why a connection to a server could not be made, or ended: one error of ours for each.
+
+What heals by itself is an :class:`~cardinal.errors.UnreachableError`: who has it connects again. All else ends a link.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+
+from cardinal.errors import CardinalError, RefusedError, RemoteProtocolError, TransportError, UnreachableError
+
+from .frames import CloseCode
+
+if TYPE_CHECKING:
+    from .settings import WebsocketSettings
+
+_TOO_BIG: Final = 1009
+_UNAUTHORIZED: Final = frozenset({401, 403})
+_FULL: Final = 503
+
+
+class Ends:
+    """See the module.
+
+    Arguments:
+        settings: the servers.
+        errors: the websocket library's exceptions; it is imported late.
+
+    """
+
+    def __init__(self, settings: WebsocketSettings, errors: Any) -> None:  # noqa: ANN401 - a module
+        self._settings = settings
+        self._errors = errors
+        self.why = ""
+        """Of the last one that heals by itself."""
+
+    def closed(self, socket: Any) -> CardinalError:  # noqa: ANN401 - the library is imported late
+        """A connection that was closed in order."""
+        return self._by_code(socket.close_code, socket.close_reason or "")
+
+    def of(self, error: Exception, *, first: bool) -> CardinalError:
+        """A connection that broke, or was not made. ``first``: there was none before."""
+        return (
+            self._mapped(error) if isinstance(error, self._errors.WebSocketException) else self._io(error, first=first)
+        )
+
+    def _mapped(self, error: Any) -> CardinalError:  # noqa: ANN401 - the same
+        where = self._settings.address
+        if isinstance(error, self._errors.ConnectionClosed):
+            if error.sent is not None and error.sent.code == _TOO_BIG:
+                return self._by_code(_TOO_BIG, "")
+            received = error.rcvd
+            return self._by_code(received.code, received.reason) if received else self._gone("the connection broke")
+        if isinstance(error, self._errors.InvalidStatus):
+            return self._by_status(error.response.status_code)
+        if isinstance(error, self._errors.InvalidMessage) and isinstance(error.__cause__, EOFError | OSError):
+            return self._gone("it ended the connection before it answered")
+        return RefusedError(f"what answers at {where} is no `cardinal serve`: use its address and ws:// or wss://")
+
+    def _by_status(self, status: int) -> CardinalError:
+        where = self._settings.address
+        if status in _UNAUTHORIZED:
+            return RefusedError(
+                f"the stream's server at {where} does not accept the token: give the right one by token_file=PATH"
+                if self._settings.headers
+                else f"the stream's server at {where} wants a token: give it by token_file=PATH"
+            )
+        if status == _FULL:
+            return self._gone("it has no room for another client now")
+        if status > _FULL - 4:  # the server's side, or a proxy's: for now
+            return self._gone(f"HTTP status {status}")
+        return RefusedError(f"what answers at {where} is no `cardinal serve`: HTTP status {status}")
+
+    def _by_code(self, code: int | None, reason: str) -> CardinalError:
+        if code == CloseCode.PROTOCOL:
+            return RemoteProtocolError(f"the server at {self._settings.address} did not understand us: {reason!r}")
+        if code == _TOO_BIG:
+            return TransportError(
+                f"a frame of {self._settings.address} is larger than {self._settings.frame_max} bytes: "
+                "raise max.frame.bytes"
+            )
+        return self._gone(f"it closed the connection: {reason!r}" if reason else "it closed the connection")
+
+    def _io(self, error: Exception, *, first: bool) -> CardinalError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return RefusedError(
+                f"the certificate of {self._settings.address} is not trusted: {error.verify_message}; "
+                "check the host name and ssl.ca.location"
+            )
+        if isinstance(error, ssl.SSLError) and first:
+            return RefusedError(
+                f"the TLS handshake with {self._settings.address} failed: does it speak ws:// without TLS?"
+            )
+        if isinstance(error, TimeoutError):
+            return self._gone(f"no answer within {self._settings.connect_timeout:g} s")
+        return self._gone((error.strerror if isinstance(error, OSError) else None) or type(error).__name__)
+
+    def _gone(self, why: str) -> UnreachableError:
+        where = self._settings.address
+        self.why = why
+        return UnreachableError(
+            f"no stream is served at {where}: {why}; start `cardinal serve` there or correct the address",
+            address=where,
+        )
