@@ -8,6 +8,8 @@ Rules:
    ever printed. Browsers are refused (a page from anywhere could read along, else).
 3. Memory is bounded: the ring, a few sources for older positions, a frame for each client, and so many clients.
 4. What is served (Kafka) may go away and come back; clients wait on their connections.
+5. Who asks by plain HTTP is told how it goes: ``/health`` (200 while what is served is being read, else 503), and
+   ``/metrics`` for Prometheus, with the token where there is one.
 
 The protocol is in :mod:`cardinal.transports.websocket.wire`.
 """
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from cardinal.errors import ConfigurationError, MissingExtraError, PortInUseError
 from cardinal.server.serving.counts import Counts
 from cardinal.server.serving.errands import Errands
+from cardinal.server.serving.metrics import ServeProgress, exposition
 from cardinal.server.serving.session import Session
 from cardinal.server.serving.streams import Streams
 from cardinal.transports.websocket.frames import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
@@ -39,11 +42,17 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
     from cardinal.transports.url import Topics
 
+__all__ = ["DEFAULT_PORT", "ServeProgress", "ServeService", "ServeSettings"]
+
 DEFAULT_PORT: Final = 8765
 _WATCH_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 2.0
 _WINDOW_BITS: Final = 12
 _BEARER: Final = "Bearer "
+_METRICS: Final = "/metrics"
+_HEALTH: Final = "/health"
+_HEALTHY: Final = (http.HTTPStatus.OK, "serves\n")
+_SICK: Final = (http.HTTPStatus.SERVICE_UNAVAILABLE, "what is to be served is not read now\n")
 
 _log = logging.getLogger(__name__)
 
@@ -76,29 +85,6 @@ class ServeSettings:
     errands_max: int = 4
     slow_seconds: float = 60.0
     ping_seconds: float = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServeProgress:
-    """What the service does.
-
-    Attributes:
-        clients: connected now; ``catching_up``: of these, the ones with a source of their own or waiting for one.
-        records: read since the beginning.
-        bytes, frames: sent since the beginning, to all.
-        slow: clients that were closed because they took nothing; ``refused``: that broke the protocol.
-        ring_bytes: kept in memory now.
-
-    """
-
-    clients: int
-    catching_up: int
-    records: int
-    bytes: int
-    frames: int
-    slow: int
-    refused: int
-    ring_bytes: int
 
 
 class ServeService:
@@ -137,15 +123,22 @@ class ServeService:
     def progress(self) -> ServeProgress:
         """What it does."""
         errands, streams, counts = self._errands, self._streams, self._counts
+        clients = tuple(counts.clients)
         return ServeProgress(
-            len(counts.clients),
-            errands.under_way + errands.waiting if errands else 0,
-            streams.main.records if streams else 0,
-            counts.bytes,
-            counts.frames,
-            counts.slow,
-            counts.refused,
-            streams.main.ring.size if streams else 0,
+            clients=len(clients),
+            catching_up=errands.under_way + errands.waiting if errands else 0,
+            waiting=errands.waiting if errands else 0,
+            stalled=sum(client.plan.wanted != frozenset() and client.credit <= 0 for client in clients),
+            records=streams.main.records if streams else 0,
+            bytes=counts.bytes,
+            frames=counts.frames,
+            slow=counts.slow,
+            refused=counts.refused,
+            unauthorized=counts.unauthorized,
+            ring_bytes=streams.main.ring.size if streams else 0,
+            unsent_bytes=sum(client.unsent() for client in clients),
+            lag_records=max((client.lag() for client in clients), default=0),
+            reading=streams is not None and streams.main.reading,
         )
 
     async def start(self) -> None:
@@ -252,8 +245,14 @@ class ServeService:
 
     def _admit(self, connection: Any, request: Any) -> Any:  # noqa: ANN401 - the same
         """Look at a request before it becomes a client: an HTTP response refuses it."""
+        plain = request.headers.get("Upgrade") is None
+        if plain and request.path == _HEALTH:
+            return connection.respond(*_HEALTHY if self.progress.reading else _SICK)
         if self._tokens and not self._knows(request.headers.get_all("Authorization")):
+            self._counts.unauthorized += 1
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "show the token of this server\n")
+        if plain and request.path == _METRICS:
+            return connection.respond(http.HTTPStatus.OK, exposition(self.progress))
         if self._connections >= self._settings.clients_max:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "no room for another client\n")
         return None

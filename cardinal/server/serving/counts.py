@@ -15,7 +15,8 @@ class Counts:
 
     Attributes:
         bytes, frames: of records, sent.
-        slow: clients that were closed because they took nothing; ``refused``: that broke the protocol.
+        slow: clients that were closed because they took nothing; ``refused``: that broke the protocol;
+            ``unauthorized``: connections that had no right token.
         clients: what those take that are connected now.
 
     """
@@ -24,4 +25,5 @@ class Counts:
     frames: int = 0
     slow: int = 0
     refused: int = 0
+    unauthorized: int = 0
     clients: set[Taking] = field(default_factory=set)

@@ -80,7 +80,7 @@ class Session:
         self._socket = socket
         self._streams = streams
         self._counts = counts
-        self._taking = Taking()
+        self._taking = Taking(socket.transport.get_write_buffer_size)
         self._sender = Sender(socket, self._taking, streams, errands, counts, slow_seconds=slow_seconds)
 
     async def run(self) -> None:

@@ -83,6 +83,7 @@ class Stream:
         self.topics = frozenset(topics)
         self.ring = ring
         self.error: CardinalError | None = None
+        self.reading = False
         self.records = 0
         self.users = 0
         self._make = make
@@ -193,6 +194,7 @@ class Stream:
         while not self._stop.is_set():
             try:
                 self._read_once(source, appetite)
+                self.reading = True
                 if time.monotonic() - looked > _PARTITIONS_SECONDS:
                     looked = time.monotonic()
                     self._look_for_partitions(source)
@@ -201,11 +203,14 @@ class Stream:
                 self._try_again(source)
             except (TopicError, RefusedError) as error:
                 self.error = error
+                self.reading = False
                 self._tell()
                 break
             except TransportError as error:
+                self.reading = False
                 _log.warning("what is served cannot be read now: %s", error)
                 self._stop.wait(_AGAIN_SECONDS)
+        self.reading = False
         source.close()
 
     def _try_again(self, source: Source) -> None:

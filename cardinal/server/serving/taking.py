@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from cardinal.transports.websocket.frames import GO_ON
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports.websocket.frames import Read
 
@@ -33,6 +35,9 @@ class Plan:
 class Taking:
     """See the module.
 
+    Arguments:
+        unsent: how many bytes wait in the client's socket.
+
     Attributes:
         stream, topics: what the client has opened; None and nothing before.
         positions: the next offset of every partition that it has ever named.
@@ -42,7 +47,8 @@ class Taking:
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unsent: Callable[[], int]) -> None:
+        self.unsent = unsent
         self.stream: Stream | None = None
         self.topics: frozenset[str] = frozenset()
         self.positions: dict[Partition, int] = {}
@@ -73,3 +79,10 @@ class Taking:
     def wanted(self, plan: Plan | None = None) -> dict[Partition, int]:
         """The positions of what a plan, or the one of now, wants."""
         return {where: self.positions[where] for where in (plan or self.plan).wanted}
+
+    def lag(self) -> int:
+        """Records that it has to take yet, of what it reads now."""
+        if self.stream is None:
+            return 0
+        ends = self.stream.ring.ends()
+        return sum(max(0, ends.get(where, at) - at) for where, at in self.wanted().items())
