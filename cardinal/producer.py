@@ -26,7 +26,7 @@ from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.producing.channels import Channel, all_of, head_of, linked
 from cardinal.producing.making import Maker
 from cardinal.producing.pinging import Pinger, ping_id
-from cardinal.producing.tail import Tail
+from cardinal.producing.tail import Tail, refuse_foreign_clocks
 from cardinal.producing.underway import UnderWay
 from cardinal.producing.unit import ProducerStats, ended
 from cardinal.protocols.streams.splitter import name_sub_batch, split_sub_batch
@@ -118,6 +118,8 @@ class Producer:
         self._under_way = UnderWay(max_blocks, max_bytes, one_at_a_time=self._transactions is not None, serve=serve)
         self._tail: Tail | None = None
         try:
+            if standby:
+                refuse_foreign_clocks(self._sink)
             if standby or watch:
                 self._tail = self._listen(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
             self._pinger = Pinger(

@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, DecodeError, LocalProtocolError
-from cardinal.producing.unit import Unit, new_future, nothing
+from cardinal.producing.unit import Unit, nothing
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import BATCH, Batch
 from cardinal.protocols.streams.splitter import split_reorg
 from cardinal.transports.base import ChannelSink, TransactionalSink
-from cardinal.transports.posting import size_of, tell
+from cardinal.transports.posting import new_future, size_of, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

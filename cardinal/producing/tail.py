@@ -10,6 +10,9 @@ Rules:
 4. Where readers are held up by the transaction of a producer that died, nothing is known of what others have sealed
    since, and nobody could read what we sent: time stands still for whoever is not the lowest, until that ends.
 
+5. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
+   ahead would take all others for dead: ``standby`` is refused there.
+
 One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
 that a block never goes before one that was offered earlier.
 """
@@ -18,9 +21,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from cardinal.errors import CardinalError, DecodeError
+from cardinal.errors import CardinalError, DecodeError, TopicError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.base import Source
+    from cardinal.transports.base import Sink, Source
     from cardinal.transports.url import TransportUrl
 
 _BACK: Final = 2_048
@@ -244,6 +247,26 @@ class Tail:
     def _watch_whole(self, record: Record) -> None:
         if self._whole is None and self._caught_up.is_set():
             self._whole = _Whole(self._url, self._app, record)
+
+
+@runtime_checkable
+class _Clocked(Protocol):
+    """A sink that knows whose clock stamps its records."""
+
+    def foreign_clock(self) -> str | None:
+        """A topic whose records are stamped by the clocks of their producers, if there is one."""
+        ...
+
+
+def refuse_foreign_clocks(sink: Sink) -> None:
+    """TopicError where producers cannot be ranked, because no clock is everybody's (rule 5)."""
+    topic = sink.foreign_clock() if isinstance(sink, _Clocked) else None
+    if topic is not None:
+        raise TopicError(
+            f"the topic {topic} is stamped by its producers' clocks, and standby needs the broker's: set "
+            "message.timestamp.type=LogAppendTime for all topics of the stream, or use redundancy=all",
+            topic=topic,
+        )
 
 
 class _Whole:

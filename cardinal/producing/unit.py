@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from cardinal.transports.posting import new_future
+
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from cardinal.protocols.streams.types import Routed
     from cardinal.transports.posting import Done
 
@@ -23,13 +26,6 @@ class ProducerStats(NamedTuple):
     bytes: int
     under_way: int
     skipped: int = 0
-
-
-def new_future() -> Future[None]:
-    """A future that cannot be cancelled."""
-    future: Future[None] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 def ended() -> Future[None]:

@@ -12,11 +12,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Routed
 
@@ -64,6 +64,21 @@ class PostingSink(Poster, Protocol):
 def posting(sink: Sink) -> Poster:
     """The sink's own way, or its futures made use of."""
     return sink if isinstance(sink, PostingSink) else _ByFutures(sink)
+
+
+def new_future() -> Future[None]:
+    """A future that cannot be cancelled."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def end(future: Future[None], error: BaseException | None) -> None:
+    """What became of a call, for whoever holds its future."""
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def tell(future: Future[None], done: Done) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -32,12 +32,14 @@ from cardinal.errors import (
     TransportError,
 )
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
+from cardinal.transports.posting import end, new_future
 
 from .errors import Reasons, bad_setting
 from .outbox import Headers, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from cardinal.transports.posting import Done
 
@@ -106,16 +108,13 @@ class KafkaSink:
     def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
         """Hand over messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
         size = self.measure(block if seal is None else (*block, seal))
-        future = _new_future()
-
-        def ended(error: BaseException | None) -> None:
-            _end(future, error)
+        future = new_future()
 
         def acknowledged(error: BaseException | None) -> None:
             if error is None and seal is not None:
-                self.post_seal(seal, ended)
+                self.post_seal(seal, partial(end, future))
             else:
-                ended(error)
+                end(future, error)
 
         if block:
             self.post(block, size, acknowledged)
@@ -126,9 +125,9 @@ class KafkaSink:
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Hand over records with their own headers: see :meth:`cardinal.transports.base.RecordSink.replay`."""
         size = self.measure([Routed(record.topic, record.key, record.value) for record in records])
-        future = _new_future()
+        future = new_future()
         if records:
-            delivery = self._admit(records[0].key, len(records), size, lambda error: _end(future, error))
+            delivery = self._admit(records[0].key, len(records), size, partial(end, future))
             self._hand_over_records(records, delivery)
         else:
             future.set_result(None)
@@ -138,8 +137,8 @@ class KafkaSink:
         """One record with an empty key into each of these partitions, acknowledged within ``timeout`` seconds."""
         if not partitions:
             return
-        future = _new_future()
-        delivery = self._admit(b"", len(partitions), 0, lambda error: _end(future, error))
+        future = new_future()
+        delivery = self._admit(b"", len(partitions), 0, partial(end, future))
         self._outbox.hand_over_to(partitions, self._headers, delivery)
         try:
             future.result(timeout)
@@ -156,6 +155,10 @@ class KafkaSink:
             info = self._channel(topic)
             self._limits[topic] = info.max_message_bytes - self._overhead
             self._topics[topic] = info
+
+    def foreign_clock(self) -> str | None:
+        """A topic whose records are stamped by the clocks of their producers, if there is one."""
+        return next((name for name, topic in self._topics.items() if not topic.append_time), None)
 
     def flush(self, timeout: float) -> None:
         """Wait until everything handed over is acknowledged or has failed."""
@@ -284,16 +287,3 @@ class KafkaSink:
             why = (stopped or error).str()
             return TransportError(f"the Kafka client stopped for good: {why}; start the producer again")
         return DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: {mapped}", block_hash=block_hash)
-
-
-def _new_future() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-def _end(future: Future[None], error: BaseException | None) -> None:
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -63,11 +63,12 @@ _SILENT: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT})  # no
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as it is: its partition count and the size of the largest message that it takes."""
+    """A topic as it is: partitions, the largest message that it takes, and whether its broker stamps the records."""
 
     name: str
     partitions: int
     max_message_bytes: int
+    append_time: bool = True
 
 
 class TopicAdmin:
@@ -112,7 +113,7 @@ class TopicAdmin:
         if missing:
             self._create(missing, brokers=len(metadata.brokers))
         counts = self._wait_until_there(names)
-        return {name: TopicInfo(name, counts[name], self._usable(name)) for name in names}
+        return {name: self._usable(name, counts[name]) for name in names}
 
     def ensure_channel(self, name: str) -> TopicInfo:
         """A topic with one partition for a reorg channel: created, or checked where it is there.
@@ -131,7 +132,7 @@ class TopicAdmin:
                 f"the reorg channel {name} has {count} partitions, and its order needs exactly one: delete the topic",
                 topic=name,
             )
-        return TopicInfo(name, 1, self._usable(name))
+        return self._usable(name, 1)
 
     def ends(self, partitions: Sequence[Partition], *, committed: bool = True) -> dict[Partition, int]:
         """The offset after the last record of each partition: the last readable one, or the last one at all."""
@@ -218,8 +219,8 @@ class TopicAdmin:
                 )
             time.sleep(_SETTLE_SECONDS)
 
-    def _usable(self, name: str) -> int:
-        """The size of the largest message that a topic takes, if it can carry the stream."""
+    def _usable(self, name: str, partitions: int) -> TopicInfo:
+        """The topic as it is, if it can carry the stream."""
         config = self._config(name)
         if "compact" in (config.get("cleanup.policy") or ""):
             raise TopicError(
@@ -239,7 +240,8 @@ class TopicAdmin:
             raise TopicError(
                 f"the topic {name} takes messages of {limit} bytes only: raise its max.message.bytes", topic=name
             )
-        return limit
+        append_time = config.get("message.timestamp.type") != "CreateTime"
+        return TopicInfo(name, partitions, limit, append_time)
 
     def _config(self, name: str) -> dict[str, str | None]:
         def ask() -> dict[str, str | None]:

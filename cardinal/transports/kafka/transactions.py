@@ -28,7 +28,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cardinal.errors import DeliveryError, FencedError, TransportError, UnreachableError
 from cardinal.protocols.streams.types import Routed
-from cardinal.transports.posting import tell
+from cardinal.transports.posting import end, new_future, tell
 
 from .errors import kafka_error
 from .fencing import take_id
@@ -174,8 +174,7 @@ class TransactionalKafkaSink(KafkaSink):
     def _line_up(
         self, block_hash: bytes, size: int, stages: list[Callable[[Delivery], None]], counts: list[int]
     ) -> Future[None]:
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
+        future = new_future()
         if stages:
             size += sum(counts) * self._overhead
             self._wait_for_room(size)
@@ -194,10 +193,7 @@ class TransactionalKafkaSink(KafkaSink):
             except TransportError as failure:
                 error = failure
             self._count_out(call.size)
-            if error is None:
-                call.future.set_result(None)
-            else:
-                call.future.set_exception(error)
+            end(call.future, error)
         if self._since is not None and self._outbox.stopped is None:
             with contextlib.suppress(KafkaException):
                 self._outbox.client.abort_transaction(_SLICE)
