@@ -89,6 +89,7 @@ class Driver:
             skipped, reader.skipped = reader.skipped, []
             self._take(skipped)
         fresh = self._fresh_ends()
+        self._look_at_overdue()
         positions = reader.positions()
         self._take(follower.receive(records))
         if again := reader.poll_again():
@@ -96,7 +97,7 @@ class Driver:
         if self._healer is not None:
             for healed in self._healer.results():
                 self._take([healed] if isinstance(healed, HealingFailed) else follower.supply(healed))
-        for block_hash in self._overdue.progress(positions, fresh):
+        for block_hash in self._overdue.passed(positions):
             self._report(block_hash)
         if self._healer is not None and self._healer.busy:
             fresh = None  # what would prove that a block is lost
@@ -127,13 +128,30 @@ class Driver:
             self.follower.settle()
 
     def _fresh_ends(self) -> dict[Partition, int] | None:
-        """New watermarks where they would prove something; a step or two later, where the source is asked beside us."""
-        if self._overdue.wants_ends or (self.follower.caught_up and self.follower.wants_ends):
+        """New watermarks where they would prove something.
+
+        They are waited for, so that they are newer than every gap that is to be judged by them: a block that is given
+        up by older ones may lie, whole, behind them.
+        """
+        if self.follower.caught_up and self.follower.wants_ends:
             with contextlib.suppress(UnreachableError):  # asked again at the next step
-                return self._reader.later_ends()
-        else:
-            self._reader.forget_ends()
+                return self._reader.ends()
         return None
+
+    def _look_at_overdue(self) -> None:
+        """Ask for watermarks beside the reading: blocks are overdue often, and mostly only unread."""
+        overdue = self._overdue
+        if overdue.wants_ends:
+            self._reader.ask_for_ends()
+            overdue.asked()
+        if overdue.waits_for_ends:
+            try:
+                ends = self._reader.answered_ends()
+            except UnreachableError:
+                self._reader.ask_for_ends()
+            else:
+                if ends is not None:
+                    overdue.answered(ends)
 
     def _lacks(self, event: Incomplete) -> None:
         """Read a block again that was dropped; wait for what may still come of another one."""

@@ -43,6 +43,7 @@ class Overdue:
 
     def __init__(self) -> None:
         self._new: list[bytes] = []
+        self._asked: list[bytes] = []
         self._waiting: deque[tuple[Mapping[Partition, int], list[bytes]]] = deque()
 
     def add(self, block_hash: bytes) -> None:
@@ -51,20 +52,25 @@ class Overdue:
 
     @property
     def wants_ends(self) -> bool:
-        """Whether watermarks are to be taken now."""
-        return bool(self._new)
+        """Whether watermarks are to be asked for now."""
+        return bool(self._new) and not self._asked
 
-    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
-        """The blocks of which nothing is left to read.
+    @property
+    def waits_for_ends(self) -> bool:
+        """Whether watermarks were asked for (:meth:`asked`) and did not come yet."""
+        return bool(self._asked)
 
-        Arguments:
-            positions: the next offset of every partition.
-            ends: watermarks that were just taken; None where none were.
+    def asked(self) -> None:
+        """Watermarks are being asked for: they say something about what is overdue by now, and nothing about others."""
+        self._asked, self._new = [*self._asked, *self._new], []
 
-        """
-        if ends is not None and self._new:
-            self._waiting.append((ends, self._new))
-            self._new = []
+    def answered(self, ends: Mapping[Partition, int]) -> None:
+        """The watermarks that were asked for."""
+        self._waiting.append((ends, self._asked))
+        self._asked = []
+
+    def passed(self, positions: Mapping[Partition, int]) -> list[bytes]:
+        """The blocks of which nothing is left to read, where every partition stands at this next offset."""
         passed: list[bytes] = []
         while self._waiting and all(positions.get(where, end) >= end for where, end in self._waiting[0][0].items()):
             passed += self._waiting.popleft()[1]

@@ -81,7 +81,7 @@ class Reader:
         self._pace = Pace()
         self._unasked = self.main if isinstance(self.main, Unasked) else None
         self._looking: Future[tuple[Partition, ...]] | None = None
-        self._ends: Future[Marks] | None = None
+        self._asked: Future[Marks] | None = None
         self._paced = 0.0
         self._counted = time.monotonic()
         self._spans: deque[Span] = deque()
@@ -106,28 +106,27 @@ class Reader:
         self._add_partitions()
         return {where: high for where, (_, high) in self.marks().items()}
 
-    def later_ends(self) -> dict[Partition, int] | None:
-        """The same without waiting where that can be had: None until the answer is there, to be asked for at each step.
+    def ask_for_ends(self) -> None:
+        """Begin to ask what :attr:`answered_ends` gives, without waiting where the source can do that."""
+        if self._unasked is not None and not self._open_channels():
+            self._asked = self._unasked.watermarks_later()
 
-        The answer is as old as its way from the server. Whoever wants it no more says so (:meth:`forget_ends`), lest an
-        old one be taken for a new one.
+    def answered_ends(self) -> dict[Partition, int] | None:
+        """:meth:`ends` as they were after :meth:`ask_for_ends`; None: not yet, look again at the next step.
+
+        Raises:
+            UnreachableError: the server is away; ask again.
+
         """
-        if self._unasked is None or self._open_channels():
+        if self._asked is None:
             return self.ends()
-        if self._ends is None:
-            self._ends = self._unasked.watermarks_later()
-        if not self._ends.done():
+        if not self._asked.done():
             return None
-        answer, self._ends = self._ends, None
+        answer, self._asked = self._asked, None
         marks = answer.result()
         if marks.keys() - self.main.positions().keys():
-            self._add_partitions()
-            return None
+            return self.ends()  # there are new partitions, which are read from now on
         return {where: high for where, (_, high) in marks.items()}
-
-    def forget_ends(self) -> None:
-        """Nobody waits for :meth:`later_ends` any more."""
-        self._ends = None
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every partition that is read, channels included."""

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-def fresh() -> Blocks:
+def fresh(threshold: int = 16) -> Blocks:
     name = uuid.uuid4().hex
-    return Blocks(default_topic=f"{name}-block", topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+    topics = {"a/": f"{name}-a", "b/": f"{name}-b"}
+    return Blocks(default_topic=f"{name}-block", topics=topics, reorg_threshold=threshold)
 
 
 def consumer(url: str, app: Blocks, **options: object) -> Consumer:
@@ -71,7 +72,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ends and partitions are asked for on a thread of their own, or when something stands to be proven."""
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
+    app, url = fresh(threshold=128), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
         until(reading, "20a")
