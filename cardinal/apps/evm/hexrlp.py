@@ -62,6 +62,8 @@ def word(text: str | None) -> str:
     """A quantity that hardly comes again, as a signature's parts; it must be there."""
     if text is None:
         raise ValueError("a quantity is missing")
+    if len(text) == _WORD_TEXT and text[2] != "0" and text[:2] == "0x":  # a signature's parts, but for one in sixteen
+        return f"a0{text[2:]}"
     digits = text[2:]
     if digits and digits[0] != "0" and text[:2] == "0x" and len(digits) <= _WORD_TEXT:
         if len(digits) % 2:

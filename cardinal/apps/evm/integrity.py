@@ -39,10 +39,16 @@ def _receipts_match(block: EncodedBlock) -> bool:
     """One receipt a transaction, in order, and of this block; also of one that the node added."""
     if block.derived is not None and raw(block.derived.block_hash or "") != block.hash:
         return False
-    ours = block.shown.hash.lower()
-    claimed = [(receipt.transaction_hash or "").lower() for receipt in block.receipts]
-    wanted = [transaction.hash.lower() for transaction in block.shown.transactions]
-    return claimed == wanted and all((receipt.block_hash or "").lower() == ours for receipt in block.receipts)
+    ours, pairs = block.shown.hash, zip(block.shown.transactions, block.receipts, strict=False)
+    return len(block.receipts) == len(block.transactions) and all(
+        _same(receipt.transaction_hash, transaction.hash) and _same(receipt.block_hash, ours)
+        for transaction, receipt in pairs
+    )
+
+
+def _same(claimed: str | None, wanted: str) -> bool:
+    """Whether two texts are the same data; nodes differ in capitals."""
+    return claimed == wanted or (claimed or "").lower() == wanted.lower()
 
 
 def _receipts_root(block: EncodedBlock) -> bool:

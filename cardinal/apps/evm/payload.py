@@ -120,11 +120,13 @@ def _whole(block: EncodedBlock) -> None:
 def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     offset = 0
-    for index, (receipt, logs) in enumerate(zip(block.receipts, block.logs, strict=True)):
-        contract = published_contract(block.shown.transactions[index], receipt)
-        values[f"{prefix}/r/{index:x}"] = write_receipt_meta(receipt, offset, contract)
+    receipts, topics = f"{prefix}/r/", f"{prefix}/l/"
+    parts = zip(block.shown.transactions, block.receipts, block.logs, strict=True)
+    for index, (transaction, receipt, logs) in enumerate(parts):
+        contract = published_contract(transaction, receipt)
+        values[f"{receipts}{index:x}"] = write_receipt_meta(receipt, offset, contract)
         for log in logs:
-            values[f"{prefix}/l/{index:x}/{offset:x}"] = log
+            values[f"{topics}{index:x}/{offset:x}"] = log
             offset += 1
     if block.derived is not None:
         index = len(block.receipts)

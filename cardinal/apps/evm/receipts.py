@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from . import rlp
@@ -15,7 +16,7 @@ BLOOM_SIZE: Final = 256
 NO_BLOOM: Final = "0x" + bytes(BLOOM_SIZE).hex()
 """The bloom of no logs, as JSON-RPC shows it."""
 
-_NO_CONTRACT: Final = bytes(20)
+_NO_CONTRACT: Final = bytes(20).hex()
 _TOPIC_TEXT: Final = 66
 _ADDRESS_TEXT: Final = 42
 _ONE_BYTE_TEXT: Final = 4
@@ -84,16 +85,18 @@ def write_receipt_meta(shown: RpcReceipt, log_offset: int, contract: bytes | Non
         contract: what :func:`published_contract` says.
 
     """
-    fields = (
-        f"94{(_NO_CONTRACT if contract is None else contract).hex()}",
-        quantity(shown.cumulative_gas_used),
-        quantity(shown.gas_used),
-        data(shown.logs_bloom),
-        optional_quantity(shown.status),
-        quantity(hex(len(shown.logs))),
-        quantity(hex(log_offset if shown.logs else 0)),
+    logs = len(shown.logs)
+    body = (
+        f"94{_NO_CONTRACT if contract is None else contract.hex()}{quantity(shown.cumulative_gas_used)}"
+        f"{quantity(shown.gas_used)}{data(shown.logs_bloom)}{optional_quantity(shown.status)}"
+        f"{_count(logs)}{_count(log_offset if logs else 0)}"
     )
-    return to_bytes(wrap(fields))
+    return to_bytes(list_prefix(len(body) // 2) + body)
+
+
+@lru_cache(maxsize=8192)
+def _count(number: int) -> str:
+    return rlp.encode_int(number).hex()
 
 
 def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
@@ -145,7 +148,7 @@ class Blooms:
         bits, known = 0, self._bits
         for text in {text for log in logs for text in (log.address, *log.topics)}:
             if (own := known.get(text)) is None:
-                hashed = keccak_256(raw(text)).digest()
+                hashed = keccak_256(bytes.fromhex(text[2:])).digest()
                 first, second, third = (
                     hashed[0] << 8 | hashed[1],
                     hashed[2] << 8 | hashed[3],

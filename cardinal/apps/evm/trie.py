@@ -10,10 +10,12 @@ from functools import lru_cache
 from typing import Final
 
 from . import rlp
-from .keccak import keccak
+from .hexrlp import list_prefix, string_prefix
+from .keccak import keccak, keccak_256
 
 EMPTY_ROOT: Final = keccak(b"\x80")
 _HASHED_FROM: Final = 32
+_HASH_PREFIX: Final = b"\xa0"
 _NOTHING: Final = rlp.encode(b"")
 _Entry = tuple[str, bytes]
 """A key as hexadecimal digits, each of them a nibble, and its value."""
@@ -39,7 +41,11 @@ def _node(entries: list[_Entry], low: int, high: int, depth: int) -> bytes:
     """
     first, value = entries[low]
     if high - low == 1:
-        return rlp.wrap((_compact(first[depth:], leaf=True), rlp.encode_bytes(value)))
+        path = _compact(first[depth:], leaf=True)
+        size = len(value)
+        # Most nodes are leaves with a transaction or receipt: RLP's prefixes for its size are known.
+        written = path + (_string(size) + value if size > 1 else rlp.encode_bytes(value))
+        return _list(len(written)) + written
     last = entries[high - 1][0]
     shared = depth
     while first[shared] == last[shared]:
@@ -60,7 +66,19 @@ def _node(entries: list[_Entry], low: int, high: int, depth: int) -> bytes:
 def _reference(entries: list[_Entry], low: int, high: int, depth: int) -> bytes:
     """What stands for a node in its parent: itself where it is short, else its hash."""
     node = _node(entries, low, high, depth)
-    return node if len(node) < _HASHED_FROM else rlp.encode_bytes(keccak(node))
+    return node if len(node) < _HASHED_FROM else _HASH_PREFIX + keccak_256(node).digest()
+
+
+@lru_cache(maxsize=4096)
+def _string(size: int) -> bytes:
+    """What stands before so many bytes, which are more than one."""
+    return bytes.fromhex(string_prefix(size))
+
+
+@lru_cache(maxsize=4096)
+def _list(size: int) -> bytes:
+    """What stands before a list of so many bytes."""
+    return bytes.fromhex(list_prefix(size))
 
 
 @lru_cache(maxsize=4096)
