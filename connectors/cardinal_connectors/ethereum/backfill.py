@@ -13,22 +13,57 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from .worker import Job
+
 if TYPE_CHECKING:
+    from cardinal.protocols.streams.types import Finality
+
     from .fetch import BlockFetcher, Fetched
+    from .rules import Rules
     from .settings import FeedSettings
+    from .worker import Prepared
+    from .workers import Workers
 
 FIRST_BATCH = 8
 """Blocks in the first batch, when nothing is known of their size yet."""
 
-Batch: TypeAlias = "list[Fetched | None]"
+Batch: TypeAlias = "list[Fetched | Prepared | None]"
+
+
+class Batches:
+    """Blocks by number, checked by other processes where there are any.
+
+    Arguments:
+        fetcher: the node.
+        workers: the processes.
+        rules: what the blocks have to satisfy.
+        finality: marks for them.
+
+    """
+
+    def __init__(self, fetcher: BlockFetcher, workers: Workers | None, rules: Rules, finality: Finality | None) -> None:
+        self._fetcher = fetcher
+        self._workers = workers
+        self._rules = rules
+        self._finality = finality
+
+    async def by_numbers(self, numbers: Sequence[int]) -> Batch:
+        """The blocks at these heights, in order; None where the node lacks one."""
+        if self._workers is None:
+            return list(await self._fetcher.by_numbers(numbers))
+        answers = await self._fetcher.answers(numbers)
+        whole = [answer for answer in answers if answer.whole]
+        job = Job(self._rules, self._finality, [answer.texts for answer in whole])
+        prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
+        return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
 
 
 async def backfill(
-    fetcher: BlockFetcher, first: int, last: int, settings: FeedSettings
-) -> AsyncGenerator[Fetched | None]:
+    by_numbers: Callable[[Sequence[int]], Coroutine[None, None, Batch]], first: int, last: int, settings: FeedSettings
+) -> AsyncGenerator[Fetched | Prepared | None]:
     """The blocks from ``first`` through ``last``, in order; None where the node lacks one.
 
     Raises:
@@ -41,7 +76,7 @@ async def backfill(
         while following <= last or under_way:
             while following <= last and len(under_way) < settings.rpc.connections:
                 numbers = range(following, min(following + size, last + 1))
-                under_way.append(asyncio.create_task(fetcher.by_numbers(numbers)))
+                under_way.append(asyncio.create_task(by_numbers(numbers)))
                 following = numbers.stop
             batch = await under_way[0]
             under_way.popleft()

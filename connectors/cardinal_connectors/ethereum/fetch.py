@@ -16,14 +16,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 
-from .rpc import NO_METHOD, Call, Outcome, RpcClient, parse
+from .rpc import NO_METHOD, NULL, Call, Outcome, RpcClient, parse
 
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
@@ -69,6 +69,23 @@ class Fetched:
     size: int
 
 
+class Answer(NamedTuple):
+    """What a node said of a block and of its receipts; None where it was not asked for those together."""
+
+    block: Outcome
+    receipts: Outcome | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether both are there, and neither is null."""
+        return all(isinstance(part, msgspec.Raw) and bytes(part) != NULL for part in self)
+
+    @property
+    def texts(self) -> tuple[bytes, bytes]:
+        """Their JSON, where both are there."""
+        return bytes(_got(self.block)), b"" if self.receipts is None else bytes(_got(self.receipts))
+
+
 class BlockFetcher:
     """Asks a node for blocks, in the way that this node can: whole receipts, or one for each transaction."""
 
@@ -98,28 +115,32 @@ class BlockFetcher:
         if self._whole_receipts:
             calls.append(Call("eth_getBlockReceipts", (name,)))
         outcomes = await self._batch(calls)
-        return await self._assembled(outcomes[0], outcomes[1] if self._whole_receipts else None)
+        return await self.assembled(Answer(outcomes[0], outcomes[1] if self._whole_receipts else None))
 
     async def by_numbers(self, numbers: Sequence[int]) -> list[Fetched | None]:
         """The blocks at these heights of the node's chain, in order; None where the node lacks one."""
+        return await asyncio.gather(*(self.assembled(answer) for answer in await self.answers(numbers)))
+
+    async def answers(self, numbers: Sequence[int]) -> list[Answer]:
+        """What the node says of the blocks at these heights, in order, unread."""
         calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
         if self._whole_receipts:
             calls += [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
         outcomes = await self._batch(calls)
         receipts: Sequence[Outcome | None] = outcomes[len(numbers) :] or [None] * len(numbers)
-        parts = zip(outcomes[: len(numbers)], receipts, strict=True)
-        return await asyncio.gather(*(self._assembled(block, of_block) for block, of_block in parts))
+        return [Answer(*parts) for parts in zip(outcomes[: len(numbers)], receipts, strict=True)]
 
     async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
         return await self._client.batch(calls)
 
-    async def _assembled(self, outcome: Outcome, receipts: Outcome | None) -> Fetched | None:
+    async def assembled(self, answer: Answer) -> Fetched | None:
         """A block and what belongs to it, from the answers that are there and those that are still missing."""
-        raw = _got(outcome)
+        receipts = answer.receipts
+        raw = _got(answer.block)
         block = parse(RpcBlock, raw, "eth_getBlockBy…")
         if block is None:
             return None
-        header = _header(block)
+        header = header_of(block)
         name = header.hash
         size = len(bytes(raw))
         if isinstance(receipts, NodeAnswerError) and receipts.code in NO_METHOD:
@@ -174,7 +195,7 @@ def _text(block_hash: bytes) -> str:
     return "0x" + block_hash.hex()
 
 
-def _header(block: RpcBlock) -> Header:
+def header_of(block: RpcBlock) -> Header:
     """A block's header; NodeAnswerError where its number, hashes or difficulties are none."""
     texts = {
         "number": block.number,

@@ -78,3 +78,12 @@ class Rules:
                 block_hash=written.hash,
                 check="form",
             ) from unfit
+
+
+def clamped(finality: Finality, height: int) -> Finality:
+    """What a block may say of finality: nothing about blocks above it, which its reader does not have yet."""
+
+    def clamp(number: int | None) -> int | None:
+        return None if number is None else min(number, height)
+
+    return Finality(clamp(finality.safe), clamp(finality.finalized))

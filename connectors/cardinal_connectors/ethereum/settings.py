@@ -62,7 +62,9 @@ class FeedSettings:
         chain: what is known of the chain; None: the preset of its id, where there is one.
         unchecked: checks of :data:`cardinal.apps.evm.integrity.CHECKS` that the chain does not satisfy. The hash, the
             parent link and the chain id are always checked.
-        workers: processes that check long ranges beside this one.
+        workers: processes that check long ranges beside this one; None: one for each processor, where there are
+            several.
+        worker_blocks: blocks from which on a range is long. A process takes half a second to start.
         behind: blocks that the node which is followed may be behind another one before that is followed.
         watch: seconds between two looks at the heads of the other nodes.
         rest: seconds that a node which failed is not gone to, where another one does not fail.
@@ -82,7 +84,8 @@ class FeedSettings:
     finality: Literal["safe", "finalized"] | None = None
     chain: Chain | None = None
     unchecked: frozenset[str] = frozenset()
-    workers: int = 0
+    workers: int | None = None
+    worker_blocks: int = 1_000
     behind: int = 3
     watch: float = 2.0
     rest: float = 30.0

@@ -15,13 +15,16 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from cardinal.errors import NodeUnreachableError
+from cardinal.errors import IntegrityError, NodeUnreachableError
 from cardinal.protocols.streams.types import BlockRef, Finality
 
-from .backfill import backfill
-from .gate import Blocks, Gate
+from .backfill import Batches, backfill
+from .gate import Admitted, Blocks, Gate
+from .rules import Rules, clamped
 from .totals import Totals
 from .walk import ChainMovedError, common_block, walk_back
+from .worker import Prepared
+from .workers import worker_count, working
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
@@ -69,8 +72,9 @@ class Way:
         self._settings = settings
         self._start = start
         self._until = until
-        totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
-        self._gate = Gate(node.fetcher, totals, chain_id, settings, elsewhere=elsewhere)
+        self._totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
+        self._rules = Rules.of(chain_id, settings)
+        self._gate = Gate(node.fetcher, self._totals, chain_id, settings, elsewhere=elsewhere)
 
     async def advance(self) -> AsyncGenerator[Payload]:
         """Look at the head once and give what leads to it.
@@ -85,7 +89,7 @@ class Way:
             return
         merged = int(head.difficulty, 16) == 0 and head.height > 0
         finality = await self._node.finality() if merged else None
-        async with aclosing(self._towards(head)) as blocks:
+        async with aclosing(self._towards(head, finality)) as blocks:
             async for fetched in blocks:
                 if fetched is None:
                     raise ChainMovedError("The node does not have a block below its head (any more).")
@@ -133,7 +137,7 @@ class Way:
             raise ChainMovedError("The node does not have a block below its head (any more).")
         return header
 
-    async def _towards(self, head: Header) -> AsyncGenerator[Fetched | None]:
+    async def _towards(self, head: Header, finality: Finality | None) -> AsyncGenerator[Fetched | Prepared | None]:
         first = self._start
         if self._known:
             if head.height - self._known.highest <= self._settings.walk:
@@ -143,23 +147,36 @@ class Way:
                         yield walked
                     return
             first = (await common_block(self._fetcher, self._known)).number + 1
-        async with aclosing(backfill(self._fetcher, first, head.height, self._settings)) as blocks:
-            async for fetched in blocks:
-                yield fetched
+        async with working(worker_count(head.height - first, self._settings)) as workers:
+            batches = Batches(self._fetcher, workers, self._rules, finality)
+            async with aclosing(backfill(batches.by_numbers, first, head.height, self._settings)) as blocks:
+                async for fetched in blocks:
+                    yield fetched
 
-    async def _given(self, fetched: Fetched, finality: Finality | None) -> Payload:
+    async def _given(self, block: Fetched | Prepared, finality: Finality | None) -> Payload:
         """The payload of a block that passes the gate and has its place.
 
         The place is looked at before the gate, too: on a branch that is not followed nothing is worth checking, and
         no total difficulty can be told.
         """
-        self._place(fetched.header)
-        clamped = None if finality is None else _clamped(finality, fetched.header.height)
-        header, total, payload = await self._gate.admit(fetched, clamped)
+        self._place(block.header)
+        header, total, payload = await self._admitted(block, finality)
         self._place(header)  # the gate may have asked again, and the first answer have named another parent
         ref = BlockRef(header.height, header.id)
         self._known.add(ref, header.parent, total=total, difficulty=int(header.difficulty, 16))
         return payload
+
+    async def _admitted(self, block: Fetched | Prepared, finality: Finality | None) -> Admitted:
+        """A block through the gate, or one that went through it in another process."""
+        if isinstance(block, Prepared):
+            try:
+                return Admitted(block.header, await self._totals.of(block.header), block.payload)
+            except IntegrityError:
+                again = await self._fetcher.by_hash(block.header.id)
+            if again is None:
+                raise ChainMovedError("The node does not have a block below its head (any more).")
+            block = again
+        return await self._gate.admit(block, None if finality is None else clamped(finality, block.header.height))
 
     def _place(self, header: Header) -> None:
         """ChainMovedError where a block is no child of one that was given: the chain moved between two answers."""
@@ -172,12 +189,3 @@ class Way:
             f"it has not caught up yet, or was rewound; wait for it or use another node.",
             address=self._node.address,
         )
-
-
-def _clamped(finality: Finality, height: int) -> Finality:
-    """What a block may say of finality: nothing about blocks above it, which its reader does not have yet."""
-
-    def clamp(number: int | None) -> int | None:
-        return None if number is None else min(number, height)
-
-    return Finality(clamp(finality.safe), clamp(finality.finalized))

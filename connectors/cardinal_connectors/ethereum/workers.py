@@ -1,0 +1,120 @@
+"""Processes that check long ranges beside the feed (:mod:`.worker`): checking a block takes more time than reading it.
+
+Rules:
+
+1. They are started when a long range begins and ended with it. A feed at the head needs none.
+2. A process that ends, or cannot be started, costs speed and nothing else: its blocks are checked by the feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from .settings import FeedSettings
+from .worker import LENGTH, Job, Prepared
+
+_LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
+_MOST: Final = 8
+_COMMAND: Final = f"from {__package__}.worker import main; main()"
+_ENDS_SECONDS: Final = 5.0
+
+
+def worker_count(blocks: int, settings: FeedSettings) -> int:
+    """How many processes for so many blocks: as set, or one for each processor where there are several."""
+    if blocks < settings.worker_blocks:
+        return 0
+    if settings.workers is not None:
+        return settings.workers
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(processors, _MOST) if processors > 1 else 0
+
+
+class Workers:
+    """Processes, each with one job at a time."""
+
+    def __init__(self) -> None:
+        self._all: list[asyncio.subprocess.Process] = []
+        self._idle: asyncio.Queue[asyncio.subprocess.Process | None] = asyncio.Queue()
+        self._alive = 0
+
+    async def start(self, count: int) -> None:
+        """Start so many more."""
+        for _ in range(count):
+            command = [sys.executable, "-c", _COMMAND]
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+            self._all.append(process)
+            self._idle.put_nowait(process)
+            self._alive += 1
+
+    async def prepare(self, job: Job) -> list[Prepared | None]:
+        """What comes of a job; None for every block where no process is left to take it."""
+        if not self._alive or (process := await self._idle.get()) is None:
+            self._idle.put_nowait(None)
+            return [None] * len(job.raws)
+        try:
+            done = await _asked(process, job)
+        except (OSError, asyncio.IncompleteReadError):
+            _LOG.warning("A process that checks blocks ended; its blocks are checked by the feed.")
+            self._lost(process)
+            return [None] * len(job.raws)
+        except asyncio.CancelledError:
+            self._lost(process)  # its answer would be taken for another job's
+            raise
+        self._idle.put_nowait(process)
+        return done
+
+    async def close(self) -> None:
+        """End them."""
+        for process in self._all:
+            try:
+                async with asyncio.timeout(_ENDS_SECONDS):
+                    await process.communicate(b"")
+            except TimeoutError:
+                _kill(process)
+                await process.communicate(b"")
+
+    def _lost(self, process: asyncio.subprocess.Process) -> None:
+        """One fewer; with the last one nobody waits any more."""
+        _kill(process)
+        self._alive -= 1
+        if not self._alive:
+            self._idle.put_nowait(None)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+async def _asked(process: asyncio.subprocess.Process, job: Job) -> list[Prepared | None]:
+    if process.stdin is None or process.stdout is None:
+        raise BrokenPipeError
+    body = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
+    process.stdin.write(LENGTH.pack(len(body)) + body)
+    await process.stdin.drain()
+    (size,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+    done: list[Prepared | None] = pickle.loads(await process.stdout.readexactly(size))  # noqa: S301 - our own process
+    return done
+
+
+@asynccontextmanager
+async def working(count: int) -> AsyncIterator[Workers | None]:
+    """So many processes; None for none."""
+    if not count:
+        yield None
+        return
+    workers = Workers()
+    try:
+        await workers.start(count)
+        yield workers
+    finally:
+        await workers.close()

@@ -1,0 +1,126 @@
+"""Long ranges checked by other processes: the same payloads, whatever is wrong with a block or a process."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ethereum_blocks import Built, build, grow, replay
+from feeding import QUICK, SCHEMES, address, asynchronous, connected, everything, given, hashes, serving, take
+
+from cardinal.errors import IntegrityError
+from cardinal.testing.replay import ReplayChain
+from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_connectors.ethereum.workers import worker_count
+
+BESIDE = replace(QUICK, workers=2, worker_blocks=10, fetch_blocks=8)
+ALONE = replace(QUICK, workers=0)
+
+
+def children() -> set[int]:
+    """The processes that this one started and that have not ended."""
+    own = Path(f"/proc/self/task/{os.getpid()}/children")
+    if not own.exists():
+        pytest.skip("the children of a process are listed by Linux only")
+    return {int(pid) for pid in own.read_text().split()}
+
+
+def long_chain() -> tuple[list[Built], ReplayChain]:
+    """A hundred blocks, one of them with an uncle; the later ones come after the merge."""
+    chain = grow(None, 50)
+    uncle = build(chain[47], "u")
+    chain.append(build(chain[-1], uncles=[{key: value for key, value in uncle.block.items() if key != "transactions"}]))
+    chain += grow(chain[-1], 49, difficulty=0)
+    served = replay(chain)
+    served.safe, served.finalized = 90, 70
+    return chain, served
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@asynchronous
+async def test_payloads_are_those_of_a_feed_alone(scheme: str) -> None:
+    chain, served = long_chain()
+    before = children()
+    async with serving(served) as node:
+        async with connected(address(node, scheme), ALONE) as feed:
+            alone = await everything(feed.follow(until=99))
+        async with connected(address(node, scheme), BESIDE) as feed:
+            payloads = feed.follow(until=99)
+            beside = await take(payloads, 5)
+            assert len(children() - before) == 2
+            beside += await everything(payloads)
+    assert given(beside) == hashes(chain)
+    assert beside == alone
+    assert children() <= before
+
+
+@asynchronous
+async def test_lies_are_asked_again_and_those_kept_up_are_reported() -> None:
+    chain, served = long_chain()
+    for number in (20, 60):
+        wrong = copy.deepcopy(chain[number].receipts)
+        wrong[0]["logs"].clear()
+        served.swap(chain[number].name, "receipts", wrong, 1 if number == 20 else 1000)
+    served.hold(chain[30].name, "receipts", 1)
+    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+        payloads = feed.follow(until=99)
+        assert given(await take(payloads, 60)) == hashes(chain[:60])
+        with pytest.raises(IntegrityError) as refused:
+            await take(payloads, 1)
+    assert refused.value.number == 60
+
+
+@asynchronous
+async def test_total_difficulty_that_does_not_add_up_is_found_here() -> None:
+    chain, served = long_chain()
+    wrong = {**chain[20].block, "totalDifficulty": "0x1"}
+    served.swap(chain[20].name, "block", wrong, 1)
+    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+        taken = await everything(feed.follow(until=99))
+    assert [payload.weight for payload in taken[:50]] == [block.total for block in chain[:50]]
+
+
+@asynchronous
+async def test_processes_that_are_killed_cost_nothing_but_speed() -> None:
+    chain, served = long_chain()
+    before = children()
+    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+        payloads = feed.follow(until=99)
+        taken = await take(payloads, 5)
+        for pid in children() - before:
+            os.kill(pid, signal.SIGKILL)
+        taken += await everything(payloads)
+    assert given(taken) == hashes(chain)
+
+
+@asynchronous
+async def test_reader_that_stops_leaves_no_process_behind() -> None:
+    _, served = long_chain()
+    before = children()
+    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+        payloads = feed.follow(until=99)
+        await take(payloads, 5)
+        await payloads.aclose()  # type: ignore[attr-defined] # a generator
+        assert children() <= before
+
+
+@asynchronous
+async def test_node_without_block_receipts_is_read_without_processes() -> None:
+    chain, served = long_chain()
+    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+        node.methods = frozenset(
+            {"eth_chainId", "eth_getBlockByNumber", "eth_getBlockByHash", "eth_getTransactionReceipt"}
+            | {"eth_getUncleByBlockHashAndIndex"}
+        )
+        assert given(await everything(feed.follow(until=99))) == hashes(chain)
+
+
+def test_processes_are_for_long_ranges() -> None:
+    assert worker_count(999, FeedSettings()) == 0
+    assert worker_count(5000, FeedSettings(workers=3)) == 3
+    assert worker_count(5000, FeedSettings(workers=0)) == 0
+    assert worker_count(5000, FeedSettings()) >= 0
