@@ -139,6 +139,10 @@ def blocks(draw: st.DrawFn) -> Block:
         # A block of which nothing is there must still name its chain, or the chain would be no part of the payload.
         rest={f"c/{chain_id:x}/n/{draw(longs):x}": HASH} | draw(st.dictionaries(st.text(max_size=9), st.binary())),
         deletes=draw(st.frozensets(st.text(max_size=9), max_size=2)),
+        derived_logs=tuple(
+            draw(st.builds(Log, st.just(count), st.just(30 + index), addresses, several_hashes, st.binary(max_size=9)))
+            for index in range(draw(st.integers(0, 2)))
+        ),
     )
 
 
@@ -190,7 +194,11 @@ def test_tables_have_a_row_per_part_and_no_number_is_rounded(block: Block) -> No
     for integers in ("string", "binary"):
         tables = frames([payload, viewed], integers=integers)
         assert [tables[name].num_rows for name in ("blocks", "transactions", "receipts", "logs", "withdrawals")] == [
-            2 * len(part) for part in ([block], block.transactions, block.receipts, block.logs, block.withdrawals or ())
+            2 * len(part)
+            for part in (
+                *([block], block.transactions, block.receipts, (*block.logs, *block.derived_logs)),
+                block.withdrawals or (),
+            )
         ]
         values = tables["transactions"].column("value").to_pylist()
         read = [int(cell) if integers == "string" else int.from_bytes(cell, "big") for cell in values]

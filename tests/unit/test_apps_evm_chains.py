@@ -236,6 +236,12 @@ def test_what_a_node_of_polygon_adds_is_checked_apart_and_published_apart() -> N
     assert added == {f"{own}/br/0", f"{own}/bl/0/0", f"{own}/bl/0/1"}
     assert payload.updates[f"{own}/br/0"].hex() == receipts[0]["logsBloom"][2:]
     assert decode(payload).encode() == payload
+    rows = frames([payload], tables=["logs"])["logs"].to_pylist()
+    named = "0x" + derived_hash(16, payload.hash).hex()
+    assert [(row["log_index"], row["transaction_index"], row["transaction_hash"]) for row in rows] == [
+        (0, 0, named),
+        (1, 0, named),
+    ]
     app = apps.get("evm", chain="polygon")
     assert all(any(re.match(prefix, path) for prefix in app.prefixes) for path in added)
 

@@ -84,7 +84,7 @@ def decoded_frames(payloads: Iterable[Payload], abi: Abi) -> dict[str, pa.Table]
 
 
 def _logs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
-    for log in block.logs:
+    for log in (*block.logs, *block.derived_logs):
         yield {
             **_keys(block, log.transaction_index),
             "log_index": log.log_index,

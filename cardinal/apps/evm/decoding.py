@@ -87,6 +87,7 @@ class _Parts:
         self.transactions: dict[int, Transaction] = {}
         self.receipts: dict[int, ReceiptMeta] = {}
         self.logs: dict[int, Log] = {}
+        self.derived_logs: dict[int, Log] = {}
         self.rest: dict[str, bytes] = {}
 
     def put(self, path: str, value: bytes) -> None:
@@ -98,10 +99,11 @@ class _Parts:
             self.rest[path] = value
             return
         kind, _, place = path[len(self._prefix) :].partition("/")
-        if kind == "l":
+        if kind in ("l", "bl"):
             transaction, _, place = place.partition("/")
             log = _log(value, _index(transaction), _index(place))
-            if self.logs.setdefault(log.log_index, log) is not log:
+            known = self.logs if kind == "l" else self.derived_logs
+            if known.setdefault(log.log_index, log) is not log:
                 raise ApplicationError("another log of the block has this index")
         elif kind == "t":
             index = _index(place)
@@ -144,6 +146,7 @@ class _Parts:
             rest=self.rest,
             deletes=payload.deletes,
             sub_batches=payload.sub_batches,
+            derived_logs=_ordered(self.derived_logs),
         )
 
 

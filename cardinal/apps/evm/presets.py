@@ -177,7 +177,7 @@ _PRESETS: Final = (
         genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
         notes="System transactions are signed legacy transactions at a price of zero: every root covers them. Proof "
         "of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
-        sources=("reth-bsc, chainspec: genesis hash", "bsc, consensus/parlia: applyTransaction"),
+        sources=("bsc, params/config.go: genesis hash", "bsc, consensus/parlia: applyTransaction"),
     ),
     Chain(
         chain_id=31_337,

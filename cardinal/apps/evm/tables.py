@@ -28,6 +28,7 @@ from . import rlp
 from .decoding import decode
 from .keccak import keccak
 from .schemas import DIGITS, TABLES, schema, wide_columns
+from .statesync import derived_hash
 from .transactions import LEGACY
 from .trie import EMPTY_ROOT
 from .values import Block, Header, Transaction
@@ -98,13 +99,16 @@ def frames(
 
 def _found(block: Block) -> _Found:
     header = block.header
+    hashes = {entry.index: _text(entry.hash) for entry in block.transactions}
+    for log in block.derived_logs[:1]:  # all are of one transaction, which has no bytes, only a hash
+        hashes[log.transaction_index] = _text(derived_hash(block.number, block.hash))
     return _Found(
         block,
         _text(block.hash),
         None if header is None else header.timestamp * _MICROSECONDS,
         None if header is None else header.base_fee_per_gas,
         {entry.index: entry for entry in block.transactions},
-        {entry.index: _text(entry.hash) for entry in block.transactions},
+        hashes,
     )
 
 
@@ -138,7 +142,7 @@ def _transactions(found: list[_Found], *, senders: bool) -> _Columns:
     return {
         **_keys([(each, len(each.block.transactions)) for each in found]),
         "transaction_index": [entry.index for entry in rows],
-        "hash": [hashed for each in found for hashed in each.hashes.values()],
+        "hash": [each.hashes[entry.index] for each in found for entry in each.block.transactions],
         "nonce": [entry.nonce for entry in rows],
         "from_address": [None if sender is None else _text(sender) for sender in recovered],
         "to_address": [None if entry.to is None else _text(entry.to) for entry in rows],
@@ -175,15 +179,15 @@ def _receipts(found: list[_Found]) -> _Columns:
 
 
 def _logs(found: list[_Found]) -> _Columns:
-    rows = [entry for each in found for entry in each.block.logs]
+    rows = [(each, entry) for each in found for entry in (*each.block.logs, *each.block.derived_logs)]
     return {
-        **_keys([(each, len(each.block.logs)) for each in found]),
-        "log_index": [entry.log_index for entry in rows],
-        "transaction_index": [entry.transaction_index for entry in rows],
-        "transaction_hash": [each.hashes.get(entry.transaction_index) for each in found for entry in each.block.logs],
-        "address": [_text(entry.address) for entry in rows],
-        "data": [_text(entry.data) for entry in rows],
-        "topics": [[_text(topic) for topic in entry.topics] for entry in rows],
+        **_keys([(each, len(each.block.logs) + len(each.block.derived_logs)) for each in found]),
+        "log_index": [entry.log_index for _, entry in rows],
+        "transaction_index": [entry.transaction_index for _, entry in rows],
+        "transaction_hash": [each.hashes.get(entry.transaction_index) for each, entry in rows],
+        "address": [_text(entry.address) for _, entry in rows],
+        "data": [_text(entry.data) for _, entry in rows],
+        "topics": [[_text(topic) for topic in entry.topics] for _, entry in rows],
     }
 
 

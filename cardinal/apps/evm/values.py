@@ -170,6 +170,7 @@ class Block:
         transactions: by index, as ``receipts`` and ``logs``; empty where the payload has none.
         rest: the updates that are no part of the block itself: number index, state, code.
         deletes: as in the payload, as ``sub_batches``.
+        derived_logs: what a node of Polygon added to the block's logs (:mod:`.statesync`); their indexes go on.
 
     """
 
@@ -188,6 +189,7 @@ class Block:
     rest: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     deletes: frozenset[str] = frozenset()
     sub_batches: Mapping[bytes, SubBatch | None] = field(default_factory=lambda: MappingProxyType({}))
+    derived_logs: tuple[Log, ...] = ()
 
     def encode(self) -> Payload:
         """The payload again, equal to the one that was decoded."""
@@ -202,6 +204,8 @@ class Block:
         updates |= {f"{root}/u/{index:x}": uncle.encode() for index, uncle in enumerate(self.uncles)}
         updates |= {f"{root}/t/{entry.index:x}": entry.encode() for entry in self.transactions}
         updates |= {f"{root}/r/{entry.transaction_index:x}": entry.encode() for entry in self.receipts}
-        updates |= {f"{root}/l/{entry.transaction_index:x}/{entry.log_index:x}": entry.encode() for entry in self.logs}
+        for kind, logs in (("l", self.logs), ("bl", self.derived_logs)):
+            own = f"{root}/{kind}/"
+            updates |= {f"{own}{entry.transaction_index:x}/{entry.log_index:x}": entry.encode() for entry in logs}
         updates |= self.rest
         return Payload(self.number, self.hash, self.parent, self.weight, updates, self.deletes, self.sub_batches)
