@@ -5,8 +5,8 @@
 * ``ssl.ca.location``: a PEM file with the authority that signed the server's certificate; default: the system's.
   ``ssl.certificate.location``, ``ssl.key.location``, ``ssl.key.password_file``: a certificate of our own.
 * ``path``: the resource behind the host, where a proxy needs one (default ``/``).
-* ``compression``: ``none`` (default) or ``deflate`` (permessage-deflate). Measured on records like a chain's: a third of
-  the traffic, for 12 ms of the server's CPU and 2 of the client's for each MB (``tests/benchmarks/serving.py``). The
+* ``compression``: ``none`` (default) or ``deflate`` (permessage-deflate). Measured on records like a chain's: a third
+  of the traffic, for 12 ms of the server's CPU and 2 of the client's for each MB (``tests/benchmarks/serving.py``). The
   server has a switch of its own (``cardinal serve --compression none``).
 * ``window.bytes``: how much may be on its way to us and unread (default 8 MiB). Together with one frame it bounds what
   a client holds.
