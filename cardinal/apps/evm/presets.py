@@ -175,9 +175,10 @@ _PRESETS: Final = (
         chain_id=56,
         name="bsc",
         genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
-        notes="System transactions are signed legacy transactions at a price of zero: every root covers them. Proof "
-        "of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
-        sources=("bsc, params/config.go: genesis hash", "bsc, consensus/parlia: applyTransaction"),
+        notes="System transactions are signed legacy transactions at a price of zero: every root covers them (their "
+        "logs name no block, which nothing here reads). Proof of authority: every block has a difficulty, and nodes "
+        "must serve totalDifficulty.",
+        sources=("bsc, params/config.go: genesis hash", "a block of its test network recomputes"),
     ),
     Chain(
         chain_id=31_337,
