@@ -9,18 +9,22 @@ Reading is by processor time as well as by the clock, because another core fetch
 from __future__ import annotations
 
 import argparse
+import random
 import resource
 import statistics
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from confluent_kafka import Consumer as Client
+from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition
 
 from cardinal.apps import Application
@@ -28,10 +32,15 @@ from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
-from cardinal.transports import open_source
+from cardinal.transports import open_sink, open_source, parse_url
+from cardinal.transports.kafka import kafka_settings
 
 PARTITIONS = 8
 FULL = 800
+HEAD = 10
+TURNS = 5
+POOL = random.Random(1).randbytes(1 << 16)
+"""Values are cut from here: like hashes and signatures they cannot be compressed."""
 
 
 def application(name: str) -> Application:
@@ -43,17 +52,17 @@ def block_hash(number: int) -> bytes:
     return sha256(b"%d" % number).digest()
 
 
-def block(number: int, messages: int, value: bytes) -> Payload:
-    updates = {f"v/{index:06}": value for index in range(messages)}
+def block(number: int, messages: int, size: int) -> Payload:
+    starts = range(number % 1000, number % 1000 + 31 * messages, 31)
+    updates = {f"v/{index:06}": POOL[at : at + size] for index, at in enumerate(starts)}
     return Payload(number, block_hash(number), block_hash(number - 1), number, updates)
 
 
 def publish(url: str, app: Application, blocks: int, messages: int, size: int) -> int:
     """Write a chain; the number of its messages."""
-    value = b"\0" * size
     with Producer(url, app, producer_id="bench") as producer:
         for number in range(1, blocks + 1):
-            producer.add(block(number, messages, value))
+            producer.add(block(number, messages, size))
         producer.flush(300)
     return blocks * (messages + 1)
 
@@ -73,8 +82,8 @@ def timed(work: Callable[[], object]) -> Cost:
 
 
 def raw(bootstrap: str, app: Application, messages: int) -> None:
-    """Take every message and look at none."""
-    client = Client({"bootstrap.servers": bootstrap, "group.id": "raw", "enable.auto.commit": False})
+    """Take every message and look at none; with the settings that the source has."""
+    client = Client(kafka_settings(parse_url(f"kafka://{bootstrap}")).consumer())
     partitions = [(topic, number) for topic in app.all_topics for number in range(PARTITIONS)]
     client.assign([TopicPartition(topic, number, 0) for topic, number in partitions])
     left = messages
@@ -122,59 +131,127 @@ def throughput(broker: EmbeddedKafka, runs: int, blocks: int, size: int) -> None
         say(f"  {name:28} {rate:>12,.0f} msg/s {cpu:>12,.0f} msg/cpu-s {rate / base:>7.0%} of raw")
 
 
+# --- head latency ----------------------------------------------------------------------------------------------------
+
+
 def latency(broker: EmbeddedKafka, rate: int, seconds: float) -> None:
-    url = f"kafka://{broker.bootstrap}?cardinal.partitions={PARTITIONS}&linger.ms=1"
-    app = application(f"latency{rate}")
-    value = b"\0" * 300
-    added: dict[int, float] = {}
-    count = int(rate * seconds)
-    with Producer(url, app, producer_id="bench") as producer:
-        producer.add(block(0, 10, value)).result(30)
+    """From ``add`` to the update, and the same by hand: ten messages, all acknowledged, then one more, until it is read.
 
-        def feed() -> None:
-            begin = time.perf_counter()
-            for number in range(1, count + 1):
-                wait = begin + number / rate - time.perf_counter()
-                if wait > 0:
-                    time.sleep(wait)
-                payload = block(number, 10, value)
-                added[number] = time.perf_counter()
-                producer.add(payload)
+    Both in turns of equal length, so that what else the machine does meets both.
+    """
+    count = max(5, int(rate * seconds / TURNS))
+    ours: list[float] = []
+    hand: list[float] = []
+    for _ in range(TURNS):
+        hand += by_hand(broker, rate, count)
+        ours += added_to_update(broker, rate, count)
+    for name, delays in (("raw confluent-kafka", hand), ("add to ChainUpdate", ours)):
+        delays.sort()
+        at = [delays[int(len(delays) * part)] * 1000 for part in (0.5, 0.9, 0.99)]
+        say(f"  {rate:>6} blocks/s, {name:20} p50 {at[0]:7.2f} ms   p90 {at[1]:7.2f} ms   p99 {at[2]:7.2f} ms")
 
-        delays: list[float] = []
+
+def at_rate(rate: int, count: int, send: Callable[[int], object]) -> dict[int, float]:
+    """Send so many blocks at this rate; when each was."""
+    sent: dict[int, float] = {}
+    begin = time.perf_counter()
+    for number in range(1, count + 1):
+        wait = begin + number / rate - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        sent[number] = time.perf_counter()
+        send(number)
+    return sent
+
+
+def added_to_update(broker: EmbeddedKafka, rate: int, count: int) -> list[float]:
+    url = f"kafka://{broker.bootstrap}?cardinal.partitions={PARTITIONS}"
+    app = application(f"latency{uuid.uuid4().hex[:8]}")
+    payloads = [block(number, HEAD, 300) for number in range(count + 1)]
+    seen: dict[int, float] = {}
+    with ThreadPoolExecutor(1) as pool, Producer(url, app, producer_id="bench") as producer:
+        producer.add(payloads[0]).result(30)
         with Consumer(url, app) as consumer:
-            feeding = threading.Thread(target=feed)
             for update in consumer:
-                now = time.perf_counter()
-                delays += [now - added[one.number] for one in update.added if one.number]
-                if update.added[-1].number == 0:
-                    feeding.start()
-                if update.added[-1].number >= count:
+                seen.update(dict.fromkeys((one.number for one in update.added), time.perf_counter()))
+                if 0 in seen and len(seen) == 1:
+                    feeding = pool.submit(at_rate, rate, count, lambda number: producer.add(payloads[number]))
+                if len(seen) > count:
                     break
-            feeding.join()
-    delays.sort()
-    at = [delays[int(len(delays) * part)] * 1000 for part in (0.5, 0.9, 0.99)]
-    say(f"  {rate:>6} blocks/s of 10 messages: p50 {at[0]:7.2f} ms   p90 {at[1]:7.2f} ms   p99 {at[2]:7.2f} ms")
+    return [seen[number] - at for number, at in feeding.result().items()]
+
+
+def by_hand(broker: EmbeddedKafka, rate: int, count: int) -> list[float]:
+    hand = ByHand(f"kafka://{broker.bootstrap}?cardinal.partitions={PARTITIONS}")
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(hand.serve)
+        hand.send(0)
+        while 0 not in hand.seen:
+            hand.read()
+        feeding = pool.submit(at_rate, rate, count, hand.send)
+        while len(hand.seen) <= count:
+            hand.read()
+        hand.ended.set()
+    hand.reader.close()
+    return [hand.seen[number] - at for number, at in feeding.result().items()]
+
+
+class ByHand:
+    """A block's messages through the raw client, with our settings on both sides."""
+
+    def __init__(self, url: str) -> None:
+        settings = kafka_settings(parse_url(url))
+        self.app = application(f"hand{uuid.uuid4().hex[:8]}")
+        open_sink(url, self.app, producer_id="bench").close()
+        self.client = RawProducer(settings.producer(10_000_024, "bench"))
+        self.reader = Client(settings.consumer())
+        topics = self.app.all_topics
+        self.reader.assign([TopicPartition(topic, number, 0) for topic in topics for number in range(PARTITIONS)])
+        self.seen: dict[int, float] = {}
+        self.ended = threading.Event()
+
+    def send(self, number: int) -> None:
+        left = iter(range(HEAD - 1, -1, -1))
+
+        def acknowledged(error: object, message: object) -> None:
+            del message
+            if error is None and next(left) == 0:
+                self.client.produce(self.app.default_topic, b"", b"%d" % number)
+
+        for index in range(HEAD):
+            key, value = b"%d/%d" % (number, index), POOL[index : index + 300]
+            self.client.produce(self.app.topics["v/"], value, key, on_delivery=acknowledged)
+
+    def serve(self) -> None:
+        while not self.ended.is_set():
+            self.client.poll(0.1)
+
+    def read(self) -> None:
+        for message in self.reader.consume(1, 0.2) + self.reader.consume(10_000, 0):
+            if message.error() is None and message.topic() == self.app.default_topic and (key := message.key()):
+                self.seen[int(key)] = time.perf_counter()
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 def memory(broker: EmbeddedKafka, messages: int) -> None:
-    """How much this process grows while it catches up."""
+    """How much this process grows while it catches up, from when what is kept of a stream has filled."""
     url = f"kafka://{broker.bootstrap}?cardinal.partitions={PARTITIONS}"
-    app = application("memory")
+    app = application(f"memory{messages}")
     blocks = messages // 100
     publish(url, app, blocks, 100, 300)
-    before = resident()
-    most = [before]
+    found = [(0, resident())]
     with Consumer(url, app) as consumer:
         for update in consumer:
-            if update.seq % 512 < len(update.added):
-                most.append(resident())
-            if update.added[-1].number >= blocks:
+            done = update.added[-1].number
+            if done >= len(found) * blocks / 10:
+                found.append((done * 100, resident()))
+            if done >= blocks:
                 break
-    half = max(most[: len(most) // 2])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     say(f"resident memory while {messages:,} messages are caught up with (peak of the process {peak} MB)")
-    say(f"  before {before} MB   first half at most {half} MB   second half at most {max(most[len(most) // 2 :])} MB")
+    say("  " + "   ".join(f"{done / 1000:,.0f}k: {size} MB" for done, size in found))
 
 
 def resident() -> int:
@@ -194,7 +271,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "data") as broker:
         for size, blocks in ((300, 500), (3_000, 100)):
             throughput(broker, 1 if quick else 5, blocks // (10 if quick else 1), size)
-        say("head latency, Producer.add to ChainUpdate, one process, 300 B values")
+        say(f"head latency, one process, blocks of {HEAD} messages of 300 B")
         for rate in (10, 1_000):
             latency(broker, rate, 3 if quick else 20)
         memory(broker, 100_000 if quick else 1_000_000)
