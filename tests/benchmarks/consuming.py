@@ -135,7 +135,7 @@ def throughput(broker: EmbeddedKafka, runs: int, blocks: int, size: int) -> None
 
 
 def latency(broker: EmbeddedKafka, rate: int, seconds: float) -> None:
-    """From ``add`` to the update, and the same by hand: ten messages, all acknowledged, then one more, until it is read.
+    """From ``add`` to the update, and the same by hand: ten messages, all acknowledged, then one more, which is read.
 
     Both in turns of equal length, so that what else the machine does meets both.
     """
