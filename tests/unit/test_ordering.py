@@ -119,6 +119,21 @@ def test_a_whitelist_that_contradicts_the_cursor_refuses_to_resume() -> None:
         orderer.resume([BlockRef(2, h("2a"))], 2, 1, Past())
 
 
+@pytest.mark.parametrize("order", [["2b", "3b", "1a", "2a"], ["1a", "2a", "3b", "2b"], ["1a", "2b", "2a", "3b"]])
+def test_a_blacklist_refuses_a_block_and_its_descendants(order: list[str]) -> None:
+    blocks = {name(b.hash): b for b in chain("1a 2a | 1a 2b 3b", {"3b": 50})}
+    orderer = start(blacklist=[h("2b")])
+    shapes = feed(orderer, [blocks[key] for key in order])
+    assert shapes == ["+1a", "+2a"]
+    assert {name(e.block) for e in orderer.take_events() if isinstance(e, Quarantined)} == {"2b", "3b"}
+
+
+def test_a_blacklist_that_names_a_delivered_block_refuses_to_resume() -> None:
+    orderer = Orderer(blacklist=[h("2a")])
+    with pytest.raises(CursorMismatchError, match="blacklist names a block at 2"):
+        orderer.resume([BlockRef(2, h("2a"))], 2, 1, Past())
+
+
 # --- start from nothing ------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,8 @@
 Rules:
 
 1. A block whose parent is no hash or the block itself, or whose number is negative, is refused.
-2. A whitelist pins hashes at heights; another block at such a height is refused, and all that descends from it.
+2. A whitelist pins hashes at heights; another block at such a height is refused, and all that descends from it. So is
+   a block that the blacklist names.
 3. A block below the floor, or below the first block of the stream, is dropped and reported. While a stream resumes it
    is dropped in silence: it was judged before.
 4. A waiting chain that is heavier than the head and can only leave below the start is reported once.
@@ -34,21 +35,32 @@ class Admission:
         blocks: what is held.
         chain: what is delivered.
         whitelist: number to the only hash that may stand there.
+        blacklist: hashes of blocks that are never taken in.
 
     """
 
-    def __init__(self, blocks: Holding, chain: DeliveredChain, whitelist: Mapping[int, bytes]) -> None:
+    def __init__(
+        self, blocks: Holding, chain: DeliveredChain, whitelist: Mapping[int, bytes], blacklist: Iterable[bytes] = ()
+    ) -> None:
         self._blocks = blocks
         self._chain = chain
         self._whitelist = dict(whitelist)
+        self._blacklist = frozenset(blacklist)
         self._walk = _WALK_MAX
         self._reported: dict[bytes, None] = {}
         self.first: int | None = None
         """Blocks with a lower number were never delivered and never will be; None where that is not known."""
 
     def check_whitelist(self, delivered: Iterable[BlockRef]) -> None:
-        """CursorMismatchError where the whitelist forbids a block that was delivered."""
+        """CursorMismatchError where the whitelist or the blacklist forbids a block that was delivered."""
         for ref in delivered:
+            if ref.hash in self._blacklist:
+                raise CursorMismatchError(
+                    f"the blacklist names a block at {ref.number} that the cursor delivered; "
+                    "start anew, or take the entry out",
+                    expected=None,
+                    found=ref.hash,
+                )
             pinned = self._whitelist.get(ref.number)
             if pinned is not None and pinned != ref.hash:
                 raise CursorMismatchError(
@@ -69,7 +81,9 @@ class Admission:
             self._blocks.refuse(block, "its number is negative")
         elif pinned is not None and pinned != block.hash:
             self._blocks.refuse(block, "the whitelist pins another block at its number")
-        elif self._blocks.refused(block.parent):
+        elif block.hash in self._blacklist:
+            self._blocks.refuse(block, "the blacklist names it")
+        elif block.parent in self._blacklist or self._blocks.refused(block.parent):
             self._blocks.refuse(block, DESCENDS)
         elif block.number < self._chain.floor:
             self._late(block, "farther below the head than the reorg threshold", silent=resuming)

@@ -77,6 +77,7 @@ class Orderer(OrderedBlocks):
         start_weight: its weight; None counts as 0.
         reorg_threshold: blocks below the head that a reorg may reach.
         whitelist: number to the only hash that may stand there.
+        blacklist: hashes of blocks that are refused, with all that descends from them.
         finality_of: the marks that a block carries, None where it has none.
         on_finality_violation: see :class:`~.finality.OnFinalityViolation`.
         check_numbers: whether a child's number must be its parent's plus one; else it must only be higher.
@@ -96,6 +97,7 @@ class Orderer(OrderedBlocks):
         reorg_threshold: int = 128,
         whitelist: Mapping[int, bytes] | None = None,
         *,
+        blacklist: Iterable[bytes] = (),
         finality_of: Callable[[Header], Finality | None] | None = None,
         on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT,
         check_numbers: bool = True,
@@ -121,7 +123,7 @@ class Orderer(OrderedBlocks):
             max_extension=max_extension,
             seq=seq,
         )
-        super().__init__(blocks, chain, Admission(blocks, chain, whitelist or {}), final)
+        super().__init__(blocks, chain, Admission(blocks, chain, whitelist or {}, blacklist), final)
         self._consecutive = check_numbers
         self._ties = ties
         self._begin = StartRule(reorg_threshold, ties)

@@ -33,6 +33,7 @@ class FollowerSettings:
         prefixes: the expressions under which the application counts.
         reorg_threshold: blocks.
         whitelist: number to the only hash that may stand there.
+        blacklist: hashes of blocks that are refused, with all that descends from them.
         finality_of: the marks that a block carries.
         on_finality_violation: what to do with a switch below a finalized block.
         start: the last block not to deliver; None starts by the rule of :mod:`.start`.
@@ -57,6 +58,7 @@ class FollowerSettings:
     prefixes: tuple[str, ...] = ()
     reorg_threshold: int = 128
     whitelist: Mapping[int, bytes] = field(default_factory=dict)
+    blacklist: frozenset[bytes] = frozenset()
     finality_of: Callable[[Header], Finality | None] | None = None
     on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
     start: BlockRef | None = None
@@ -77,10 +79,11 @@ class FollowerSettings:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
 
         Outside are ``start``, its weight and ``patient``: they say where to begin from nothing, and the first block
-        delivered is part of a lineage by itself. So are ``on_finality_violation`` and ``on_incomplete``: they say what
-        to do about a stream that stands still, contradict nothing that was delivered, and changing them is how an
-        operator lets it go on. ``default_topic``, ``history`` and the bounds say what can be followed at all;
-        ``finality_of`` belongs to the application.
+        delivered is part of a lineage by itself. So are ``on_finality_violation``, ``on_incomplete`` and ``blacklist``:
+        they say what to do about a stream that stands still or goes astray, contradict nothing that was delivered (a
+        cursor that delivered a block of the blacklist is refused), and changing them is how an operator lets it go on.
+        ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to the
+        application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
         tracked = None if self.tracked is None else (sorted(self.tracked), self.inline)
