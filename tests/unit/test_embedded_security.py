@@ -13,7 +13,7 @@ from cardinal.errors import ConfigurationError
 
 PEM = Path("/pem/broker.pem")
 CA = Path("/pem/ca.pem")
-USERS = {"alice": 's3cret "quoted\\', "bob": "other"}
+USERS = {"alice": 's3cr3t "quoted\\', "bob": "other"}
 SETTINGS = Settings("id", 1, 2, 3)
 
 
@@ -44,7 +44,7 @@ def test_passwords_of_scram_are_in_no_file_and_those_of_plain_are_escaped() -> N
     plain = lines(properties(SETTINGS, {}, security=Security(mechanisms=("PLAIN",), users=USERS)))
     module = plain["listener.name.client.plain.sasl.jaas.config"]
     # once for the login module's own syntax, once more for Java's properties
-    assert 'user_alice="s3cret \\\\"quoted\\\\\\\\"' in module
+    assert 'user_alice="s3cr3t \\\\"quoted\\\\\\\\"' in module
     assert module.endswith('user_bob="other";')
 
 

@@ -1,0 +1,136 @@
+"""Planted leaks: a run in which a secret shows up somewhere fails, and says where without repeating it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secrets_watch import leaking
+
+HEAD = """
+import base64, logging, os, subprocess, sys
+import pytest
+from secrets_watch import leaking
+SECRET = "my-s3cr3t-word"
+"""
+
+LEAKS = {
+    "Captured stdout call": """
+def test_output():
+    print(SECRET)
+
+def test_header():
+    print("Authorization: Basic", base64.b64encode(f"me:{SECRET}".encode()).decode())
+""",
+    "the log some.room": """
+def test_log():
+    logging.getLogger("some.room").warning("refused %s", SECRET)
+
+def test_traceback():
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        logging.getLogger("some.room").exception("oh")
+""",
+    "an error KeyError": """
+def test_error():
+    with pytest.raises(KeyError):
+        raise KeyError(SECRET)
+
+def test_cause():
+    with pytest.raises(ValueError):
+        try:
+            raise KeyError(SECRET)
+        except KeyError as error:
+            raise ValueError("no") from error
+
+def test_attribute():
+    error = KeyError("no")
+    error.url = {"password": SECRET}
+    with pytest.raises(KeyError):
+        raise error
+""",
+    "stderr of a child process": """
+def test_child():
+    script = "import sys; sys.stderr.write(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", script, SECRET], capture_output=True, check=True)
+""",
+}
+"""What is said, and the tests of which each is to be said."""
+
+FILE = """
+def test_file(tmp_path):
+    with open(tmp_path / "cursor", "wb") as file:
+        file.write(bytes(5_000_000) + SECRET.encode())
+"""
+
+KEPT = """
+def test_where_secrets_belong(tmp_path):
+    (tmp_path / "password").write_text(SECRET)
+    owner = os.open(tmp_path / "server.properties", os.O_CREAT | os.O_WRONLY, 0o600)
+    os.write(owner, SECRET.encode())
+    os.close(owner)
+
+def test_what_must_leak():
+    with leaking(), pytest.raises(ValueError):
+        raise ValueError(SECRET)
+"""
+
+
+def run(folder: Path, source: str) -> tuple[int, str]:
+    """A run of pytest of its own: its status, and what it printed."""
+    test = folder / "test_planted.py"
+    test.write_text(HEAD + source)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "secrets_watch",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:cardinal",
+        "-rfE",
+    ]
+    command += ["--no-header", "--show-capture=no", "-c", os.devnull, "--basetemp", str(folder / "nested"), str(test)]
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "CARDINAL_TESTS": str(test)}
+    with leaking():  # it shows what it captured
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    shutil.rmtree(folder / "nested", ignore_errors=True)
+    return done.returncode, done.stdout
+
+
+def test_every_planted_leak_fails_its_test(tmp_path: Path) -> None:
+    status, said = run(tmp_path, "".join(LEAKS.values()))
+    assert status == 1
+    assert "8 failed" in said
+    for where, tests in LEAKS.items():
+        for name in re.findall(r"def (test_\w+)", tests):
+            assert f"::{name}: {where} holds a secret" in said, (name, said)
+    assert "s3cr3t" not in said
+
+
+def test_a_file_that_holds_a_secret_fails_the_run(tmp_path: Path) -> None:
+    status, said = run(tmp_path, FILE)
+    assert status == 1
+    assert "test_file0/cursor holds a secret" in said
+
+
+def test_secrets_may_stand_where_they_belong(tmp_path: Path) -> None:
+    status, said = run(tmp_path, KEPT)
+    assert status == 0, said
+    assert "2 passed" in said
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_a_broker_s_file_that_others_may_read_is_a_leak(tmp_path: Path, mode: int) -> None:
+    status, said = run(tmp_path, KEPT.replace("0o600", oct(mode)))
+    assert status == 1
+    assert "server.properties holds a secret" in said
