@@ -1,113 +1,22 @@
-"""What every transport keeps, on each of them; :mod:`rooms` says how each is opened."""
+"""What is acknowledged is there, on every transport: whole, once, in order, and sealed when it is complete."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
-import pytest
-import rooms
-from rooms import DEADLINE, LIMIT, PARTITIONS, Names, Room, from_start, with_key
+from reading import block, read, read_to_the_end
+from rooms import DEADLINE, PARTITIONS, Room, from_start
 
-from cardinal.errors import CursorExpiredError, OversizeError, TopicError, TransportError
 from cardinal.protocols.streams.types import Record, Routed
-from cardinal.transports import ChannelSink, RecordSink, Sink, Source, open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-TRANSPORTS = [
-    "memory",
-    "file",
-    pytest.param("file-interval", marks=pytest.mark.slow),
-    "mux",
-    "websocket",
-    pytest.param("websocket-narrow", marks=pytest.mark.slow),
-    pytest.param("kafka", marks=pytest.mark.broker),
-]
-
-
-def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Room]:
-    match name:
-        case "memory":
-            with rooms.memory() as room:
-                yield room
-        case "kafka":
-            yield rooms.kafka(request.getfixturevalue("cardinal_broker").bootstrap)
-        case "file":
-            yield rooms.file(folder)
-        case "file-interval":
-            yield rooms.file(folder, "&fsync=interval&fsync.interval.ms=5")
-        case "mux":
-            yield rooms.mux(folder)
-        case "websocket":
-            with rooms.websocket() as room:
-                yield room
-        case "websocket-narrow":
-            # A ring and a window that hold next to nothing: clients fall out of the one and fill the other.
-            with rooms.websocket("?window.bytes=2000", ring_bytes=2_000, errands_max=2) as room:
-                yield room
-        case _:
-            yield Room("null://", rooms.names(), lambda *_: None, members=0)
-
-
-@pytest.fixture(params=TRANSPORTS)
-def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
-    """Transports that give back what they are given."""
-    yield from _open(request.param, request, tmp_path / "log")
-
-
-@pytest.fixture(params=[*TRANSPORTS, "null"])
-def any_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
-    """All of them."""
-    yield from _open(request.param, request, tmp_path / "log")
-
-
-def _block(app: Names, name: int, messages: int = 10) -> tuple[list[Routed], Routed]:
-    block_hash = name.to_bytes(32, "big")
-    content = [
-        Routed(
-            app.other if index % 2 else app.default_topic, b"\x03" + block_hash + b"p/%d" % index, b"value %d" % index
-        )
-        for index in range(messages)
-    ]
-    return content, Routed(app.default_topic, b"\x00" + block_hash, b"batch")
-
-
-def _read(source: Source, count: int, limit: int = 100) -> list[Record]:
-    """Exactly ``count`` records with a key, and nothing after them."""
-    found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
-        found += with_key(source.poll(limit, 0.2))
-    found += with_key(source.poll(limit, 0.05))
-    assert len(found) == count
-    return found
-
-
-def _read_to_the_end(source: Source) -> list[Record]:
-    """Everything below the watermarks, heartbeats too."""
-    ends = {partition: high for partition, (_, high) in source.watermarks().items()}
-    found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while any(at < ends[partition] for partition, at in source.positions().items()):
-        assert time.monotonic() < deadline, f"{source.positions()} of {ends}"
-        found += source.poll(100, 0.2)
-    return found
-
-
-# --- what is acknowledged is there ---------------------------------------------------------------------------
 
 
 def test_what_is_acknowledged_is_there_with_key_value_and_producer(room: Room) -> None:
-    content, seal = _block(room.app, 1)
+    content, seal = block(room.app, 1)
     sink = room.sink("producer-ü")
     sink.send(content, seal).result(DEADLINE)
     source = from_start(room.source())
-    records = _read(source, room.members * (len(content) + 1))
+    records = read(source, room.members * (len(content) + 1))
     assert {(r.topic, r.key, r.value) for r in records} == {*map(tuple, content), tuple(seal)}
     assert all(("cardinal-producer", "producer-ü".encode()) in record.headers for record in records)
     assert all(abs(record.timestamp_ms / 1000 - time.time()) < 60 for record in records)
@@ -128,7 +37,7 @@ def test_every_reader_gets_everything_once_with_equal_bytes_in_the_order_of_each
         sent += content
     readers = [from_start(room.source()) for _ in range(3)]
     for limit, reader in zip((1, 7, 1000), readers, strict=True):
-        records = _read(reader, room.members * len(sent), limit)
+        records = read(reader, room.members * len(sent), limit)
         assert sorted((r.key, r.value) for r in records) == sorted([(m.key, m.value) for m in sent] * room.members)
         for number in {record.partition for record in records}:
             keys = [record.key for record in records if record.partition == number]
@@ -142,11 +51,11 @@ def test_a_reader_that_was_there_before_the_records_gets_the_same_as_one_that_co
     early = from_start(room.source())
     seen: list[Record] = []
     for number in range(15):
-        sink.send(*_block(room.app, number))
+        sink.send(*block(room.app, number))
         seen += early.poll(3, 0.01)
     sink.flush(DEADLINE)
     late = from_start(room.source())
-    expected = _read_to_the_end(late)
+    expected = read_to_the_end(late)
     deadline = time.monotonic() + DEADLINE
     while len(seen) < len(expected) and time.monotonic() < deadline:
         seen += early.poll(100, 0.2)
@@ -159,12 +68,12 @@ def test_a_reader_that_was_there_before_the_records_gets_the_same_as_one_that_co
 
 
 def test_only_the_seal_is_marked_as_sealed(room: Room) -> None:
-    content, seal = _block(room.app, 1)
+    content, seal = block(room.app, 1)
     sink = room.sink()
     sink.send(content, None).result(DEADLINE)
     sink.send([], seal).result(DEADLINE)
     source = from_start(room.source())
-    records = _read(source, room.members * (len(content) + 1))
+    records = read(source, room.members * (len(content) + 1))
     sealed = [record.key for record in records if "cardinal-sealed" in dict(record.headers)]
     assert sealed == [seal.key] * room.members
     sink.close()
@@ -175,7 +84,7 @@ def test_a_seal_that_can_be_read_means_that_its_block_can_be(room: Room) -> None
     sink = room.sink()
     watcher = from_start(room.source())
     for number in range(40):
-        sink.send(*_block(room.app, number))
+        sink.send(*block(room.app, number))
     sealed: dict[bytes, int] = {}
     deadline = time.monotonic() + DEADLINE
     while len(sealed) < 40:
@@ -185,7 +94,7 @@ def test_a_seal_that_can_be_read_means_that_its_block_can_be(room: Room) -> None
             # A second reader opened now: all of these blocks lie below its watermarks.
             reader = from_start(room.source())
             found: defaultdict[bytes, set[bytes]] = defaultdict(set)
-            for record in _read_to_the_end(reader):
+            for record in read_to_the_end(reader):
                 found[record.key[1:33]].add(record.key)
             sealed |= {record.key[1:33]: len(found[record.key[1:33]]) for record in fresh}
             reader.close()
@@ -198,7 +107,7 @@ def test_a_new_topic_has_a_heartbeat_in_every_partition(room: Room) -> None:
     room.sink("a").close()
     room.sink("b").close()  # and opening it again adds none
     source = from_start(room.source())
-    found = _read_to_the_end(source)
+    found = read_to_the_end(source)
     where = [(record.topic, record.partition) for record in found]
     assert sorted(where) == list(source.partitions()) == room.everywhere()
     assert {(record.key, record.value) for record in found} == {(b"", b"")}
@@ -206,381 +115,16 @@ def test_a_new_topic_has_a_heartbeat_in_every_partition(room: Room) -> None:
 
 
 def test_copies_of_a_key_meet_in_the_partition_of_its_hash(room: Room) -> None:
-    content, seal = _block(room.app, 7, messages=40)
+    content, seal = block(room.app, 7, messages=40)
     for producer in ("a", "b"):
         sink = room.sink(producer)
         sink.send(content, seal).result(DEADLINE)
         sink.close()
     source = from_start(room.source())
-    records = _read(source, room.members * 2 * (len(content) + 1))
+    records = read(source, room.members * 2 * (len(content) + 1))
     places = defaultdict(set)
     for record in records:
         places[record.topic, record.key].add(record.partition)
     assert {key: room.places(key[1]) for key in places} == places
     assert len({record.partition for record in records}) == room.members * PARTITIONS
     source.close()
-
-
-# --- positions -----------------------------------------------------------------------------------------------
-
-
-def test_order_within_a_partition_is_kept_over_many_polls(room: Room) -> None:
-    sink = room.sink()
-    for number in range(20):
-        sink.send(_block(room.app, number)[0], None)
-    sink.flush(DEADLINE)
-    source = from_start(room.source())
-    records: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while len(records) < room.members * (200 + 2 * PARTITIONS) and time.monotonic() < deadline:
-        polled = source.poll(7, 0.2)
-        assert len(polled) <= 7
-        records += polled
-    offsets = defaultdict(list)
-    for record in records:
-        offsets[record.topic, record.partition].append(record.offset)
-    assert all(seen == list(range(len(seen))) for seen in offsets.values())
-    assert source.positions() == {partition: high for partition, (_, high) in source.watermarks().items()}
-    sink.close()
-    source.close()
-
-
-def test_a_position_is_the_offset_after_the_last_record_that_was_given(room: Room) -> None:
-    sink = room.sink()
-    for number in range(10):
-        sink.send(*_block(room.app, number))
-    sink.flush(DEADLINE)
-    source = from_start(room.source())
-    expected = source.positions()
-    deadline = time.monotonic() + DEADLINE
-    ends = {partition: high for partition, (_, high) in source.watermarks().items()}
-    while expected != ends:
-        assert time.monotonic() < deadline
-        for record in source.poll(9, 0.2):
-            assert record.offset == expected[record.topic, record.partition]
-            expected[record.topic, record.partition] += 1
-        assert source.positions() == expected
-    sink.close()
-    source.close()
-
-
-def test_poll_gives_what_is_there_at_once_and_waits_no_longer_than_told(room: Room) -> None:
-    sink = room.sink()
-    source = from_start(room.source())
-    _read_to_the_end(source)
-    began = time.monotonic()
-    assert source.poll(100, 0.3) == []
-    assert 0.2 < time.monotonic() - began < 3
-    content, seal = _block(room.app, 1)
-    sink.send(content, seal).result(DEADLINE)
-    began = time.monotonic()
-    assert source.poll(10_000, 10.0)
-    assert time.monotonic() - began < 5
-    sink.close()
-    source.close()
-
-
-def test_a_paused_partition_delivers_nothing_and_loses_nothing(room: Room) -> None:
-    sink = room.sink()
-    for number in range(30):
-        sink.send(*_block(room.app, number))
-    sink.flush(DEADLINE)
-    source = from_start(room.source())
-    held = source.partitions()[::2]
-    records = source.poll(5, 1.0)
-    source.pause(held)
-    before = {partition: at for partition, at in source.positions().items() if partition in held}
-    deadline = time.monotonic() + DEADLINE
-    ends = {partition: high for partition, (_, high) in source.watermarks().items()}
-    while not all(at == ends[p] for p, at in source.positions().items() if p not in held):
-        assert time.monotonic() < deadline
-        polled = source.poll(20, 0.1)
-        assert not {(record.topic, record.partition) for record in polled} & set(held)
-        records += polled
-    assert {partition: source.positions()[partition] for partition in held} == before
-    source.pause(())
-    records += _read_to_the_end(source)
-    positions = [record[:3] for record in records]
-    assert len(set(positions)) == len(positions) == room.members * (330 + 2 * PARTITIONS)
-    for where in source.partitions():
-        offsets = [record.offset for record in records if (record.topic, record.partition) == where]
-        assert offsets == list(range(ends[where]))
-    sink.close()
-    source.close()
-
-
-def test_partitions_paused_in_turn_lose_nothing_and_double_nothing(room: Room) -> None:
-    sink = room.sink()
-    for number in range(20):
-        sink.send(*_block(room.app, number))
-    sink.flush(DEADLINE)
-    source = from_start(room.source())
-    ends = {partition: high for partition, (_, high) in source.watermarks().items()}
-    seen: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    turn = 0
-    deadline = time.monotonic() + DEADLINE
-    while any(at < ends[partition] for partition, at in source.positions().items()):
-        assert time.monotonic() < deadline
-        turn += 1
-        held = [where for index, where in enumerate(source.partitions()) if (index + turn) % 3 == 0]
-        source.pause(held)
-        for record in source.poll(20, 0.05):
-            assert (record.topic, record.partition) not in held
-            seen[record.topic, record.partition].append(record.offset)
-    assert seen == {where: list(range(end)) for where, end in ends.items()}
-    sink.close()
-    source.close()
-
-
-def test_a_new_assignment_forgets_what_was_paused(room: Room) -> None:
-    sink = room.sink()
-    for number in range(10):
-        sink.send(*_block(room.app, number))
-    sink.flush(DEADLINE)
-    source = from_start(room.source())
-    source.poll(5, 1.0)
-    source.pause(source.partitions())
-    from_start(source)
-    _read(source, room.members * 110)
-    sink.close()
-    source.close()
-
-
-def test_reading_from_a_position_gives_exactly_what_follows_it(room: Room) -> None:
-    sink = room.sink()
-    content, seal = _block(room.app, 1)
-    sink.send(content, seal).result(DEADLINE)
-    source = room.source()
-    ends = {partition: high for partition, (_, high) in source.watermarks().items()}
-    source.assign(ends)
-    assert source.poll(10, 0.1) == []
-    other, other_seal = _block(room.app, 2)
-    sink.send(other, other_seal).result(DEADLINE)
-    records = _read(source, room.members * (len(other) + 1))
-    assert {record.key for record in records} == {*(m.key for m in other), other_seal.key}
-    source.assign({next(iter(ends)): 0})
-    assert {(record.topic, record.partition) for record in source.poll(100, 2.0)} == {next(iter(ends))}
-    sink.close()
-    source.close()
-
-
-def test_from_every_offset_of_a_partition_the_rest_of_it_follows(room: Room) -> None:
-    sink = room.sink()
-    for number in range(8):
-        sink.send(*_block(room.app, number)).result(DEADLINE)
-    source = room.source()
-    where = source.partitions()[-1]
-    end = source.watermarks()[where][1]
-    assert end > 10
-    for offset in {*range(0, end, 1 + end // room.seeks), end}:
-        source.assign({where: offset})
-        assert [record.offset for record in _read_to_the_end_of(source, where, end)] == list(range(offset, end))
-    sink.close()
-    source.close()
-
-
-def _read_to_the_end_of(source: Source, where: tuple[str, int], end: int) -> list[Record]:
-    found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while source.positions()[where] < end:
-        assert time.monotonic() < deadline
-        found += source.poll(100, 0.2)
-    return found
-
-
-def test_what_retention_removed_is_named(room: Room) -> None:
-    sink = room.sink()
-    for number in range(12):
-        sink.send(*_block(room.app, number)).result(DEADLINE)
-    room.trim(room.app.other, 1, 2)
-    source = room.source()
-    low = source.watermarks()[room.app.other, 1][0]
-    assert low >= 2
-    with pytest.raises(CursorExpiredError, match=r"retention|gone") as caught:
-        source.assign({(room.app.other, 1): 0})
-    assert caught.value.missing == {(room.app.other, 1): (0, low)}
-    source.assign({(room.app.other, 1): low})
-    assert source.poll(1, 2.0)[0].offset == low
-    sink.close()
-    source.close()
-
-
-def test_a_time_is_found_in_every_partition(room: Room) -> None:
-    sink = room.sink()
-    sink.send(*_block(room.app, 1, messages=60)).result(DEADLINE)
-    source = room.source()
-    marks = source.watermarks()
-    assert source.offsets_for_time(0) == {partition: low for partition, (low, _) in marks.items()}
-    later = int((time.time() + 3600) * 1000)
-    assert source.offsets_for_time(later) == {partition: high for partition, (_, high) in marks.items()}
-    records = _read_to_the_end(from_start(source))
-    for moment in sorted({record.timestamp_ms for record in records})[:3]:
-        first = {partition: high for partition, (_, high) in marks.items()}
-        for record in records:
-            if record.timestamp_ms >= moment:
-                where = (record.topic, record.partition)
-                first[where] = min(first[where], record.offset)
-        assert source.offsets_for_time(moment) == first
-    sink.close()
-    source.close()
-
-
-def test_recent_gives_the_newest_of_the_default_topic(room: Room) -> None:
-    sink = room.sink()
-    for number in range(20):
-        sink.send(*_block(room.app, number, messages=0))
-    sink.flush(DEADLINE)
-    recent = sink.recent(3)
-    assert {record.topic for record in recent} == {room.app.default_topic}
-    by_partition = defaultdict(list)
-    for record in recent:
-        by_partition[record.partition].append(record.offset)
-    source = room.source()
-    marks = source.watermarks()
-    assert by_partition == {
-        number: list(range(max(0, high - 3), high))
-        for (topic, number), (_, high) in marks.items()
-        if topic == room.app.default_topic
-    }
-    sink.close()
-    source.close()
-
-
-# --- what is refused -----------------------------------------------------------------------------------------
-
-
-def test_an_oversize_message_is_refused_before_anything_is_sent(room: Room) -> None:
-    sink = room.sink()
-    content, _ = _block(room.app, 1)
-    content.append(Routed(room.app.other, b"\x03" + bytes(32) + b"big/one", bytes(LIMIT + 1)))
-    for attempt in (lambda: sink.send(content, None), lambda: sink.check(content)):
-        with pytest.raises(OversizeError) as caught:
-            attempt()
-        assert caught.value.path == "big/one"
-        assert caught.value.limit == LIMIT
-        assert caught.value.size > LIMIT
-    sink.flush(DEADLINE)
-    source = from_start(room.source())
-    assert with_key(_read_to_the_end(source)) == []
-    sink.close()
-    source.close()
-
-
-def test_a_message_of_just_under_the_limit_arrives_whole(room: Room) -> None:
-    sink = room.sink()
-    big = Routed(room.app.other, b"\x03" + bytes(32) + b"big", bytes(LIMIT - 1000))
-    sink.send([big], None).result(DEADLINE)
-    source = from_start(room.source())
-    assert {record.value for record in _read(source, room.members)} == {big.value}
-    sink.close()
-    source.close()
-
-
-def test_a_topic_of_another_stream_is_refused(any_room: Room) -> None:
-    sink = any_room.sink()
-    with pytest.raises(TopicError) as caught:
-        sink.send([Routed("elsewhere", b"\x03" + bytes(32), b"")], None)
-    assert caught.value.topic == "elsewhere"
-    sink.close()
-
-
-def test_a_stream_that_nobody_writes_yet_is_named(room: Room) -> None:
-    with pytest.raises(TopicError, match="start a producer") as caught:
-        room.source()
-    assert caught.value.topic in room.app.all_topics
-
-
-def test_what_cannot_be_read_is_refused_with_an_error_of_ours(any_room: Room) -> None:
-    sink = any_room.sink()
-    source = any_room.source()
-    with pytest.raises(TopicError):
-        source.assign({(any_room.app.default_topic, 1_000_000): 0})
-    for where, (_, high) in source.watermarks().items():
-        with pytest.raises(CursorExpiredError) as caught:
-            source.assign({where: high + 5})
-        assert where in caught.value.missing
-    sink.close()
-    source.close()
-
-
-# --- the rest ------------------------------------------------------------------------------------------------
-
-
-def test_a_reorg_channel_has_one_partition_and_carries_messages(room: Room) -> None:
-    sink: Sink = room.sink()
-    assert isinstance(sink, ChannelSink)
-    topic = f"{room.app.default_topic}-re"
-    for _ in range(2):
-        sink.open_channel(topic)
-    messages = [Routed(topic, b"\x03" + number.to_bytes(32, "big"), b"x") for number in range(9)]
-    sink.send(messages, None).result(DEADLINE)
-    source = from_start(open_source(room.url, room.app, topics=[topic]))
-    assert len(source.partitions()) == room.members
-    records = [record for record in _read(source, room.members * len(messages)) if record.partition == 0]
-    assert [record.key for record in records] == [message.key for message in messages]
-    sink.close()
-    source.close()
-
-
-def test_records_are_taken_over_as_they_are(any_room: Room) -> None:
-    sink = any_room.sink()
-    if not isinstance(sink, RecordSink):
-        sink.close()
-        pytest.skip("this transport's sink adds its own headers")
-    headers = (("cardinal-producer", b"someone"), ("x", b""), ("x", b"\xff"))
-    records = [
-        Record(any_room.app.other, 7, 1_000, b"\x03" + bytes([n]) * 32, b"v%d" % n, 5_000 + n, headers)
-        for n in range(20)
-    ]
-    sink.replay(records).result(DEADLINE)
-    source = any_room.source()
-    if any_room.members:
-        from_start(source)
-        found = _read(source, any_room.members * len(records))
-        assert sorted({(r.key, r.value, r.headers) for r in found}) == sorted(
-            (r.key, r.value, headers) for r in records
-        )
-    sink.close()
-    source.close()
-
-
-def test_closing_twice_is_fine_and_use_afterwards_is_refused(any_room: Room) -> None:
-    sink = any_room.sink()
-    sink.send(*_block(any_room.app, 1)).result(DEADLINE)
-    source = any_room.source()
-    for _ in range(2):
-        sink.close()
-        source.close()
-    for attempt in (lambda: sink.send(*_block(any_room.app, 2)), lambda: sink.check(())):
-        with pytest.raises(TransportError, match="closed"):
-            attempt()
-
-
-def test_an_empty_call_is_done_at_once(any_room: Room) -> None:
-    sink = any_room.sink()
-    sink.send((), None).result(DEADLINE)
-    sink.flush(DEADLINE)
-    sink.close()
-
-
-def test_calls_that_are_under_way_are_finished_by_closing(any_room: Room) -> None:
-    sink = any_room.sink()
-    futures = [sink.send(*_block(any_room.app, number)) for number in range(50)]
-    sink.close()
-    for future in futures:
-        future.result(0)
-
-
-def test_a_seal_may_be_sent_when_the_content_is_acknowledged_on_the_thread_that_says_so(any_room: Room) -> None:
-    sink = any_room.sink()
-    seals = []
-    for number in range(10):
-        content, seal = _block(any_room.app, number)
-        sink.send(content, None).add_done_callback(lambda _, seal=seal: seals.append(sink.send((), seal)))
-    deadline = time.monotonic() + DEADLINE
-    while len(seals) < 10:
-        assert time.monotonic() < deadline
-        sink.flush(DEADLINE)
-    for future in seals:
-        future.result(DEADLINE)
-    sink.close()
