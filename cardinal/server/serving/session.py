@@ -22,21 +22,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from cardinal.errors import CardinalError, CursorExpiredError, RemoteProtocolError, TopicError
-from cardinal.transports.websocket.frames import (
-    GO_ON,
-    Answer,
-    CloseCode,
-    Credit,
-    MarkList,
-    Marks,
-    Names,
-    OffsetList,
-    Open,
-    Read,
-    Reading,
-    Times,
-    Topics,
-)
+from cardinal.transports.websocket import frames
 from cardinal.transports.websocket.wire import decode_request, encode_answer
 
 from .refusals import failed
@@ -104,13 +90,13 @@ class Session:
             match end:
                 case RemoteProtocolError():
                     self._counts.refused += 1
-                    await self._socket.close(CloseCode.PROTOCOL, str(end)[:120])
+                    await self._socket.close(frames.CloseCode.PROTOCOL, str(end)[:120])
                 case TooSlowError():
                     self._counts.slow += 1
-                    await self._socket.close(CloseCode.SLOW, "nothing was taken for too long: come back")
+                    await self._socket.close(frames.CloseCode.SLOW, "nothing was taken for too long: come back")
                 case CardinalError():
                     _log.warning("a client is sent away: %s", end)
-                    await self._socket.close(CloseCode.UPSTREAM, "what is served cannot be read now")
+                    await self._socket.close(frames.CloseCode.UPSTREAM, "what is served cannot be read now")
                 case None | asyncio.CancelledError():
                     pass
                 case _:
@@ -122,7 +108,7 @@ class Session:
     async def _receive(self) -> None:
         async for message in self._socket:
             frame = decode_request(message)
-            if isinstance(frame, Credit):
+            if isinstance(frame, frames.Credit):
                 self._taking.give(frame.size)
                 continue
             try:
@@ -133,25 +119,27 @@ class Session:
                 answer = failed(frame.id, error)
             if answer is not None:
                 await self._socket.send(encode_answer(answer))
-            if isinstance(answer, Reading) and isinstance(frame, Read):
+            if isinstance(answer, frames.Reading) and isinstance(frame, frames.Read):
                 self._taking.read(frame)
 
-    async def _answer(self, frame: Open | Topics | Marks | Times | Read) -> Answer | None:
+    async def _answer(
+        self, frame: frames.Open | frames.Topics | frames.Marks | frames.Times | frames.Read
+    ) -> frames.Answer | None:
         match frame:
-            case Topics(number):
-                return Names(number, tuple(sorted(await self._streams.topics())))
-            case Open(number, topics):
+            case frames.Topics(number):
+                return frames.Names(number, tuple(sorted(await self._streams.topics())))
+            case frames.Open(number, topics):
                 await self._open(topics)
-                return MarkList(number, self._mine(await self._opened().marks()))
-            case Marks(number):
-                return MarkList(number, self._mine(await self._opened().marks()))
-            case Times(number, timestamp_ms):
-                return OffsetList(number, self._mine(await self._opened().times(timestamp_ms)))
-            case Read(number):
+                return frames.MarkList(number, self._mine(await self._opened().marks()))
+            case frames.Marks(number):
+                return frames.MarkList(number, self._mine(await self._opened().marks()))
+            case frames.Times(number, timestamp_ms):
+                return frames.OffsetList(number, self._mine(await self._opened().times(timestamp_ms)))
+            case frames.Read(number):
                 if number <= self._taking.plan.id:
                     return None
                 await self._check(frame.positions)
-                return Reading(number)
+                return frames.Reading(number)
 
     async def _open(self, topics: Iterable[str]) -> None:
         chosen = frozenset(topics)
@@ -173,7 +161,7 @@ class Session:
         ring = self._opened().ring
         unsure: dict[Partition, int] = {}
         for where, position in positions.items():
-            if position == GO_ON:
+            if position == frames.GO_ON:
                 if where not in self._taking.positions:
                     raise RemoteProtocolError(f"nothing was read of {where[0]!r}:{where[1]}, so it cannot go on")
             elif where[0] not in self._taking.topics or not ring.covers(where, position):

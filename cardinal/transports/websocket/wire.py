@@ -50,26 +50,8 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import RemoteProtocolError
 
+from . import frames
 from .fields import COUNT, LENGTH, Cursor, text
-from .frames import (
-    GO_ON,
-    Answer,
-    Credit,
-    Failed,
-    MarkList,
-    Marks,
-    Names,
-    OffsetList,
-    Open,
-    Read,
-    Reading,
-    Reason,
-    Records,
-    Request,
-    ServerFrame,
-    Times,
-    Topics,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,35 +68,35 @@ _TIME: Final = struct.Struct(">q")
 # --- writing -------------------------------------------------------------------------------------------------
 
 
-def encode_request(frame: Request) -> bytes:
+def encode_request(frame: frames.Request) -> bytes:
     """The bytes of a client's frame."""
     match frame:
-        case Open(number, topics):
+        case frames.Open(number, topics):
             return _HEAD.pack(1, number) + _many(topics, text)
-        case Topics(number):
+        case frames.Topics(number):
             return _HEAD.pack(2, number)
-        case Marks(number):
+        case frames.Marks(number):
             return _HEAD.pack(3, number)
-        case Times(number, timestamp_ms):
+        case frames.Times(number, timestamp_ms):
             return _HEAD.pack(4, number) + _TIME.pack(timestamp_ms)
-        case Read(number, positions):
+        case frames.Read(number, positions):
             return _HEAD.pack(5, number) + _places(positions)
-        case Credit(size):
+        case frames.Credit(size):
             return _HEAD.pack(6, min(size, _U32_MAX))
 
 
-def encode_answer(frame: Answer) -> bytes:
+def encode_answer(frame: frames.Answer) -> bytes:
     """The bytes of a server's frame, but for RECORDS."""
     match frame:
-        case Names(number, topics):
+        case frames.Names(number, topics):
             return _HEAD.pack(0x81, number) + _many(topics, text)
-        case MarkList(number, marks):
+        case frames.MarkList(number, marks):
             return _HEAD.pack(0x82, number) + _marks(marks)
-        case OffsetList(number, offsets):
+        case frames.OffsetList(number, offsets):
             return _HEAD.pack(0x83, number) + _places(offsets)
-        case Reading(number):
+        case frames.Reading(number):
             return _HEAD.pack(0x84, number)
-        case Failed(number, reason, topic, places):
+        case frames.Failed(number, reason, topic, places):
             return _HEAD.pack(0x85, number) + bytes((reason.value,)) + text(topic) + _marks(places)
 
 
@@ -140,46 +122,46 @@ def _marks(marks: Mapping[Partition, tuple[int, int]]) -> bytes:
 # --- reading -------------------------------------------------------------------------------------------------
 
 
-def decode_request(data: bytes | str) -> Request:
+def decode_request(data: bytes | str) -> frames.Request:
     """A client's frame. RemoteProtocolError: it is none."""
     kind, number, cursor = _head(data)
-    frame: Request
+    frame: frames.Request
     match kind:
         case 1:
-            frame = Open(number, _texts(cursor))
+            frame = frames.Open(number, _texts(cursor))
         case 2:
-            frame = Topics(number)
+            frame = frames.Topics(number)
         case 3:
-            frame = Marks(number)
+            frame = frames.Marks(number)
         case 4:
-            frame = Times(number, cursor.unpack(_TIME)[0])
+            frame = frames.Times(number, cursor.unpack(_TIME)[0])
         case 5:
-            frame = Read(number, _read_places(cursor, GO_ON))
+            frame = frames.Read(number, _read_places(cursor, frames.GO_ON))
         case 6:
-            frame = Credit(number)
+            frame = frames.Credit(number)
         case _:
             raise RemoteProtocolError(f"no client's frame of a websocket stream begins with {kind:#04x}")
     cursor.end()
     return frame
 
 
-def decode_answer(data: bytes | str) -> ServerFrame:
+def decode_answer(data: bytes | str) -> frames.ServerFrame:
     """A server's frame. RemoteProtocolError: it is none."""
     kind, number, cursor = _head(data)
-    frame: ServerFrame
+    frame: frames.ServerFrame
     match kind:
         case 0x81:
-            frame = Names(number, _texts(cursor))
+            frame = frames.Names(number, _texts(cursor))
         case 0x82:
-            frame = MarkList(number, _read_marks(cursor))
+            frame = frames.MarkList(number, _read_marks(cursor))
         case 0x83:
-            frame = OffsetList(number, _read_places(cursor, 0))
+            frame = frames.OffsetList(number, _read_places(cursor, 0))
         case 0x84:
-            frame = Reading(number)
+            frame = frames.Reading(number)
         case 0x85:
-            frame = Failed(number, _reason(cursor.take(1)[0]), cursor.text(), _read_marks(cursor))
+            frame = frames.Failed(number, _reason(cursor.take(1)[0]), cursor.text(), _read_marks(cursor))
         case 0x86:
-            return Records(number, cursor.data[cursor.at :])
+            return frames.Records(number, cursor.data[cursor.at :])
         case _:
             raise RemoteProtocolError(f"no server's frame of a websocket stream begins with {kind:#04x}")
     cursor.end()
@@ -194,9 +176,9 @@ def _head(data: bytes | str) -> tuple[int, int, Cursor]:
     return kind, number, cursor
 
 
-def _reason(value: int) -> Reason:
+def _reason(value: int) -> frames.Reason:
     try:
-        return Reason(value)
+        return frames.Reason(value)
     except ValueError:
         raise RemoteProtocolError(f"a frame of a websocket stream gives the reason {value}, which is none") from None
 
