@@ -44,15 +44,16 @@ def of_consumer(broker: EmbeddedKafka, *, quick: bool) -> None:
 
 def of_latency(broker: EmbeddedKafka, *, quick: bool) -> None:
     """Both of them: ``add`` to chain update at the head."""
-    consuming.say("head latency, Producer.add to ChainUpdate, one process, 300 B values")
+    consuming.say(f"head latency, one process, blocks of {consuming.HEAD} messages of 300 B")
     for rate in (10, 1_000):
         consuming.latency(broker, rate, 1 if quick else 20)
 
 
 def of_memory(broker: EmbeddedKafka, *, quick: bool) -> None:
     """Whether either grows."""
-    producing.memory(broker, 20_000 if quick else 1_000_000)
-    consuming.memory(broker, 60_000 if quick else 1_000_000)
+    messages = 20_000 if quick else 1_000_000
+    producing.memory(broker, messages)
+    consuming.memory(broker, messages)
 
 
 PARTS: Final[dict[str, Callable[..., None]]] = {

@@ -21,8 +21,8 @@ ROWS = [
     r"  1 block an update +[\d,]+ msg/s .* of without",
     r"  10 blocks an update +[\d,]+ msg/s .* of without",
     r"Consumer to ChainUpdates",
-    r" 10 blocks/s of 10 messages: p50 +[\d.]+ ms",
-    r" 1000 blocks/s of 10 messages: p50 +[\d.]+ ms",
+    r" 10 blocks/s, add to ChainUpdate +p50 +[\d.]+ ms",
+    r" 1000 blocks/s, add to ChainUpdate +p50 +[\d.]+ ms",
     r"resident memory while [\d,]+ messages of 300 B are produced",
     r"resident memory while [\d,]+ messages are caught up with",
 ]
