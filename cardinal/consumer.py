@@ -30,6 +30,7 @@ from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
 from cardinal.consuming.options import choice, settings_of
+from cardinal.consuming.pruning import wanted_topics
 from cardinal.consuming.reading import Reader
 from cardinal.consuming.starting import Beginning, at_number, at_time
 from cardinal.protocols.streams.cursor import Cursor
@@ -67,8 +68,8 @@ class Consumer:
             published.
         chain_id: which chain, where ``app`` is a name; default: the only one that is there.
         on_event: told of everything that is not an update.
-        tracked: expressions over a Batch's entries; only blocks' content under these is waited for. Default: what
-            the application declares, and whatever travels inside Batches.
+        tracked: expressions over a Batch's entries; only blocks' content under these is waited for, and only the topics
+            that can hold it are read. Default: what the application declares, and whatever travels inside Batches.
         whitelist: number to the only hash that may stand there.
         policy: ``first``, or ``quorum:k``: k of ``producers`` must have sent the same block. Anybody who may write to
             a topic may write a producer's id: it proves something only where the broker's access rules bind
@@ -136,7 +137,7 @@ class Consumer:
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
         self._healer = None if heal is None else Healer(heal)
-        self._reader = Reader(url, self.app, wait=topics_timeout, skip=skip)
+        self._reader = Reader(url, self.app, wait=topics_timeout, topics=wanted_topics(self.app, tracked), skip=skip)
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)
         except BaseException:

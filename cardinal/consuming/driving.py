@@ -85,9 +85,7 @@ class Driver:
         follower, reader = self.follower, self._reader
         if records and not self._batch_seen:
             self._look_for_a_batch(records)
-        if reader.skipped:
-            skipped, reader.skipped = reader.skipped, []
-            self._take(skipped)
+        self._take(reader.skipping.found())
         fresh = self._fresh_ends()
         self._look_at_overdue()
         positions = reader.positions()

@@ -18,16 +18,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cardinal.consuming.skipping import Skipping
 from cardinal.consuming.starting import batches_from, read_batches
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
-from cardinal.protocols.streams.events import Rejected
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import open_source
 from cardinal.transports.base import OneOrderSource
 from cardinal.transports.pace import Pace, Unasked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Position, Record
@@ -59,6 +59,7 @@ class Reader:
     Arguments:
         url: where from.
         app: the application whose topics are read.
+        topics: those of them to read; None: all.
         wait: seconds to wait for the topics to exist.
         skip: topic, partition and offset of records that are passed over.
 
@@ -67,13 +68,20 @@ class Reader:
 
     """
 
-    def __init__(self, url: str | TransportUrl, app: Topics, *, wait: float, skip: Collection[Position] = ()) -> None:
+    def __init__(
+        self,
+        url: str | TransportUrl,
+        app: Topics,
+        *,
+        wait: float,
+        topics: Sequence[str] | None = None,
+        skip: Collection[Position] = (),
+    ) -> None:
         self._url = url
-        self._skip = frozenset(map(tuple, skip))
-        self.skipped: list[Rejected] = []
-        """Records that were passed over since whoever reads this took them out."""
+        self._topics = topics
+        self.skipping = Skipping(skip)
         self._app = app
-        self.main: Source = open_source(url, app, wait=wait)
+        self.main: Source = open_source(url, app, topics=topics, wait=wait)
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
         # One log in the order of writing keeps its partitions in step by itself.
@@ -151,23 +159,14 @@ class Reader:
         return self._poll(0.0)
 
     def _poll(self, seconds: float) -> list[Record]:
-        records = self._passed(self.main.poll(POLL_RECORDS, seconds))
+        records = self.skipping.others(self.main.poll(POLL_RECORDS, seconds))
         if self._apart and (records or self._pace.paused):
             self._keep_in_step(records)
         self._look_for_partitions()
         for topic, source in self._open_channels():
             with self._may_go(topic):
-                records += self._passed(source.poll(POLL_RECORDS, 0.0))
+                records += self.skipping.others(source.poll(POLL_RECORDS, 0.0))
         return records
-
-    def _passed(self, records: list[Record]) -> list[Record]:
-        """Without those to pass over."""
-        if not self._skip or not (found := self._skip.intersection(record[:3] for record in records)):
-            return records
-        self.skipped += [
-            Rejected(record[:3], record.key, "it is to be passed over") for record in records if record[:3] in found
-        ]
-        return [record for record in records if record[:3] not in found]
 
     def follow(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
         """Read exactly these reorg channels beside the stream, each from ``begin`` or from its start."""
@@ -219,7 +218,7 @@ class Reader:
             return []
         span = self._spans[0]
         if self._again is None:
-            self._again = open_source(self._url, self._app)
+            self._again = open_source(self._url, self._app, topics=self._topics)
             lows = self._again.watermarks()
             self._again.assign({where: max(at, lows[where][0]) for where, at in span.begin.items() if where in lows})
         records = self._again.poll(POLL_RECORDS, POLL_SECONDS)
@@ -227,14 +226,14 @@ class Reader:
             self._spans.popleft()
             self._again.close()
             self._again = None
-        return [record for record in self._passed(records) if record.key[1:HASH_END] == span.block]
+        return [record for record in self.skipping.others(records) if record.key[1:HASH_END] == span.block]
 
     def older_batches(self, number: int) -> list[Record]:
         """Every Batch of the default topic from this number on, about; reads them all, which takes its time."""
         source = open_source(self._url, self._app, topics=(self._app.default_topic,))
         try:
             begin = batches_from(source, self._app, number)
-            return self._passed([batch.record for batch in read_batches(source, begin)])
+            return self.skipping.others([batch.record for batch in read_batches(source, begin)])
         finally:
             source.close()
 

@@ -1,0 +1,139 @@
+"""The Kafka source under a consumer: records to pass over, poison, retention, memory, topics that come and go."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer as RawProducer
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
+from cardinal.consumer import Consumer
+from cardinal.errors import CursorExpiredError
+from cardinal.protocols.streams.events import Divergence, Rejected
+from cardinal.protocols.streams.splitter import split
+from cardinal.transports.kafka import KafkaSource
+from cardinal.transports.pace import Pace
+
+if TYPE_CHECKING:
+    from cardinal.embedded import EmbeddedKafka
+    from cardinal.protocols.streams.types import Partition, Position
+
+pytestmark = pytest.mark.broker
+
+
+def fresh() -> Blocks:
+    name = uuid.uuid4().hex
+    return Blocks(default_topic=f"{name}-block", topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+
+
+def consumer(url: str, app: Blocks, **options: object) -> Consumer:
+    return Consumer(url, app, idle_timeout=DEADLINE, **options)  # type: ignore[arg-type] # tests name them
+
+
+def put(broker: EmbeddedKafka, topic: str, *messages: tuple[bytes, bytes]) -> list[Position]:
+    """Write these keys and values by hand; where they lie."""
+    client = RawProducer(broker.client_config())
+    places: list[Position] = []
+    for key, value in messages:
+        client.produce(
+            topic,
+            value,
+            key,
+            on_delivery=lambda _, message: places.append((topic, message.partition() or 0, message.offset() or 0)),
+        )
+    client.flush(DEADLINE)
+    return places
+
+
+def test_only_the_topics_of_wanted_entries_are_read(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 20), app=app)
+    with consumer(url, app, tracked=["b/"]) as reading:
+        assert steps(until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
+        assert {topic for topic, _ in reading.positions} == {app.default_topic, app.topics["b/"]}
+
+
+def test_poison_is_told_with_its_place_and_reason_and_the_stream_goes_on(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 5), app=app)
+    poison = [(b"\x00" + hash_of("6a"), b"\xff\xff"), (b"\x77nonsense", b"?"), (b"\x00short", b"")]
+    places = put(cardinal_broker, app.default_topic, *poison)
+    publish(url, line(6, 40), app=app)
+    events: list[object] = []
+    with consumer(url, app, on_event=events.append) as reading:
+        assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(1, 41)]
+    told = {event.position: event for event in events if isinstance(event, Rejected)}
+    assert sorted(told) == places
+    assert [told[place].key for place in places] == [key for key, _ in poison]
+    assert all(event.reason for event in told.values())
+
+
+def test_records_to_pass_over_are_as_if_they_were_not_there(cardinal_broker: EmbeddedKafka) -> None:
+    """A lie that came first counts; with its position on the list what came after it does."""
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 5), app=app)
+    lie = next(message for message in split(block("6a", "5a"), app.topics, app.default_topic) if b"a/1" in message.key)
+    places = put(cardinal_broker, lie.topic, (lie.key, b"a lie"))
+    publish(url, line(6, 9), app=app)
+
+    def sixth(**options: object) -> tuple[bytes, list[object]]:
+        events: list[object] = []
+        with consumer(url, app, on_event=events.append, **options) as reading:
+            found = next(one for update in until(reading, "9a") for one in update.added if one.number == 6)
+        return found.updates["a/1"], events  # type: ignore[union-attr] # it is whole
+
+    value, events = sixth()
+    assert value == b"a lie"
+    assert any(isinstance(event, Divergence) for event in events)
+    value, events = sixth(skip=places)
+    assert value == b"6a"
+    assert [event.position for event in events if isinstance(event, Rejected)] == places
+    assert not any(isinstance(event, Divergence) for event in events)
+
+
+def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_and_what_to_do(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 30), app=app)
+    with consumer(url, app) as reading:
+        cursor = str(until(reading, "30a")[-1].cursor)
+    publish(url, line(31, 90), app=app)
+    admin = AdminClient(cardinal_broker.client_config())
+    for topic in app.all_topics:
+        with consumer(url, app, start="tail") as reading:
+            before = TopicPartition(topic, 0, reading.positions[topic, 0] - 3)
+        admin.delete_records([before])[TopicPartition(topic, 0)].result(DEADLINE)
+    with pytest.raises(CursorExpiredError, match=r"retention has cut off.*start anew without a cursor") as caught:
+        consumer(url, app, start=cursor)
+    assert {topic for topic, _ in caught.value.missing} <= set(app.all_topics)
+    assert all(needed < kept for needed, kept in caught.value.missing.values())
+
+
+def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stream of some seconds, no partition is read more than a window ahead of the slowest."""
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3&fetch.message.max.bytes=1000"
+    monkeypatch.setattr("cardinal.consuming.reading.Pace", lambda: Pace(100))
+    monkeypatch.setattr("cardinal.consuming.reading._PACE_SECONDS", 0.0)
+    monkeypatch.setattr("cardinal.consuming.reading.POLL_RECORDS", 20)
+    for first in range(1, 600, 100):
+        publish(url, line(first, first + 99), app=app)  # each takes its time, a few hundred milliseconds
+    paused: list[frozenset[Partition]] = []
+    pause = KafkaSource.pause
+
+    def noted(self: KafkaSource, partitions: frozenset[Partition]) -> None:
+        paused.append(frozenset(partitions))
+        pause(self, partitions)
+
+    monkeypatch.setattr(KafkaSource, "pause", noted)
+    with consumer(url, app) as reading:
+        assert steps(until(reading, "600a")) == [f"+{number}a" for number in range(1, 601)]
+        everything = set(reading.positions)
+    assert any(paused), "nobody was ever ahead: this test shows nothing"
+    assert all(some < everything for some in paused)
