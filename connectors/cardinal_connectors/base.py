@@ -1,6 +1,16 @@
 """What a feed of blocks is. Feeds are found by URL scheme in the entry-point group ``cardinal.connectors``.
 
-An entry point is a callable ``open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed``.
+An entry point is a callable ``open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed``; its name is the
+scheme:
+
+    [project.entry-points."cardinal.connectors"]
+    my = "my_package:open_feed"                       # cardinal produce --from my://… --to kafka://…
+
+:mod:`cardinal.testing.feeds` holds a feed to the laws below. A feed may offer more, each for itself:
+
+* ``block(hash) -> Payload | None``: any block by its hash, for healing and for half-published blocks;
+* ``locate(text) -> int``: a block's number by its hash or time;
+* ``target -> int | None``: the number of the block that is gone to, for progress.
 """
 
 from __future__ import annotations

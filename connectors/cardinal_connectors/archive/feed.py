@@ -1,0 +1,143 @@
+"""Recorded blocks as a feed: from the first that is not published to the last that there is, each checked.
+
+Rules:
+
+1. Files are looked up when the reading begins; numbers have no gap, and each block is the child of the one before.
+2. A block passes the same checks as one from a node. There is nobody to ask again: one that fails is reported.
+3. The feed ends with the last file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt
+from cardinal.errors import FeedError, IntegrityError, NodeAnswerError, ReorgTooDeepError, WrongChainError
+from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.types import BlockRef
+from cardinal_connectors.ethereum.rules import Rules
+from cardinal_connectors.ethereum.settings import FeedSettings
+
+_ENDING: Final = ".json.gz"
+
+
+class _File(msgspec.Struct):
+    """What a file holds."""
+
+    block: RpcBlock
+    receipts: list[RpcReceipt]
+    uncles: list[RpcHeader] = []
+
+
+class ArchiveFeed:
+    """A :class:`~cardinal_connectors.base.BlockFeed` of a folder.
+
+    Arguments:
+        folder: where the files are.
+        chain_id: whose blocks these are.
+
+    """
+
+    def __init__(self, folder: Path, *, chain_id: int) -> None:
+        self._folder = folder
+        self._rules = Rules.of(chain_id, FeedSettings())
+
+    async def chain_id(self) -> int:
+        """The chain id that the archive was opened with."""
+        return self._rules.chain.chain_id
+
+    async def follow(
+        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
+    ) -> AsyncGenerator[Payload]:
+        """Give what is not published; see :class:`~cardinal_connectors.base.BlockFeed`.
+
+        Raises:
+            ReorgTooDeepError: the archive has none of ``published``.
+            NodeAnswerError: a file is missing in the middle, or is none.
+            WrongChainError: a block is no child of the one before.
+            IntegrityError: a block contradicts itself.
+
+        """
+        numbers = await asyncio.to_thread(self._numbers)
+        before = await self._common(published, numbers)
+        first = (start or (numbers[0] if numbers else 0)) if before is None else before.number + 1
+        last = numbers[-1] if numbers else -1
+        for number in range(first, (last if until is None else min(until, last)) + 1):
+            block = await asyncio.to_thread(self._read, number)
+            payload = self._payload(number, block)
+            if before is not None and payload.parent != before.hash:
+                raise WrongChainError(
+                    f"Block {number} of the archive is no child of block {before.number} (0x{before.hash.hex()}): "
+                    f"the files are of two chains."
+                )
+            before = BlockRef(number, payload.hash)
+            yield payload
+
+    async def block(self, block_hash: bytes) -> Payload | None:
+        """The block with this hash; None where no file has it. Every file is read, up to the one."""
+        for number in await asyncio.to_thread(self._numbers):
+            block = await asyncio.to_thread(self._read, number)
+            if block.block.hash == f"0x{block_hash.hex()}":
+                return self._payload(number, block)
+        return None
+
+    async def close(self) -> None:
+        """There is nothing to release."""
+
+    def _numbers(self) -> list[int]:
+        """The numbers of the blocks that there are; what stands beside them is not looked at."""
+        names = (path.name.removesuffix(_ENDING) for path in self._folder.glob(f"*{_ENDING}"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    async def _common(self, published: Sequence[BlockRef], numbers: Sequence[int]) -> BlockRef | None:
+        """The newest published block that the archive has."""
+        there = set(numbers)
+        for ref in reversed(published):
+            if ref.number in there:
+                block = await asyncio.to_thread(self._read, ref.number)
+                if block.block.hash == f"0x{ref.hash.hex()}":
+                    return ref
+        if not published:
+            return None
+        oldest = published[0]
+        raise ReorgTooDeepError(
+            f"The archive has none of the blocks that are published, down to {oldest.number} (0x{oldest.hash.hex()}): "
+            f"use an archive of the chain that is streamed, or start a new stream.",
+            number=oldest.number,
+            block_hash=oldest.hash,
+        )
+
+    def _read(self, number: int) -> _File:
+        path = self._folder / f"{number}{_ENDING}"
+        try:
+            return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_File)
+        except FileNotFoundError:
+            raise NodeAnswerError(f"The archive lacks block {number}; record it again.") from None
+        except (OSError, EOFError, zlib.error, msgspec.DecodeError) as failure:
+            raise NodeAnswerError(f"The archive's file of block {number} cannot be read: {failure}.") from failure
+
+    def _payload(self, number: int, block: _File) -> Payload:
+        name = block.block.hash
+        try:
+            wanted = bytes.fromhex(name[2:])
+        except ValueError:
+            raise NodeAnswerError(f"The archive's file of block {number} names no hash.") from None
+        written = self._rules.checked(block.block, block.receipts, block.uncles, wanted)
+        if written.number != number:
+            raise IntegrityError(
+                f"The archive's file of block {number} holds block {written.number}.",
+                number=number,
+                block_hash=wanted,
+                check="number",
+            )
+        total = int(block.block.total_difficulty or "0x0", 16) or int(block.block.difficulty, 16)
+        if int(block.block.difficulty, 16) and number and not block.block.total_difficulty:
+            raise FeedError(f"Block {number} of the archive has no totalDifficulty, which its node left out.")
+        return self._rules.payload(written, total, None)
