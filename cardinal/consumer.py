@@ -70,7 +70,8 @@ class Consumer:
         on_event: told of everything that is not an update.
         tracked: expressions over a Batch's entries; only blocks' content under these is waited for, and only the topics
             that can hold it are read. Default: what the application declares, and whatever travels inside Batches.
-        whitelist: number to the only hash that may stand there.
+        whitelist: number to the only hash that may stand there; a chain through another block there is never taken.
+        blacklist: hashes of blocks that are never accepted, nor what descends from them.
         policy: ``first``, or ``quorum:k``: k of ``producers`` must have sent the same block. Anybody who may write to
             a topic may write a producer's id: it proves something only where the broker's access rules bind
             principals to topics.
@@ -106,6 +107,7 @@ class Consumer:
         on_event: Callable[[Event | HealingFailed], None] | None = None,
         tracked: Sequence[str] | None = None,
         whitelist: Mapping[int, bytes] | None = None,
+        blacklist: Collection[bytes] = (),
         policy: str = "first",
         producers: Sequence[str] = (),
         on_incomplete: str = OnIncomplete.SKIP.value,
@@ -126,6 +128,7 @@ class Consumer:
             settings_of(self.app, tracked),
             patient=start != "tail",  # there the first blocks are cut in their middle, and never whole
             whitelist=dict(whitelist or {}),
+            blacklist=frozenset(blacklist),
             bounds=replace(_BOUNDS, open_bytes=max_open_bytes),
             policy=policy,
             producers=tuple(producers),

@@ -13,7 +13,7 @@ from cardinal.consumer import Consumer, find_application
 from cardinal.errors import ConfigurationError, CursorExpiredError, CursorInvalidError, CursorMismatchError, TopicError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import ChainUpdate
-from cardinal.protocols.streams.events import Event, PingSeen, Rejected
+from cardinal.protocols.streams.events import Event, PingSeen, Quarantined, Rejected
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing.memory import MemoryBroker
@@ -142,6 +142,28 @@ def test_partitions_far_apart_in_time_are_read_in_step_and_to_the_end(monkeypatc
     with MemoryBroker(uuid.uuid4().hex, partitions=3, clock=lambda: 5 * next(seconds)) as broker:
         publish(broker, line(1, 200))
         assert _chain(_consume(broker, "200a")) == [f"{number}a" for number in range(1, 201)]
+
+
+def test_of_two_chains_the_lists_decide_and_not_the_weight(broker: MemoryBroker) -> None:
+    """2b and what stands on it are heavier; a whitelist pins 2a, a blacklist names 2b."""
+    publish(broker, [*line(1, 6), *line(2, 9, "b", "1a", weight=50)])
+    assert _chain(_consume(broker, "9b")) == ["1a", *(f"{number}b" for number in range(2, 10))]
+    for lists in ({"whitelist": {2: hash_of("2a")}}, {"blacklist": [hash_of("2b")]}):
+        events: list[object] = []
+        updates = _consume(broker, "6a", on_event=events.append, **lists)
+        assert _chain(updates) == [f"{number}a" for number in range(1, 7)]
+        refused = {name_of(event.block) for event in events if isinstance(event, Quarantined)}
+        assert refused <= {f"{number}b" for number in range(2, 10)}
+        assert "2b" in refused
+
+
+def test_a_blacklist_may_come_later_and_names_what_was_delivered(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 6))
+    cursor = _consume(broker, "6a")[-1].cursor
+    publish(broker, [*line(5, 9, "b", "4a", weight=50), *line(7, 8)])
+    assert _chain(_consume(broker, "8a", start=cursor, blacklist=[hash_of("5b")]), ["6a"]) == ["6a", "7a", "8a"]
+    with pytest.raises(CursorMismatchError, match="blacklist names a block at 5"):
+        _consume(broker, "8a", start=cursor, blacklist=[hash_of("5a")])
 
 
 def test_an_idle_consumer_ends_when_it_was_told_to(broker: MemoryBroker) -> None:

@@ -79,6 +79,7 @@ class Follower:
             settings.start_weight,
             settings.reorg_threshold,
             settings.whitelist,
+            blacklist=settings.blacklist,
             finality_of=settings.finality_of,
             on_finality_violation=settings.on_finality_violation,
             history=settings.history,
