@@ -97,11 +97,9 @@ async def gives_the_same_again(room: FeedRoom) -> None:
     chain = await room.canonical()
     both = []
     for _ in range(2):
-        feed = room.open()
-        payloads = await _all(feed.follow(start=chain[0].number, until=chain[-1].number))
+        payloads = await _read(room, (), start=chain[0].number, until=chain[-1].number)
         _has(payloads, chain)
         both.append({payload.hash: _lasting(payload) for payload in payloads})
-        await feed.close()
     _check(all(both[0][ref.hash] == both[1][ref.hash] for ref in chain), "two readings of a block are equal")
 
 
@@ -109,9 +107,7 @@ async def goes_on_after_what_is_published(room: FeedRoom) -> None:
     """Wherever publishing stopped, what is missing of the chain is given, and nothing that is published."""
     chain = await room.canonical()
     for count in (1, len(chain) // 2, len(chain) - 1):
-        feed = room.open()
-        payloads = await _all(feed.follow(chain[:count], until=chain[-1].number))
-        await feed.close()
+        payloads = await _read(room, chain[:count], until=chain[-1].number)
         _lawful(payloads, chain[:count])
         _has(payloads, chain[count:])
 
@@ -119,9 +115,7 @@ async def goes_on_after_what_is_published(room: FeedRoom) -> None:
 async def ends_at_once_where_all_is_published(room: FeedRoom) -> None:
     """An ``until`` that is published already leaves nothing to give."""
     chain = await room.canonical()
-    feed = room.open()
-    payloads = await _all(feed.follow(chain, until=chain[-1].number))
-    await feed.close()
+    payloads = await _read(room, chain, until=chain[-1].number)
     _check(not payloads, "nothing is given that is published")
 
 
@@ -161,8 +155,7 @@ async def follows_a_reorg(room: FeedRoom) -> None:
     feed = room.open()
     payloads = feed.follow(start=before[0].number, until=before[-1].number + 1)
     try:
-        async with asyncio.timeout(_SECONDS):
-            taken = [await anext(payloads) for _ in before]
+        taken = await _some(payloads, len(before))
         await room.reorg(3, 4)
         taken += await _all(payloads)
     finally:
@@ -181,9 +174,7 @@ async def goes_on_after_a_published_branch_that_was_left(room: FeedRoom) -> None
     before = await room.canonical()
     await room.reorg(2, 4)
     after = await room.canonical()
-    feed = room.open()
-    payloads = await _all(feed.follow(before, until=after[-1].number))
-    await feed.close()
+    payloads = await _read(room, before, until=after[-1].number)
     _lawful(payloads, before)
     _check([one.hash for one in payloads] == [ref.hash for ref in after[-4:]], "the new branch, and no more")
 
@@ -199,6 +190,25 @@ LAWS: Final[tuple[Callable[[FeedRoom], Awaitable[None]], ...]] = (
     goes_on_after_a_published_branch_that_was_left,
 )
 """Every law; each takes a room of its own."""
+
+
+async def _read(
+    room: FeedRoom, published: Sequence[BlockRef], *, start: int | None = None, until: int
+) -> list[Payload]:
+    """One reading to its end, by a feed of its own."""
+    feed = room.open()
+    try:
+        return await _all(feed.follow(published, start=start, until=until))
+    finally:
+        await feed.close()
+
+
+async def _some(payloads: AsyncIterator[Payload], count: int) -> list[Payload]:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return [await anext(payloads) for _ in range(count)]
+    except (TimeoutError, StopAsyncIteration):
+        raise FeedLawBrokenError(f"{count} blocks that the chain has are given within {_SECONDS:g} seconds") from None
 
 
 async def _all(payloads: AsyncIterator[Payload]) -> list[Payload]:
