@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from cardinal import apps
-from cardinal.server.produce import Feed, open_feed
+from cardinal.cli.named import config_option, stream
+from cardinal.server.feeds import Feed, open_feed
 from cardinal.server.repair import Repaired, Repairing
 from cardinal.server.repair import repair as complete
-from cardinal.transports import parse_url
+from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cardinal.protocols.streams.types import BlockRef
+    from cardinal.transports import TransportUrl
 
 _NAMED = 10
 
@@ -28,6 +32,7 @@ _NAMED = 10
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @click.option("--producer-id", help="The name to send under (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
+@config_option
 def repair(
     *,
     from_url: str,
@@ -37,23 +42,24 @@ def repair(
     dry_run: bool,
     producer_id: str | None,
     chain_id: int | None,
+    config: Path | None,
 ) -> None:
     """Send those blocks of a range again that the node has and the stream does not hold as a whole.
 
     `cardinal produce` does this by itself near the end of a stream. Run it with --dry-run first.
     """
-    parse_url(to_url)
-    feed = open_feed(from_url, chain_id=chain_id)
+    to = stream(to_url, config)
+    feed = open_feed(find_node(from_url, config), chain_id=chain_id)
     what = Repairing(first, last, producer_id or socket.gethostname(), dry_run)
-    _report(what, asyncio.run(_repair(feed, to_url, what)))
+    _report(what, asyncio.run(_repair(feed, to, what)))
 
 
-async def _repair(feed: Feed, to_url: str, what: Repairing) -> Repaired:
+async def _repair(feed: Feed, to: TransportUrl, what: Repairing) -> Repaired:
     def say(ref: BlockRef) -> None:
         click.echo(f"{'would send' if what.dry_run else 'sends'} block {ref.number} 0x{ref.hash.hex()}")
 
     try:
-        return await complete(feed, to_url, apps.get("evm", chain_id=await feed.chain_id()), what, say)
+        return await complete(feed, to, apps.get("evm", chain_id=await feed.chain_id()), what, say)
     finally:
         await feed.close()
 

@@ -89,8 +89,7 @@ class ProduceService:
         feed: where blocks come from.
         url: the stream's transport.
         app: the application.
-        producer_id: the producer's configured id, where no settings are given.
-        settings: how to produce.
+        producer_id, settings: how to produce; the id alone, or all of it.
         again: told of every block that has to be sent again, with the reason.
 
     """
@@ -204,8 +203,7 @@ class ProduceService:
         """What was half published may have been under way, and another producer have completed it since."""
         with contextlib.suppress(CardinalError):
             found = self._survey()
-            half = {one.hash for one in found.half}
-            for block_hash in found.batches.keys() - half:
+            for block_hash in found.batches.keys() - {one.hash for one in found.half}:
                 self._half.pop(block_hash, None)
 
     async def _pump(self, published: Sequence[BlockRef], start: int | None, until: int | None) -> None:
@@ -259,9 +257,9 @@ class ProduceService:
     def _hand_over(self, step: Step) -> Future[None]:
         if self._producer is None:
             raise ConfigurationError("prepare the service before it runs")
-        return (
-            self._producer.reorg(step.ancestor, step.payloads) if isinstance(step, Branch) else self._producer.add(step)
-        )
+        if isinstance(step, Branch):
+            return self._producer.reorg(step.ancestor, step.payloads)
+        return self._producer.add(step)
 
     def _ended(self, block_hash: bytes, step: Step, done: Future[None]) -> None:
         error = done.exception()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
     from cardinal.protocols.streams.payload import Payload
-    from cardinal.server.produce import Feed
+    from cardinal.server.feeds import Feed
+    from cardinal.transports import TransportUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class Repaired:
     sent: int
 
 
-async def repair(feed: Feed, url: str, app: Stream, what: Repairing, found: Callable[[BlockRef], None]) -> Repaired:
+async def repair(
+    feed: Feed, url: str | TransportUrl, app: Stream, what: Repairing, found: Callable[[BlockRef], None]
+) -> Repaired:
     """Complete what is not complete.
 
     Arguments:
@@ -100,7 +103,7 @@ async def repair(feed: Feed, url: str, app: Stream, what: Repairing, found: Call
     return work.report()
 
 
-def _look(url: str, app: Stream, what: Repairing) -> tuple[dict[bytes, Batch], set[bytes]]:
+def _look(url: str | TransportUrl, app: Stream, what: Repairing) -> tuple[dict[bytes, Batch], set[bytes]]:
     source = open_source(url, app)
     try:
         return complete_blocks(source, app, what.first, what.last)

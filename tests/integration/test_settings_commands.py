@@ -66,6 +66,7 @@ def test_the_environment_names_the_file_and_goes_before_it(
 
 COMMANDS = (
     ("produce", "--from", "dev://", "--to", "{}"),
+    ("repair", "--from", "dev://", "--to", "{}", "--first", "0", "--last", "1"),
     ("tail", "{}"),
     ("serve", "--from", "{}", "--chain-id", "1"),
     ("record", "{}", "file:///nowhere", "--chain-id", "1"),

@@ -51,7 +51,7 @@ def page() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
-        yield f"user:secret@127.0.0.1:{server.server_port}"
+        yield f"user:s3cr3t@127.0.0.1:{server.server_port}"
         server.shutdown()
         serving.join()
 
@@ -62,34 +62,34 @@ def refused(processes: Processes, process: subprocess.Popen[str], status: int = 
     assert (found, out) == (status, ""), said
     assert said.startswith("error: ")
     assert said.count("\n") == 1
-    assert "secret" not in said
+    assert "s3cr3t" not in said
     return said
 
 
-STREAM = f"kafka://user:secret@{DEAF}"
-NODE = f"http://user:secret@{DEAF}/secret"
+STREAM = f"kafka://user:s3cr3t@{DEAF}"
+NODE = f"http://user:s3cr3t@{DEAF}/s3cr3t"
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
         (
-            ("produce", "--from", f"gopher://user:secret@{DEAF}", "--to", STREAM),
+            ("produce", "--from", f"gopher://user:s3cr3t@{DEAF}", "--to", STREAM),
             "it begins with one of dev://, http://",
         ),
-        (("produce", "--from", f"user:secret@{DEAF}", "--to", STREAM), "it begins with one of dev://, http://"),
-        (("produce", "--from", "http://user:secret@[bad", "--to", STREAM), "write http://host:port"),
-        (("produce", "--from", "dev://user:secret@[bad", "--to", STREAM), "cannot be read"),
-        (("produce", "--from", "http://user:secret@host:99999", "--to", STREAM), "check the URL"),
+        (("produce", "--from", f"user:s3cr3t@{DEAF}", "--to", STREAM), "it begins with one of dev://, http://"),
+        (("produce", "--from", "http://user:s3cr3t@[bad", "--to", STREAM), "write http://host:port"),
+        (("produce", "--from", "dev://user:s3cr3t@[bad", "--to", STREAM), "cannot be read"),
+        (("produce", "--from", "http://user:s3cr3t@host:99999", "--to", STREAM), "check the URL"),
         (("produce", "--from", "dev://?colour=red", "--to", STREAM), "colour"),
-        (("produce", "--from", NODE, "--to", f"redis://user:secret@{DEAF}"), "write kafka://host:port"),
-        (("produce", "--from", NODE, "--to", "kafka://user:secret@host:none"), "write a number from 1 to 65535"),
+        (("produce", "--from", NODE, "--to", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
+        (("produce", "--from", NODE, "--to", "kafka://user:s3cr3t@host:none"), "write a number from 1 to 65535"),
         (("produce", "--from", "dev://", "--to", f"{STREAM}?colour=red"), "correct the URL's options"),
         (("produce", "--from", NODE, "--to", STREAM), "check that it runs and the URL is right"),
-        (("produce", "--from", f"ws://user:secret@{DEAF}", "--to", STREAM), "check that it runs and the URL is right"),
-        (("tail", f"redis://user:secret@{DEAF}"), "write kafka://host:port"),
-        (("tail", f"user:secret@{DEAF}"), "write kafka://host:port"),
-        (("tail", "kafka://user:secret@[bad"), "write kafka://host:port"),
+        (("produce", "--from", f"ws://user:s3cr3t@{DEAF}", "--to", STREAM), "check that it runs and the URL is right"),
+        (("tail", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
+        (("tail", f"user:s3cr3t@{DEAF}"), "write kafka://host:port"),
+        (("tail", "kafka://user:s3cr3t@[bad"), "write kafka://host:port"),
         (("tail", STREAM, "--from", "c1:yesterday"), "cursor"),
     ],
 )
@@ -118,7 +118,7 @@ def test_an_option_that_cannot_work(processes: Processes, args: tuple[str, ...],
     ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "is it its WebSocket")]
 )
 def test_a_web_server_that_is_no_node(processes: Processes, page: str, scheme: str, says: str) -> None:
-    process = processes.start("produce", "--from", f"{scheme}://{page}/secret", "--to", STREAM)
+    process = processes.start("produce", "--from", f"{scheme}://{page}/s3cr3t", "--to", STREAM)
     assert says in refused(processes, process)
 
 
@@ -129,7 +129,7 @@ def test_what_may_still_come_is_waited_for_but_not_for_long(
     """No broker, a port that says nothing, a broker without a stream: all at once, since each is waited for."""
     bare = f"kafka://{cardinal_killable_broker.bootstrap}"
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        mute = f"kafka://user:secret@127.0.0.1:{silent.getsockname()[1]}"
+        mute = f"kafka://user:s3cr3t@127.0.0.1:{silent.getsockname()[1]}"
         begun = time.monotonic()
         started = {
             processes.start(*args): says
@@ -151,5 +151,5 @@ def test_what_may_still_come_is_waited_for_but_not_for_long(
 
 @pytest.mark.broker
 def test_a_login_that_the_broker_does_not_take(cardinal_broker: EmbeddedKafka, processes: Processes) -> None:
-    stream = f"kafka://user:secret@{cardinal_broker.bootstrap}"
+    stream = f"kafka://user:s3cr3t@{cardinal_broker.bootstrap}"
     assert "check user, password and mechanism" in refused(processes, processes.start("tail", stream))
