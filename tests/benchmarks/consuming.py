@@ -139,10 +139,11 @@ def latency(broker: EmbeddedKafka, rate: int, seconds: float) -> None:
 
     Both in turns of equal length, so that what else the machine does meets both.
     """
-    count = max(5, int(rate * seconds / TURNS))
+    turns = max(1, min(TURNS, int(seconds / 2)))
+    count = max(5, int(rate * seconds / turns))
     ours: list[float] = []
     hand: list[float] = []
-    for _ in range(TURNS):
+    for _ in range(turns):
         hand += by_hand(broker, rate, count)
         ours += added_to_update(broker, rate, count)
     for name, delays in (("raw confluent-kafka", hand), ("add to ChainUpdate", ours)):
