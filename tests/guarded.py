@@ -1,0 +1,136 @@
+"""Brokers that want certificates, logins and permissions, each behind a proxy that counts who connects."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub re-exports without __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from cardinal.embedded import EmbeddedKafka, Security, free_port
+from cardinal.testing.proxy import TcpProxy
+from certificates import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from certificates import Leaf
+
+DEADLINE = 60.0
+ADMIN = "alice"
+GUEST = "bob"
+PASSWORDS = {ADMIN: 'al1ce-s3cr3t "quoted\\', GUEST: "b0b-s3cr3t"}
+WRONG = "wr0ng-s3cr3t"
+SECRETS = (*PASSWORDS.values(), WRONG)
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+
+
+@dataclass(frozen=True)
+class Papers:
+    """The certificates of all brokers and clients."""
+
+    ca: Path
+    foreign_ca: Path
+    broker: Leaf
+    client: Leaf
+    foreigner: Leaf
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A broker, the proxy that its clients come by, and URLs that lead to it."""
+
+    broker: EmbeddedKafka
+    proxy: TcpProxy
+    papers: Papers
+
+    def url(self, user: str | None = None, password: str | None = None, **options: str) -> str:
+        """As ``user`` with this password, where None with the right one; ``None`` for no login."""
+        login = ""
+        if user is not None:
+            login = f"{quote(user)}:{quote(PASSWORDS[user] if password is None else password, safe='')}@"
+            options.setdefault("sasl__mechanism", MECHANISMS[0])
+        if self.broker.security.certificate is not None:
+            options = {"tls": "1", "ssl__ca__location": str(self.papers.ca), **options}
+        named = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items() if value)
+        return f"kafka://{login}{self.broker.bootstrap}?{named}"
+
+    def permit(self, user: str, *grants: tuple[ResourceType, str, AclOperation]) -> None:
+        admin = AdminClient(self.broker.admin_config())
+        bindings = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, operation in grants
+        ]
+        for done in admin.create_acls(bindings).values():
+            done.result(DEADLINE)
+        # The controller has them; they count when the broker that clients ask has them, too.
+        everything = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        deadline = time.monotonic() + DEADLINE
+        while not set(bindings) <= set(admin.describe_acls(everything).result(DEADLINE)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+EVERYTHING = (
+    (ResourceType.TOPIC, "*", AclOperation.ALL),
+    (ResourceType.GROUP, "*", AclOperation.ALL),
+    (ResourceType.BROKER, "kafka-cluster", AclOperation.ALL),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("security")
+
+
+@pytest.fixture(scope="module")
+def papers(folder: Path) -> Papers:
+    ca, foreign = Authority(folder, "ca"), Authority(folder, "foreign")
+    return Papers(
+        ca.certificate,
+        foreign.certificate,
+        ca.sign("broker", hosts=["127.0.0.1"]),
+        ca.sign(ADMIN),
+        foreign.sign("mallory"),
+    )
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path, papers: Papers) -> Iterator[Callable[[str], Guarded]]:
+    """Brokers by the kind of their listener, started when they are first asked for."""
+    kinds = {
+        "tls": Security(papers.broker.store, papers.ca),
+        "mtls": Security(papers.broker.store, papers.ca, client_certificates=True, acls=True),
+        "login": Security(papers.broker.store, papers.ca, mechanisms=MECHANISMS, users=PASSWORDS, acls=True),
+    }
+    running: dict[str, Guarded] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str) -> Guarded:
+            if kind not in running:
+                port = free_port()
+                proxy = stack.enter_context(TcpProxy(f"127.0.0.1:{port}"))
+                broker = EmbeddedKafka(
+                    folder / kind, port=port, advertised=proxy.address, security=kinds[kind], heap_mb=256
+                )
+                running[kind] = Guarded(stack.enter_context(broker), proxy, papers)
+                if broker.security.acls:
+                    running[kind].permit(ADMIN, *EVERYTHING)
+            return running[kind]
+
+        yield get

@@ -1,0 +1,100 @@
+"""Passwords are never told: not in logs, errors, values, cursors and metrics of whoever logs in at a real broker."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cardinal.testing import ChainGenerator
+from guarded import ADMIN, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
+from serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["folder", "guarded", "papers"]
+
+pytestmark = pytest.mark.broker
+
+DEADLINE = 60.0
+
+TALK = """
+import base64, json, logging, sys, traceback
+from cardinal.consumer import Consumer
+from cardinal.producer import Producer
+from cardinal.testing.generator import ChainGenerator
+from cardinal.transports import open_source, parse_url
+
+logging.basicConfig(level=logging.DEBUG)
+app = ChainGenerator(1).application
+for url in json.load(sys.stdin):
+    print(parse_url(url), repr(parse_url(url)))
+    for attempt in (Producer, open_source, Consumer):
+        try:
+            opened = attempt(url, app, producer_id="one") if attempt is Producer else attempt(url, app)
+            print(opened, vars(opened))
+            if attempt is Producer:
+                for payload in ChainGenerator(1).payloads(3):
+                    opened.add(payload).result(60)
+            if attempt is Consumer:
+                cursor = next(iter(opened)).cursor
+                print("cursor", str(cursor), repr(cursor))
+                for part in str(cursor).split(":"):
+                    print("cursor's bytes", base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+            opened.close()
+        except Exception as error:
+            traceback.print_exc()
+            print(repr(error), vars(error), repr(error.__cause__), repr(error.__context__))
+"""
+
+
+def _metrics(url: str) -> str:
+    """What a server that reads from this broker says of itself."""
+    with serving(url, ChainGenerator(1).application, tokens=(WRONG,)) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE)
+        found = repr((served.service, served.progress))
+        for path in ("/health", "/metrics"):
+            connection.request("GET", path, headers={"Authorization": f"Bearer {WRONG}"})
+            answer = connection.getresponse()
+            assert answer.status in (200, 503), "it may not have caught up yet"
+            found += f"{answer.headers.items()} {answer.read()!r}"
+        connection.close()
+    assert "cardinal_serve_up" in found
+    return found
+
+
+def test_nothing_that_was_written_holds_a_password(guarded: Callable[[str], Guarded], folder: Path) -> None:
+    """Logs of the brokers and of a talkative client, errors with all that hangs on them, what our values print."""
+    urls: list[str] = []
+    at = guarded("login")
+    told = repr((at, at.broker.security, vars(at.broker)))
+    for mechanism in MECHANISMS:
+        options = {"sasl__mechanism": mechanism, "log": "1", "debug": "security,broker,conf"}
+        urls += [at.url(ADMIN, password, **options) for password in (None, WRONG)]
+    done = subprocess.run(
+        [sys.executable, "-c", TALK],
+        input=json.dumps(urls),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=DEADLINE,
+    )
+    assert done.stdout.count("RefusedError") >= 9
+    assert "SASL" in done.stderr, "librdkafka was talkative"
+    assert done.stdout.count("cursor's bytes") >= 2 * len(MECHANISMS)
+    written = {"values": told, "stdout": done.stdout, "stderr": done.stderr, "metrics": _metrics(at.url(ADMIN))}
+    for path in folder.rglob("*"):
+        # the one file that has to hold PLAIN's users is its owner's alone
+        if path.is_file() and path.name == "server.properties":
+            assert path.stat().st_mode & 0o077 == 0
+        elif path.is_file() and path.suffix in (".log", ".json", ".1", ".pid", ".list"):
+            written[str(path)] = path.read_text(errors="replace")
+    assert sum(name.endswith("server.log") for name in written) >= 1
+    found = [(name, secret) for name, text in written.items() for secret in SECRETS if secret in text]
+    assert found == []
