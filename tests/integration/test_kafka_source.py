@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from confluent_kafka.admin import AdminClient
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import CursorExpiredError
+from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Rejected
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.splitter import reorg_topic, split
+from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports.kafka import KafkaSource
 from cardinal.transports.pace import Pace
 
@@ -137,3 +140,59 @@ def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
         everything = set(reading.positions)
     assert any(paused), "nobody was ever ahead: this test shows nothing"
     assert all(some < everything for some in paused)
+
+
+def test_from_the_tail_only_what_comes_later_is_read(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 40), app=app)
+    with consumer(url, app, start="tail") as reading:
+        publish(url, line(41, 60), app=app)
+        updates = until(reading, "60a")
+    assert steps(updates) == [f"+{number}a" for number in range(41, 61)]
+
+
+def test_a_reorg_channel_is_read_when_a_reorg_names_one_and_dropped_when_it_is_complete(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    own = set(app.all_topics)
+    channel = reorg_topic(app.default_topic, hash_of("5a"))
+    read: set[str] = set()
+    with Producer(url, app, producer_id="one") as producer:
+        for one in line(1, 40):
+            producer.add(one)
+        producer.flush(DEADLINE)
+        with consumer(url, app, on_event=lambda _: read.update(topic for topic, _ in reading.positions)) as reading:
+            until(reading, "40a")
+            assert {topic for topic, _ in reading.positions} == own
+            producer.reorg(BlockRef(5, hash_of("5a")), line(6, 42, "b", "5a", weight=9)).result(DEADLINE)
+            (switch,) = until(reading, "42b")
+            deadline = time.monotonic() + DEADLINE
+            while {topic for topic, _ in reading.positions} != own:
+                assert time.monotonic() < deadline
+                reading._step()
+    assert channel in read
+    assert steps([switch])[-37:] == [f"+{number}b" for number in range(6, 43)]
+    assert len(switch.removed) == 35
+
+
+def test_it_is_ready_when_what_was_there_is_delivered_and_not_when_it_is_read(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 30), app=app)
+    with consumer(url, app) as reading:
+        seen = iter(reading)
+        last = next(seen)
+        deadline = time.monotonic() + DEADLINE
+        while last.added[-1].number < 30:
+            assert not reading.ready
+            last = next(seen)
+        while not reading.caught_up:
+            assert time.monotonic() < deadline
+            reading._step()
+        assert not reading.ready, "nobody has asked for the next one, so the last may not have been taken"
+    with consumer(url, app) as reading:
+        for update in reading:
+            assert not reading.ready
+            if update.added[-1].number == 30:
+                reading._idle_timeout = 0.2  # asked for the next one, it finds none
+        assert reading.ready
