@@ -1,0 +1,102 @@
+"""Healing filled from a node: what an incomplete block lacks is fetched by its hash.
+
+    with FeedHealer("http://node:8545", app) as healer:
+        for update in cardinal.Consumer(url, heal=healer): …
+
+Rules:
+
+1. A block comes from a feed that gives blocks by their hash (:class:`.feeds.ByHash`), checked like all that it gives.
+   What is not had there, or not now, is left as it is: a consumer asks about a block once, and goes on.
+2. Messages are made as a producer makes them. Whether they are those that the block's Batch announces, the consumer
+   judges: a healer can add what is missing, and contradict nothing.
+3. The feed lives on a loop and a thread of its own, whoever calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from cardinal.errors import ConfigurationError, FeedError, NodeUnreachableError
+from cardinal.protocols.streams import split
+from cardinal.server.feeds import ByHash, Feed, open_feed
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+    from cardinal.apps.base import Application
+    from cardinal.protocols.streams import Routed
+    from cardinal.protocols.streams.block import Explanation
+
+_SECONDS: Final = 60.0
+_ENDS_SECONDS: Final = 10.0
+
+
+class FeedHealer:
+    """A hook for ``Consumer(heal=)``; close it after the consumer.
+
+    Arguments:
+        url: the feed's, or a feed: it is closed with this one.
+        app: the application whose blocks are healed.
+        chain_id: refuse a node of another chain; None takes the one that it has.
+        seconds: how long a block is waited for.
+
+    Raises:
+        ConfigurationError: there is no such feed, or it does not give blocks by their hash.
+
+    """
+
+    def __init__(
+        self, url: str | Feed, app: Application, *, chain_id: int | None = None, seconds: float = _SECONDS
+    ) -> None:
+        feed = open_feed(url, chain_id=chain_id) if isinstance(url, str) else url
+        if not isinstance(feed, ByHash):
+            raise ConfigurationError(
+                "this feed gives no blocks by their hash, and cannot heal any: name a node", setting="heal"
+            )
+        self._feed, self._by_hash = feed, feed
+        self._app = app
+        self._seconds = seconds
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a node that never answers must not keep the process alive.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cardinal-feed-healer", daemon=True)
+        self._thread.start()
+
+    def __call__(self, lacking: Explanation) -> list[Routed]:
+        """All messages of a block; none where the node does not have it.
+
+        Raises:
+            FeedError: the node is not there, is none, or gives the block wrong.
+
+        """
+        payload = self._run(self._by_hash.block(lacking.block), self._seconds)
+        return [] if payload is None else split(payload, self._app.topics, self._app.default_topic)
+
+    def close(self) -> None:
+        """Close the feed. May be called twice."""
+        if self._thread.is_alive():
+            self._run(self._feed.close(), _ENDS_SECONDS)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_ENDS_SECONDS)
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Coroutine[Any, Any, Any], seconds: float) -> Any:  # noqa: ANN401 - whatever the call gives
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result(seconds)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise NodeUnreachableError(f"the node gave no block within {seconds:g} seconds", address="") from None
+        except concurrent.futures.CancelledError:
+            raise FeedError("the healer was closed while it waited for a block") from None
