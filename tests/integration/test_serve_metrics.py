@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import subprocess
+import sys
 import uuid
 from typing import TYPE_CHECKING
 
@@ -15,13 +17,16 @@ from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve import ServeProgress
 from cardinal.server.serving.metrics import exposition
 from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.transports import open_source
+from cardinal.transports import open_sink, open_source
 from cardinal.transports.websocket.frames import SUBPROTOCOL, MarkList, Open, Read
 from cardinal.transports.websocket.wire import decode_answer, encode_request
+from compose import services
 from serving import DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cardinal.embedded import EmbeddedKafka
 
 APP = ChainGenerator().application
 TOKEN = "correct-horse-battery"  # noqa: S105 - made up
@@ -109,12 +114,45 @@ def test_metrics_want_the_token_and_health_does_not(broker: MemoryBroker) -> Non
         assert TOKEN not in text
 
 
+def test_the_question_of_the_compose_file_is_answered_by_its_exit_status() -> None:
+    program, option, text = services()["serve"]["healthcheck"]["test"][1:]
+    assert (program, option) == ("python", "-c")
+
+    def asked(port: int) -> int:
+        return subprocess.run(
+            [sys.executable, "-c", text.replace("8765", str(port))], capture_output=True, check=False, timeout=DEADLINE
+        ).returncode
+
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, serving(broker.url, APP) as served:
+        assert asked(served.port) != 0
+        broker.sink(APP, producer_id="a").close()
+        until(lambda: asked(served.port) == 0)
+
+
 def test_a_server_that_waits_for_its_stream_says_that_it_is_not_well() -> None:
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, serving(broker.url, APP) as served:
         assert ask(served.port, "/health")[0] == 503
         assert metrics(served.port)["up"] == 0
         broker.sink(APP, producer_id="a").close()
         until(lambda: ask(served.port, "/health")[0] == 200)
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_server_whose_broker_is_killed_is_not_well_until_it_is_back(
+    cardinal_killable_broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"kafka://{cardinal_killable_broker.bootstrap}"
+    open_sink(url, APP, producer_id="a").close()
+    with serving(url, APP) as served:
+        until(lambda: ask(served.port, "/health")[0] == 200)
+        cardinal_killable_broker.kill()
+        until(lambda: ask(served.port, "/health")[0] == 503, 2 * DEADLINE)
+        assert metrics(served.port)["up"] == 0
+        cardinal_killable_broker.start()
+        until(lambda: ask(served.port, "/health")[0] == 200, 2 * DEADLINE)
+    said = [record for record in caplog.records if "cannot be read now" in record.getMessage()]
+    assert len(said) == 1  # once, however long it takes
 
 
 def test_another_path_is_no_page_of_ours(broker: MemoryBroker) -> None:

@@ -190,14 +190,18 @@ class Stream:
 
     def _read(self, source: Source) -> None:
         appetite = Appetite(POLL_BYTES)
-        looked = time.monotonic()
+        looked, had = time.monotonic(), 0
+        self.reading = True
         while not self._stop.is_set():
             try:
                 self._read_once(source, appetite)
-                self.reading = True
                 if time.monotonic() - looked > _PARTITIONS_SECONDS:
                     looked = time.monotonic()
                     self._look_for_partitions(source)
+                    if self.records == had:
+                        # A source whose server is away just gives nothing; a question to it does not.
+                        source.watermarks()
+                    had, self.reading = self.records, True
             except CursorExpiredError as error:
                 _log.warning("records were removed before they were read, and are passed over: %s", error)
                 self._try_again(source)
@@ -207,8 +211,9 @@ class Stream:
                 self._tell()
                 break
             except TransportError as error:
+                if self.reading:
+                    _log.warning("what is served cannot be read now: %s", error)
                 self.reading = False
-                _log.warning("what is served cannot be read now: %s", error)
                 self._stop.wait(_AGAIN_SECONDS)
         self.reading = False
         source.close()
