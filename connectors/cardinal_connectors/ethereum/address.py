@@ -76,6 +76,12 @@ def _finality(name: str, text: str) -> str:
     return text
 
 
+def _yes(name: str, text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ConfigurationError(f"{name} is yes or no, not {text[:20]!r}", setting=name)
+    return text == "yes"
+
+
 def _chain(_: str, text: str) -> Chain:
     return Chain.load(Path(text))
 
@@ -105,6 +111,7 @@ OPTIONS: Final[Mapping[str, tuple[bool, Callable[[str, str], Any]]]] = MappingPr
         "patience": (False, _number(float, 0.0)),
         "workers": (False, _number(int, 0)),
         "chain": (False, _chain),
+        "state": (False, _yes),
         "unchecked": (False, _left_out),
     }
 )

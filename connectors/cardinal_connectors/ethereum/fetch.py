@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ from .rpc import NO_METHOD, NULL, Call, Outcome, RpcClient, parse
 
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
+
+_Value = TypeVar("_Value")
 
 Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
 Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
@@ -129,6 +131,18 @@ class BlockFetcher:
         outcomes = await self._batch(calls)
         receipts: Sequence[Outcome | None] = outcomes[len(numbers) :] or [None] * len(numbers)
         return [Answer(*parts) for parts in zip(outcomes[: len(numbers)], receipts, strict=True)]
+
+    async def call(self, kind: type[_Value], method: str, *params: object) -> _Value | None:
+        """Any other method's result as a value of this type; None for null."""
+        return await self._client.read(kind, method, *params)
+
+    async def calls(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> list[dict[str, Any]]:
+        """The results of many calls, each an object; NodeAnswerError where one is refused or none."""
+        outcomes = await self._batch([Call(*one) for one in calls])
+        found = [
+            parse(dict[str, Any], _got(outcome), method) for outcome, (method, _) in zip(outcomes, calls, strict=True)
+        ]
+        return [one for one in found if one is not None]
 
     async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
         return await self._client.batch(calls)

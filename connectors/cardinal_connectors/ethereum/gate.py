@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cardinal.errors import FeedError, IntegrityError
 
+from .deltas import delta_of
 from .rules import Rules
 from .walk import ChainMovedError
 
 if TYPE_CHECKING:
+    from cardinal.apps.evm import StateDelta
+    from cardinal.apps.evm.encoded import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
 
@@ -72,6 +75,7 @@ class Gate:
     ) -> None:
         self._fetcher = fetcher
         self._elsewhere = elsewhere
+        self._state = settings.state
         self._rules = Rules.of(chain_id, settings)
         self._totals = totals
         self._settings = settings
@@ -104,7 +108,13 @@ class Gate:
     async def _admitted(self, fetched: Fetched, wanted: bytes, finality: Finality | None) -> Admitted:
         written = self._rules.checked(fetched.block, fetched.receipts, fetched.uncles, wanted)
         total = await self._totals.of(fetched.header)
-        return Admitted(fetched.header, total, self._rules.payload(written, total, finality))
+        delta = await self._delta(written, fetched)
+        return Admitted(fetched.header, total, self._rules.payload(written, total, finality, delta))
+
+    async def _delta(self, written: EncodedBlock, fetched: Fetched) -> StateDelta | None:
+        if not self._state:
+            return None
+        return await delta_of(self._fetcher, written, fetched.uncles, self._rules.chain.chain_id)
 
     def _others(self) -> Iterator[Blocks]:
         """The other nodes, looked up only when they are needed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cardinal.apps.evm import verify
+from cardinal.apps.evm import StateDelta, verify
 from cardinal.apps.evm.encoded import EncodedBlock
 from cardinal.apps.evm.payload import payload_of
 from cardinal.apps.evm.presets import Chain, chain_of
@@ -56,7 +56,9 @@ class Rules:
             )
         return written
 
-    def payload(self, written: EncodedBlock, total: int, finality: Finality | None) -> Payload:
+    def payload(
+        self, written: EncodedBlock, total: int, finality: Finality | None, delta: StateDelta | None = None
+    ) -> Payload:
         """What is published of a block; one that lacks what no root covers fails like one that contradicts itself.
 
         Arguments:
@@ -64,12 +66,18 @@ class Rules:
             total: its total difficulty; after the merge the application decides, so that producers on different nodes
                 agree (:mod:`.totals`).
             finality: marks, none above the block.
+            delta: what it did to the state; None announces nothing of it.
 
         """
         try:
             worked = total if int(written.shown.difficulty, 16) else None
             return payload_of(
-                written, chain_id=self.chain.chain_id, finality=finality, total_difficulty=worked, chain=self.chain
+                written,
+                chain_id=self.chain.chain_id,
+                finality=finality,
+                state=delta,
+                total_difficulty=worked,
+                chain=self.chain,
             )
         except ApplicationError as unfit:
             raise IntegrityError(

@@ -62,6 +62,7 @@ class FeedSettings:
         chain: what is known of the chain; None: the preset of its id, where there is one.
         unchecked: checks of :data:`cardinal.apps.evm.integrity.CHECKS` that the chain does not satisfy. The hash, the
             parent link and the chain id are always checked.
+        state: publish what each block did to the state; the node has to trace blocks and to prove (:mod:`.deltas`).
         workers: processes that check long ranges beside this one; None: one for each processor, where there are
             several.
         worker_blocks: blocks from which on a range is long. A process takes half a second to start.
@@ -84,6 +85,7 @@ class FeedSettings:
     finality: Literal["safe", "finalized"] | None = None
     chain: Chain | None = None
     unchecked: frozenset[str] = frozenset()
+    state: bool = False
     workers: int | None = None
     worker_blocks: int = 1_000
     behind: int = 3

@@ -29,7 +29,7 @@ _ENDS_SECONDS: Final = 5.0
 
 def worker_count(blocks: int, settings: FeedSettings) -> int:
     """How many processes for so many blocks: as set, or one for each processor where there are several."""
-    if blocks < settings.worker_blocks:
+    if blocks < settings.worker_blocks or settings.state:  # deltas are asked for block by block
         return 0
     if settings.workers is not None:
         return settings.workers

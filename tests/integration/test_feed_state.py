@@ -1,0 +1,128 @@
+"""State deltas through the feed: on real nodes, complete, with what a trace of transactions leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from anvil_node import anvil
+from ethereum_blocks import grow, keccak, minimal, raw, replay, rlp, text
+from feeding import QUICK, asynchronous, connected, everything, serving, take
+from geth_node import CHAIN_ID, geth
+from storing import CREATING, word
+
+from cardinal.errors import IntegrityError, NodeAnswerError
+from cardinal_connectors.ethereum.address import read_url
+from cardinal_connectors.ethereum.workers import worker_count
+
+if TYPE_CHECKING:
+    from node_values import Asked
+
+    from cardinal.protocols.streams import Payload
+
+ANVIL = 31337
+SOMEBODY = b"\x22" * 20
+PAID = "0x" + "77" * 20
+"""Who gets geth's withdrawals: an account that no transaction touches."""
+
+
+def path(chain_id: int, address: str) -> str:
+    return f"c/{chain_id:x}/a/{keccak(raw(address)).hex()}"
+
+
+async def assert_account(node: Asked, chain_id: int, payload: Payload, address: str) -> None:
+    """What is published of an account is what the node says of it at that block."""
+    at = hex(payload.number)
+    balance = int(await node.ask("eth_getBalance", address, at), 16)
+    nonce = await node.ask("eth_getTransactionCount", address, at)
+    proof = await node.ask("eth_getProof", address, [], at)
+    account = rlp([minimal(int(nonce, 16)), minimal(balance), raw(proof["storageHash"]), raw(proof["codeHash"])])
+    assert payload.updates[f"{path(chain_id, address)}/d"] == account
+
+
+@pytest.mark.node
+@asynchronous
+async def test_anvil_accounts_code_and_storage_are_those_of_the_node() -> None:
+    async with anvil() as node, connected(node.ws_url + "#state=yes", QUICK) as feed:
+        accounts = await node.ask("eth_accounts")
+        await node.ask("evm_mine")
+        created = await node.ask(
+            "eth_sendTransaction", {"from": accounts[1], "gas": hex(200_000), "data": text(CREATING)}
+        )
+        await node.ask("evm_mine")
+        contract = (await node.ask("eth_getTransactionReceipt", created))["contractAddress"]
+        for slot in range(3):
+            stored = {"from": accounts[slot], "gas": hex(200_000), "to": contract}
+            await node.ask("eth_sendTransaction", stored | {"data": text(word(slot) + word(slot * 300 + 1))})
+        await node.ask("evm_mine")
+        payloads = await everything(feed.follow(start=2, until=3))
+        creation, storing = payloads
+        await assert_account(node, ANVIL, creation, accounts[1])
+        await assert_account(node, ANVIL, creation, contract)
+        code = raw(await node.ask("eth_getCode", contract, "latest"))
+        assert creation.updates[f"c/{ANVIL:x}/c/{keccak(code).hex()}"] == code
+        for account in (*accounts[:3], contract):
+            await assert_account(node, ANVIL, storing, account)
+        (storage,) = [batch for batch in storing.sub_batches.values() if batch is not None]
+        slots = [value for key, value in storage.updates.items() if key.startswith(path(ANVIL, contract))]
+        assert len(slots) == 3
+
+
+@pytest.mark.node
+@asynchronous
+async def test_geth_withdrawals_and_rewards_are_in_the_delta(tmp_path: Path) -> None:
+    async with geth(tmp_path) as node, connected(node.url + "#state=yes", QUICK) as feed:
+        for _ in range(3):
+            await node.build([node.wallet.legacy(SOMEBODY)], withdrawals=2)
+        payloads = await everything(feed.follow(start=1, until=3))
+        for payload in payloads:
+            for address in (PAID, text(SOMEBODY), text(node.wallet.address)):
+                await assert_account(node, CHAIN_ID, payload, address)
+            assert payload.sub_batches
+
+
+@pytest.mark.node
+@asynchronous
+async def test_orphan_that_is_gone_before_it_is_traced_is_left_for_the_chain() -> None:
+    async with anvil() as node, connected(node.url + "#state=yes", QUICK) as feed:
+        await node.mine(8)
+        payloads = feed.follow(start=2, until=12)
+        taken = await take(payloads, 4)
+        await node.ask("anvil_reorg", 6, [])
+        await node.mine(6)
+        taken += await everything(payloads)
+        final = await node.chain()
+        by_hash = {payload.hash: payload for payload in taken}
+        for block in final[3:13]:
+            payload = by_hash[raw(block["hash"])]
+            for address in {transaction["from"] for transaction in block["transactions"]}:
+                await assert_account(node, ANVIL, payload, address)
+
+
+@asynchronous
+async def test_node_that_does_not_trace_is_refused_with_its_own_words() -> None:
+    async with serving(replay(grow(None, 4))) as node, connected(node.url + "#state=yes", QUICK) as feed:
+        payloads = feed.follow(until=3)
+        first = await take(payloads, 1)  # the first block has no delta
+        assert not first[0].sub_batches
+        with pytest.raises(NodeAnswerError, match=r"need a node that traces blocks.*debug_traceBlockByHash"):
+            await take(payloads, 1)
+
+
+@asynchronous
+async def test_delta_that_does_not_explain_the_state_root_is_refused() -> None:
+    served = replay(grow(None, 4))
+    async with serving(served) as node, connected(node.url + "#state=yes", QUICK) as feed:
+        made: dict[str, Any] = {"debug_traceBlockByHash": [], "eth_getProof": {"accountProof": [], "storageProof": []}}
+        for method, answer in made.items():
+            node._handlers[method] = lambda _, answer=answer: answer  # type: ignore[misc] # bound by the loop
+        payloads = feed.follow(until=3)
+        await take(payloads, 1)
+        with pytest.raises(IntegrityError) as refused:
+            await take(payloads, 1)
+    assert refused.value.check == "state"
+
+
+def test_deltas_are_made_without_other_processes() -> None:
+    assert worker_count(10**6, read_url("http://a#state=yes&workers=2")[1]) == 0
