@@ -140,7 +140,9 @@ class Consumer:
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
         self._healer = None if heal is None else Healer(heal)
-        self._reader = Reader(url, self.app, wait=topics_timeout, topics=wanted_topics(self.app, tracked), skip=skip)
+        read = set() if cursor is None else {topic for topic, _ in cursor.next}
+        topics = wanted_topics(self.app, tracked, read)
+        self._reader = Reader(url, self.app, wait=topics_timeout, topics=topics, skip=skip)
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)
         except BaseException:

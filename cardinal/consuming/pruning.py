@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 from cardinal.consuming.patterns import may_be_found
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from cardinal.apps import Application
 
 
-def wanted_topics(app: Application, tracked: Sequence[str] | None) -> tuple[str, ...]:
+def wanted_topics(app: Application, tracked: Sequence[str] | None, read: Collection[str] = ()) -> tuple[str, ...]:
     """The topics to read for these expressions, the default topic first; all of them for None.
 
     Arguments:
         app: names the topics.
         tracked: expressions over a Batch's entries; None: whatever the application declares.
+        read: topics that were read before, and go on being read: a cursor needs its positions.
 
     """
     if tracked is None:
@@ -31,4 +32,4 @@ def wanted_topics(app: Application, tracked: Sequence[str] | None) -> tuple[str,
     wanted = {
         topic for matched, topic in app.topics.items() if any(may_be_found(searched, matched) for searched in tracked)
     }
-    return tuple(topic for topic in app.all_topics if topic == app.default_topic or topic in wanted)
+    return tuple(topic for topic in app.all_topics if topic == app.default_topic or topic in wanted or topic in read)

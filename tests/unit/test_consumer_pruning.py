@@ -107,3 +107,16 @@ def test_a_consumer_with_few_wishes_reads_few_topics_and_gives_the_same_chain() 
             assert {topic for topic, _ in reading.positions} == {"block", "b"}
     assert steps(updates) == [f"+{number}a" for number in range(1, 31)]
     assert all(set(block.updates) == {"b/1"} for update in updates for block in update.added)  # type: ignore[union-attr] # they are whole
+
+
+def test_a_cursor_that_knows_more_topics_is_read_on_in_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made when less was known about which topics can be left out."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        publish(broker, line(1, 30))
+        with monkeypatch.context() as before:
+            before.setattr("cardinal.consuming.pruning.may_be_found", lambda _searched, _matched: True)
+            with Consumer(broker.url, Blocks(), tracked=["b/"], idle_timeout=DEADLINE) as reading:
+                cursor = until(reading, "30a")[-1].cursor
+        publish(broker, line(31, 40))
+        with Consumer(broker.url, Blocks(), tracked=["b/"], start=cursor, idle_timeout=DEADLINE) as reading:
+            assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(31, 41)]

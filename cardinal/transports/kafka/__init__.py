@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from .recent import read_recent
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
-from .source import KafkaSource, read_recent
+from .source import KafkaSource
 from .topics import TopicAdmin
 from .transactions import TransactionalKafkaSink
 

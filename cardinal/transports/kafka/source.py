@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from .settings import KafkaSettings
 
-_RECENT_SECONDS: Final = 10.0
 _BATCH_MAX: Final = 10_000
 _COMMIT_SECONDS: Final = 5.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
@@ -284,23 +283,6 @@ class KafkaSource:
                 self._error = make()
             except TransportError as error:
                 self._error = error
-
-
-def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]:
-    """The newest records of a topic, at most ``limit`` a partition, in order of their positions."""
-    source = KafkaSource(settings, [topic])
-    try:
-        marks = source.watermarks()
-        source.assign({partition: max(low, high - limit) for partition, (low, high) in marks.items()})
-        records: list[Record] = []
-        deadline = time.monotonic() + _RECENT_SECONDS
-        while any(at < marks[partition][1] for partition, at in source.positions().items()):
-            if time.monotonic() > deadline:
-                raise TransportError(f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s")
-            records += source.poll(_BATCH_MAX, 0.1)
-        return sorted(records, key=lambda record: record[:3])
-    finally:
-        source.close()
 
 
 def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
