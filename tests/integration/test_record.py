@@ -1,0 +1,217 @@
+"""Recording a stream: the same records, the same chain, the same cursors."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from cardinal.consumer import Consumer
+from cardinal.copying.recording import Recorder
+from cardinal.errors import CursorExpiredError, LogInUseError, TransportError
+from cardinal.producer import Producer
+from cardinal.protocols.streams import BlockRef
+from cardinal.testing.memory import MemoryBroker
+from recordings import fork, record_all, records_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(f"here-{uuid.uuid4().hex}", partitions=3) as broker:
+        yield broker
+
+
+@pytest.fixture
+def other() -> Iterator[MemoryBroker]:
+    with MemoryBroker(f"there-{uuid.uuid4().hex}", partitions=3) as broker:
+        yield broker
+
+
+def test_a_recording_holds_every_record_with_its_position_and_gives_the_same_chain(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    publish(broker, fork(), "one")
+    publish(broker, fork(), "two")
+    recorder = record_all(broker.url, tmp_path)
+    recorded = records_of(f"file://{tmp_path}")
+    assert sorted(recorded) == broker.records()
+    assert recorder.progress.records == len(recorded)
+    with Consumer(broker.url, Blocks()) as live, Consumer(f"file://{tmp_path}", Blocks()) as kept:
+        assert steps(until(kept, "10c"))[-1] == steps(until(live, "10c"))[-1] == "+10c"
+
+
+def test_in_a_recording_every_seal_comes_after_its_block(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, fork(), "one")
+    publish(broker, fork(), "two")
+    record_all(broker.url, tmp_path)
+    seen: set[tuple[bytes, bytes, bytes]] = set()
+    for record in records_of(f"file://{tmp_path}"):
+        producer = dict(record.headers)["cardinal-producer"]
+        if "cardinal-sealed" in dict(record.headers):
+            mine = {one for one in seen if one[1:] == (record.key[1:33], producer)}
+            assert len(mine) == 3
+        elif record.key[:1] == b"\x03":
+            seen.add((record.key, record.key[1:33], producer))
+
+
+def test_a_cursor_of_the_stream_goes_on_with_its_recording_and_back(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 4))
+    with Consumer(broker.url, Blocks()) as consumer:
+        updates = until(consumer, "4a")
+    publish(broker, line(5, 8))
+    record_all(broker.url, tmp_path)
+    with Consumer(f"file://{tmp_path}", Blocks(), start=updates[-1].cursor) as consumer:
+        more = until(consumer, "8a")
+    assert steps(more) == ["+5a", "+6a", "+7a", "+8a"]
+    assert more[0].first_seq == updates[-1].seq + 1
+    publish(broker, line(9, 9))
+    with Consumer(broker.url, Blocks(), start=more[-1].cursor) as consumer:
+        assert steps(until(consumer, "9a")) == ["+9a"]
+
+
+def test_a_recording_from_a_cursor_holds_what_resuming_it_needs(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 30))
+    with Consumer(broker.url, Blocks()) as consumer:
+        cursor = until(consumer, "30a")[-1].cursor
+    publish(broker, line(29, 33, "b", below="28a", weight=1))
+    record_all(broker.url, tmp_path, start=str(cursor))
+    assert len(records_of(f"file://{tmp_path}")) < len(broker.records())
+    with Consumer(f"file://{tmp_path}", Blocks(), start=cursor) as consumer:
+        found = steps(until(consumer, "33b"))
+    assert found[:2] == ["-30a", "-29a"]
+
+
+def test_a_recording_takes_a_switched_off_clusters_place_in_a_mux(
+    broker: MemoryBroker, other: MemoryBroker, tmp_path: Path
+) -> None:
+    publish(broker, line(1, 5))
+    publish(other, line(4, 8))
+    with Consumer(f"mux:{broker.url},{other.url}", Blocks()) as consumer:
+        cursor = until(consumer, "8a")[-1].cursor
+    record_all(broker.url, tmp_path)
+    broker.close()
+    publish(other, line(9, 9))
+    with Consumer(f"mux:file://{tmp_path},{other.url}", Blocks(), start=cursor) as consumer:
+        assert steps(until(consumer, "9a")) == ["+9a"]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_recording_that_was_stopped_goes_on_where_it_ended(broker: MemoryBroker, tmp_path: Path, every: int) -> None:
+    payloads = fork()
+    resumed = []
+    for index, payload in enumerate(payloads):
+        publish(broker, [payload])
+        if index % every == 0:
+            recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+            resumed.append(recorder.resumed)
+            for _ in range(index % 4):
+                recorder.step(0.01)  # stopped anywhere: what was read and not yet recorded is read again
+            recorder.close()
+    record_all(broker.url, tmp_path)
+    assert resumed == [False] + [True] * (len(resumed) - 1)
+    assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
+
+
+def test_a_full_disk_ends_the_recording_and_the_next_one_lacks_nothing(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 3))
+    record_all(broker.url, tmp_path)
+    publish(broker, line(4, 9))
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    out, into = os.pipe()  # takes no write at a position
+    os.dup2(into, recorder._writer._fd)
+    with pytest.raises(TransportError, match="start again"):
+        step_until_told(recorder)
+    recorder.close()
+    os.close(out)
+    os.close(into)
+    record_all(broker.url, tmp_path)
+    assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
+
+
+def step_until_told(recorder: Recorder) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        recorder.step(0.05)
+
+
+def test_what_waits_in_memory_is_bounded(tmp_path: Path) -> None:
+    ticks = itertools.count(1_700_000_000)
+    with MemoryBroker(uuid.uuid4().hex, clock=lambda: float(next(ticks))) as broker:
+        publish(broker, line(1, 2_000))
+        total = sum(len(record.key) + len(record.value) for record in broker.records())
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), waiting_bytes=20_000)
+        peak = 0
+        deadline = time.monotonic() + DEADLINE
+        while not recorder.at_end:
+            assert time.monotonic() < deadline
+            recorder.step(0.01)
+            peak = max(peak, recorder._merge.size)
+        recorder.close()
+        # Beyond the bound, one read of 500 records for every partition that was not ahead when it was asked: four with
+        # messages of 40 bytes, two with Batches of 200.
+        assert peak < 20_000 + 4 * 500 * 40 + 2 * 500 * 200 < total / 2
+        assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
+
+
+def test_from_the_tail_only_what_comes_is_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 5))
+    before = len(broker.records())
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="tail")
+    publish(broker, line(6, 7))
+    deadline = time.monotonic() + DEADLINE
+    while recorder.progress.records < len(broker.records()) - before:
+        assert time.monotonic() < deadline
+        recorder.step(0.05)
+    recorder.close()
+    blocks = {record.key[1:33] for record in records_of(f"file://{tmp_path}") if record.key}
+    assert blocks >= {hash_of("6a"), hash_of("7a")}
+    assert hash_of("5a") not in blocks
+
+
+def test_what_retention_took_before_it_was_recorded_is_named(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 5))
+    record_all(broker.url, tmp_path)
+    publish(broker, line(6, 9))
+    ends: dict[tuple[str, int], int] = {}
+    for record in broker.records():
+        ends[record.topic, record.partition] = record.offset + 1
+    for where, end in ends.items():
+        broker.trim(*where, end)
+    with pytest.raises(CursorExpiredError):
+        Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    with pytest.raises(CursorExpiredError):  # and the folder was given free again
+        Recorder(broker.url, f"file://{tmp_path}", Blocks())
+
+
+def test_two_recorders_of_one_folder_are_one_too_many(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 2))
+    first = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    with pytest.raises(LogInUseError):
+        Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    first.close()
+
+
+def test_partitions_and_channels_that_come_while_recording_are_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 30))
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    recorder.step(0.0)
+    broker.widen("a", 5)
+    with Producer(broker.url, Blocks(), producer_id="one") as producer:
+        producer.reorg(BlockRef(5, hash_of("5a")), line(6, 32, "b", below="5a", weight=3)).result(DEADLINE)
+    channel = next(topic for topic in broker.topics() if "-re-" in topic)
+    deadline = time.monotonic() + DEADLINE
+    while recorder.progress.records < len(broker.records()):
+        assert time.monotonic() < deadline
+        recorder.step(0.05)
+    recorder.close()
+    topics = ["block", "a", "b", channel]
+    assert sorted(records_of(f"file://{tmp_path}", topics=topics)) == broker.records()

@@ -1,0 +1,173 @@
+"""Playing a recording: the same records, producers, order and pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from cardinal.consumer import Consumer
+from cardinal.copying.replaying import Player
+from cardinal.errors import TransportError
+from cardinal.producer import Producer
+from cardinal.protocols.streams import BlockRef, Record
+from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import open_sink, open_source
+from recordings import Plain, fork, play_all, record_all, records_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(f"here-{uuid.uuid4().hex}", partitions=3) as broker:
+        yield broker
+
+
+@pytest.fixture
+def other() -> Iterator[MemoryBroker]:
+    with MemoryBroker(f"there-{uuid.uuid4().hex}", partitions=3) as broker:
+        yield broker
+
+
+BOTH_WAYS = pytest.mark.parametrize("as_they_are", [True, False])
+
+
+def test_what_is_played_is_what_was_recorded_with_producers_and_headers(
+    broker: MemoryBroker, other: MemoryBroker, tmp_path: Path
+) -> None:
+    publish(broker, fork(), "one")
+    publish(broker, fork(), "two")
+    record_all(broker.url, tmp_path)
+    played = play_all(tmp_path, other.url).played
+    for topic in Blocks().all_topics:
+        for number in range(3):
+            kept, found = (
+                [(r.key, r.value, r.headers) for r in one.records(topic) if r.partition == number and r.key]
+                for one in (broker, other)
+            )
+            assert sorted(kept) == sorted(found)
+    count = sum(bool(record.key) for record in broker.records())
+    assert (played.records, played.seals) == (count, 2 * len(fork()))
+    with Consumer(other.url, Blocks()) as consumer:
+        assert steps(until(consumer, "10c"))[-1] == "+10c"
+
+
+def test_the_order_of_each_topic_is_the_recorded_one(tmp_path: Path) -> None:
+    source = f"file://{tmp_path}/one"
+    with Producer(f"{source}?cardinal.partitions=1", Blocks(), producer_id="one") as producer:
+        for payload in fork():
+            producer.add(payload)
+        producer.flush(DEADLINE)
+    play_all(tmp_path / "one", f"file://{tmp_path}/two?cardinal.partitions=1")
+    for topic in Blocks().all_topics:
+        kept, found = (
+            [(record.key, record.headers) for record in records_of(url) if record.topic == topic and record.key]
+            for url in (source, f"file://{tmp_path}/two")
+        )
+        assert kept == found
+
+
+def test_times_are_kept_where_the_transport_keeps_times(tmp_path: Path) -> None:
+    with Producer(f"file://{tmp_path}/one", Blocks(), producer_id="one") as producer:
+        producer.add(line(1, 1)[0]).result(DEADLINE)
+    play_all(tmp_path / "one", f"file://{tmp_path}/two")
+    times = [
+        {r.key: r.timestamp_ms for r in records_of(f"file://{tmp_path}/{name}") if r.key} for name in ("one", "two")
+    ]
+    assert times[0] == times[1]
+
+
+@BOTH_WAYS
+def test_a_seal_is_not_handed_over_before_what_it_seals_is_acknowledged(
+    broker: MemoryBroker, other: MemoryBroker, tmp_path: Path, *, as_they_are: bool
+) -> None:
+    publish(broker, line(1, 3))
+    record_all(broker.url, tmp_path)
+    app = Blocks()
+    source = open_source(f"file://{tmp_path}", app)
+    sink = open_sink(other.url, app, producer_id="replay")
+    other.hold()
+    player = Player(source, sink if as_they_are else Plain(sink), app)
+
+    def sealed() -> int:
+        return sum("cardinal-sealed" in dict(record.headers) for record in other.records())
+
+    def play() -> None:
+        while player.step():
+            pass
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    content = sum(record.key[:1] == b"\x03" for record in broker.records())
+    deadline = time.monotonic() + DEADLINE
+    while sum(record.key[:1] == b"\x03" for record in other.records()) < content:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert sealed() == 0  # all content is there, none of it acknowledged
+    other.release()
+    playing.join(DEADLINE)
+    assert not playing.is_alive()
+    assert sealed() == 3
+    sink.close()
+    source.close()
+
+
+def test_a_channel_is_played_too(broker: MemoryBroker, other: MemoryBroker, tmp_path: Path) -> None:
+    publish(broker, line(1, 40))
+    with Producer(broker.url, Blocks(), producer_id="one") as producer:
+        producer.reorg(BlockRef(10, hash_of("10a")), line(11, 42, "b", below="10a", weight=3)).result(DEADLINE)
+    channel = next(topic for topic in broker.topics() if "-re-" in topic)
+    record_all(broker.url, tmp_path)
+    play_all(tmp_path, other.url, topics=[*Blocks().all_topics, channel])
+    kept, found = ([(r.key, r.value) for r in one.records(channel) if r.key] for one in (broker, other))
+    assert kept == found
+    with Consumer(other.url, Blocks()) as consumer:
+        assert steps(until(consumer, "42b"))[-1] == "+42b"
+
+
+@BOTH_WAYS
+def test_a_sink_that_fails_is_reported_and_playing_again_completes_it(
+    broker: MemoryBroker, other: MemoryBroker, tmp_path: Path, *, as_they_are: bool
+) -> None:
+    publish(broker, line(1, 5))
+    record_all(broker.url, tmp_path)
+    other.fail(lambda message: message.key[1:33] == hash_of("3a") and message.topic == "b")
+    with pytest.raises(TransportError):
+        play_all(tmp_path, other.url, as_they_are=as_they_are)
+    assert not any(r.key == b"\0" + hash_of("3a") for r in other.records())
+    other.fail(None)
+    play_all(tmp_path, other.url, as_they_are=as_they_are)
+    with Consumer(other.url, Blocks()) as consumer:
+        assert steps(until(consumer, "5a")) == [f"+{number}a" for number in range(1, 6)]
+
+
+@pytest.mark.parametrize("speed", [1.0, 4.0, 0.5])
+def test_at_a_speed_the_recorded_times_set_the_pace(tmp_path: Path, speed: float) -> None:
+    app = Blocks()
+    sink = open_sink(f"file://{tmp_path}", app, producer_id="one")
+    assert hasattr(sink, "replay")
+    moments = [1_000, 1_000, 1_250, 1_200, 3_000, 7_000]
+    for index, moment in enumerate(moments):
+        sink.replay([Record("a", 0, 0, b"\x03" + bytes(32) + b"%d" % index, b"", moment)]).result(DEADLINE)
+    sink.close()
+    now = [50.0]
+    handed: list[float] = []
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    source = open_source(f"file://{tmp_path}", app)
+    null = open_sink("null://", app, producer_id="x")
+    player = Player(source, null, app, speed=speed, wait=wait, clock=lambda: now[0])
+    while player.step():
+        handed.append(now[0])
+    assert now[0] == pytest.approx(50 + 6 / speed)
+    assert player.played.records == len(moments)
+    source.close()
