@@ -50,11 +50,13 @@ class Followers:
             taken.extend(new)
 
 
+@pytest.mark.parametrize("blobs", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "with a blob"])
 @asynchronous
-async def test_branches_of_a_real_geth_are_followed_over_every_transport(tmp_path: Path) -> None:
+async def test_branches_of_a_real_geth_are_followed_over_every_transport(tmp_path: Path, blobs: bool) -> None:  # noqa: FBT001
     async with geth(tmp_path) as node:
         trunk = [await mixed(node) for _ in range(5)]
-        trunk.append(await node.build([node.wallet.blob(SOMEBODY)]))
+        transaction = node.wallet.blob if blobs else node.wallet.legacy  # geth takes eight seconds for its first blob
+        trunk.append(await node.build([transaction(SOMEBODY)]))
         nonce = node.wallet.nonce
         one = [await mixed(node) for _ in range(4)]
         await node.ask("debug_setHead", hex(len(trunk)))
