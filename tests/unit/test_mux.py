@@ -53,6 +53,17 @@ def test_a_consumer_moves_from_one_cluster_to_another_over_both(brokers: tuple[M
         assert steps(until(consumer, "11a")) == ["+10a", "+11a"]
 
 
+def test_a_member_that_is_left_out_is_missed_by_name(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
+    old, new = brokers
+    publish(old, line(1, 3))
+    publish(new, line(3, 5))
+    with Consumer(mux(old, new), Blocks()) as consumer:
+        cursor = until(consumer, "5a")[-1].cursor
+    with pytest.raises(CursorExpiredError, match=r"are gone from a\[0\]") as caught:
+        Consumer(f"mux:64={new.url}", Blocks(), start=cursor)
+    assert {number for _, number in caught.value.missing} <= set(range(64))
+
+
 def test_a_reorg_whose_sides_lie_in_different_clusters_is_one_update(
     brokers: tuple[MemoryBroker, MemoryBroker],
 ) -> None:

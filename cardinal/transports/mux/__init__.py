@@ -9,7 +9,7 @@ every other one's is 64 more than that of the member before it, unless the URL s
   numbers, and the others are partitions that were added;
 * a cursor of a mux stays valid while each member keeps its number, in whatever place of the URL. A member may be
   replaced by what holds the same records at the same offsets: a recording (``cardinal record``) of a cluster that is to
-  be switched off.
+  be switched off. Left out, its partitions are gone, and the cursor is refused by their names.
 
 A topic has to be in one member; where others get it later, their partitions are added then.
 
