@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -19,9 +20,12 @@ from cardinal.protocols.streams.events import Divergence, Rejected
 from cardinal.protocols.streams.splitter import reorg_topic, split
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports.kafka import KafkaSource
+from cardinal.transports.kafka.topics import TopicAdmin
 from cardinal.transports.pace import Pace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams.types import Partition, Position
 
@@ -149,6 +153,27 @@ def test_from_the_tail_only_what_comes_later_is_read(cardinal_broker: EmbeddedKa
         publish(url, line(41, 60), app=app)
         updates = until(reading, "60a")
     assert steps(updates) == [f"+{number}a" for number in range(41, 61)]
+
+
+def test_topics_that_are_made_after_the_consumer_began_are_noticed(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    producing = threading.Thread(target=publish, args=(url, line(1, 20)), kwargs={"app": app})
+    looked = threading.Event()
+    ask = TopicAdmin.partition_counts
+
+    def noted(self: TopicAdmin, names: Iterable[str]) -> dict[str, int]:
+        found = ask(self, names)
+        if not found and not looked.is_set():
+            looked.set()
+            producing.start()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicAdmin, "partition_counts", noted)
+        with consumer(url, app, topics_timeout=DEADLINE) as reading:
+            assert steps(until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
+    producing.join(DEADLINE)
+    assert looked.is_set()
 
 
 def test_a_reorg_channel_is_read_when_a_reorg_names_one_and_dropped_when_it_is_complete(
