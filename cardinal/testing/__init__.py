@@ -1,8 +1,8 @@
 """Public fakes, generators and fault scripts for tests, ours and yours.
 
 Read in this order: `forks` (a script of heads), `generator` (payloads of any chain), `faults` (what happens to their
-messages), `memory` (a broker), `node` and `replay` (an Ethereum-like node); `model`, `chain_model`, `scenario`, `laws`,
-`schedule` (the streams core beside a naive reference).
+messages), `memory` (a broker), `node` and `replay` (an Ethereum-like node), `feeds` (what a feed has to do); `model`,
+`chain_model`, `scenario`, `laws`, `schedule` (the streams core beside a naive reference).
 """
 
 from __future__ import annotations
