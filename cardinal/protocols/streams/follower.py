@@ -23,22 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from .assembler import Assembler
 from .block import Explanation
-from .contents import Contents
-from .cursor import CHANNELS_MAX, Cursor
+from .cursor import Cursor
 from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Stale, Superseded
 from .gaps import Gaps
 from .history import parents_of
-from .ordering import Orderer, Past
+from .ordering import Past
+from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
-from .quorum import QuorumReassembler, parse_policy
-from .reassembler import Reassembler
-from .reorgs import ChannelBounds, Graft, Outcome, Reorgs
+from .reorgs import Graft, Outcome
 from .resuming import begin_at, check, refuse_shorter
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
@@ -46,9 +42,6 @@ from .types import Partition, Record, Routed, short
 from .whereabouts import Whereabouts
 
 __all__ = ["Follower", "FollowerSettings", "OnIncomplete"]
-
-_EXTENSION_MAX: Final = 1_000
-"""Blocks in one extension; a longer one is cut, so that a consumer far behind gets the chain in pieces."""
 
 Out: TypeAlias = list[ChainUpdate | Event]
 
@@ -73,47 +66,12 @@ class Follower:
         self._completed = 0
         self._judging = False
         self._gaps = Gaps(settings.reorg_threshold)
-        self.reassembler = self._reassembler()
-        self.orderer = Orderer(
-            settings.start,
-            settings.start_weight,
-            settings.reorg_threshold,
-            settings.whitelist,
-            blacklist=settings.blacklist,
-            finality_of=settings.finality_of,
-            on_finality_violation=settings.on_finality_violation,
-            history=settings.history,
-            max_waiting=settings.max_waiting,
-            max_side=settings.max_side,
-            max_bytes=settings.max_bytes,
-            max_extension=_EXTENSION_MAX,
-            patient=settings.patient,
-        )
-        self._reorgs = Reorgs(
-            settings.default_topic,
-            self.orderer,
-            partial(self._reassembler, share=CHANNELS_MAX),
-            settings.reorg_threshold,
-            ChannelBounds(settings.history, settings.max_bytes),
-        )
+        self.reassembler = assembler_of(settings)
+        self.orderer = orderer_of(settings)
+        self._reorgs = reorgs_of(settings, self.orderer)
         self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
         if cursor is not None:
             self._restore(cursor)
-
-    def _reassembler(self, share: int = 1) -> Assembler:
-        """One for the main topics, and one for every reorg channel, with a ``share``-th of the bounds each."""
-        settings = self._settings
-        k = parse_policy(settings.policy)
-        make = Reassembler if k is None else partial(QuorumReassembler, k, settings.producers)
-        return make(
-            settings.tracked,
-            settings.reorg_threshold,
-            prefixes=settings.prefixes,
-            volatile=settings.volatile,
-            inline=settings.inline,
-            contents=Contents.VALUES,
-            bounds=settings.bounds.part(share),
-        )
 
     def _restore(self, cursor: Cursor) -> None:
         if cursor.ring:
