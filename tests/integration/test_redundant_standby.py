@@ -131,6 +131,19 @@ def test_standby_producers_killed_at_random_publish_the_nodes_chain_hardly_more_
     _run(stream, processes, ["one", "three", "two"], 420, redundancy="standby", seed=1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("redundancy", "options", "producers"),
+    [("all", "", 2), ("standby", "", 5), ("standby", "?transactional=update", 2)],
+)
+def test_some_producers_killed_at_random(
+    cardinal_broker: EmbeddedKafka, processes: Processes, redundancy: str, options: str, producers: int
+) -> None:
+    names = [f"producer-{number}" for number in range(producers)]
+    stream = f"kafka://{cardinal_broker.bootstrap}{options}"
+    _run(stream, processes, names, 420, redundancy=redundancy, seed=producers)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(20))
