@@ -1,4 +1,4 @@
-"""What holds for every test: how examples are judged, and which tests share a process when several run at a time."""
+"""What holds for every test: how examples are judged, who watches for passwords, which tests share a process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # No property is judged by how long an example took, because machines are shared.
 settings.register_profile("cardinal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cardinal")
+
+pytest_plugins = ("secrets_watch",)  # passwords that show up anywhere fail the run
 
 LONGEST_FIRST = ("tests/spark/", "tests/integration/", "tests/contract/", "tests/properties/")
 
