@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ethereum_blocks import Built, build, grow, replay
-from feeding import QUICK, SCHEMES, address, asynchronous, connected, everything, given, hashes, serving, take
+from feeding import QUICK, asynchronous, connected, everything, given, hashes, serving, take
 
 from cardinal.errors import IntegrityError
 from cardinal.testing.replay import ReplayChain
@@ -18,6 +18,7 @@ from cardinal_connectors.ethereum.settings import FeedSettings
 from cardinal_connectors.ethereum.workers import worker_count
 
 BESIDE = replace(QUICK, workers=2, worker_blocks=10, fetch_blocks=8)
+ONE_BESIDE = replace(BESIDE, workers=1)
 ALONE = replace(QUICK, workers=0)
 
 
@@ -40,15 +41,14 @@ def long_chain() -> tuple[list[Built], ReplayChain]:
     return chain, served
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
-async def test_payloads_are_those_of_a_feed_alone(scheme: str) -> None:
+async def test_payloads_are_those_of_a_feed_alone() -> None:
     chain, served = long_chain()
     before = children()
     async with serving(served) as node:
-        async with connected(address(node, scheme), ALONE) as feed:
+        async with connected(node.url, ALONE) as feed:
             alone = await everything(feed.follow(until=99))
-        async with connected(address(node, scheme), BESIDE) as feed:
+        async with connected(node.url, BESIDE) as feed:
             payloads = feed.follow(until=99)
             beside = await take(payloads, 5)
             assert len(children() - before) == 2
@@ -66,7 +66,7 @@ async def test_lies_are_asked_again_and_those_kept_up_are_reported() -> None:
         wrong[0]["logs"].clear()
         served.swap(chain[number].name, "receipts", wrong, 1 if number == 20 else 1000)
     served.hold(chain[30].name, "receipts", 1)
-    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+    async with serving(served) as node, connected(node.url, ONE_BESIDE) as feed:
         payloads = feed.follow(until=99)
         assert given(await take(payloads, 60)) == hashes(chain[:60])
         with pytest.raises(IntegrityError) as refused:
@@ -79,7 +79,7 @@ async def test_total_difficulty_that_does_not_add_up_is_found_here() -> None:
     chain, served = long_chain()
     wrong = {**chain[20].block, "totalDifficulty": "0x1"}
     served.swap(chain[20].name, "block", wrong, 1)
-    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+    async with serving(served) as node, connected(node.url, ONE_BESIDE) as feed:
         taken = await everything(feed.follow(until=99))
     assert [payload.weight for payload in taken[:50]] == [block.total for block in chain[:50]]
 
@@ -101,7 +101,7 @@ async def test_processes_that_are_killed_cost_nothing_but_speed() -> None:
 async def test_reader_that_stops_leaves_no_process_behind() -> None:
     _, served = long_chain()
     before = children()
-    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+    async with serving(served) as node, connected(node.url, ONE_BESIDE) as feed:
         payloads = feed.follow(until=99)
         await take(payloads, 5)
         await payloads.aclose()  # type: ignore[attr-defined] # a generator
@@ -111,7 +111,7 @@ async def test_reader_that_stops_leaves_no_process_behind() -> None:
 @asynchronous
 async def test_node_without_block_receipts_is_read_without_processes() -> None:
     chain, served = long_chain()
-    async with serving(served) as node, connected(node.url, BESIDE) as feed:
+    async with serving(served) as node, connected(node.url, ONE_BESIDE) as feed:
         node.methods = frozenset(
             {"eth_chainId", "eth_getBlockByNumber", "eth_getBlockByHash", "eth_getTransactionReceipt"}
             | {"eth_getUncleByBlockHashAndIndex"}
