@@ -49,7 +49,8 @@ _TABLES: Final = """
         seq integer primary key, first_seq integer not null, removed text not null, added text not null
     );
     create table if not exists place (one integer primary key check (one = 1), cursor text not null);
-    create table if not exists reports (block blob, report text not null);
+    create table if not exists reports (block blob, report text not null, seq integer not null);
+    create table if not exists starts (cursor text not null);
 """
 
 
@@ -186,6 +187,8 @@ def follow(task: Task) -> None:
             reports.append((block, repr(event)[:_REPORT]))
 
     start = found[0] if found else "start"
+    with store:
+        store.execute("insert into starts values (?)", (start,))  # for whoever looks for a cause
     with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
         if consumer.head is not None and consumer.head.hash == last:
             return
@@ -195,7 +198,9 @@ def follow(task: Task) -> None:
                 row = (delivery.seq, delivery.first_seq, _seen(delivery.removed), _seen(delivery.added))
                 store.execute("insert into updates values (?, ?, ?, ?)", row)
                 store.execute("insert or replace into place values (1, ?)", (str(update.cursor),))
-                store.executemany("insert into reports values (?, ?)", reports)
+                store.executemany(
+                    "insert into reports values (?, ?, ?)", [(*report, delivery.seq) for report in reports]
+                )
             reports.clear()
             if update.added and update.added[-1].hash == last:
                 return
