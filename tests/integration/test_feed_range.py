@@ -43,7 +43,7 @@ async def test_reorg_above_the_lag_is_never_seen() -> None:
 
 @pytest.mark.parametrize("tag", ["safe", "finalized"])
 @asynchronous
-async def test_only_what_is_as_final_as_asked_for_is_given(tag: str) -> None:
+async def test_only_what_is_as_final_as_asked_for_is_given(tag: str, caplog: pytest.LogCaptureFixture) -> None:
     chain = grow(None, 12)
     served = replay(chain)
     async with serving(served) as node, connected(f"{node.url}#finality={tag}") as feed:
@@ -54,6 +54,8 @@ async def test_only_what_is_as_final_as_asked_for_is_given(tag: str) -> None:
         setattr(served, tag, 11)
         taken += await everything(payloads)
     assert given(taken) == hashes(chain[:10])
+    told = [message for message in caplog.messages if f"says of no block that it is {tag}" in message]
+    assert len(told) == 1
 
 
 @asynchronous

@@ -11,9 +11,10 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import IntegrityError, NodeUnreachableError
 from cardinal.protocols.streams.types import BlockRef, Finality
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .known import KnownBlocks
     from .node import Node
     from .settings import FeedSettings
+
+_LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 
 
 class Way:
@@ -70,6 +73,8 @@ class Way:
         self._fetcher = node.fetcher
         self._known = known
         self._settings = settings
+        self._told = False
+        self._mark = (node.address, settings.finality)
         self._start = start
         self._until = until
         self._totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
@@ -128,6 +133,9 @@ class Way:
             limit = await self._node.mark(self._settings.finality)
         else:
             limit = latest.height
+        if limit is None and not self._told:
+            self._told = True
+            _LOG.warning("The node at %s says of no block that it is %s: nothing is given until it does.", *self._mark)
         if limit is None or (limit := min(limit, latest.height - self._settings.lag)) < 0:
             return None
         if limit == latest.height:
