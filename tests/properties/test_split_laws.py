@@ -180,6 +180,25 @@ def test_what_holds_of_a_directory_holds_of_every_path_in_it(expressions: list[s
     assert answer is Unsure.ASK_PATH or answer == router.route(path)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=4, unique=True), LONGER)
+@example(["a*", "b"], "b")
+@example(["a", "ab", "x"], "ab")
+@example(["x", "a+", "a/"], "a/")
+def test_all_expressions_at_once_say_what_each_says_by_itself(expressions: list[str], path: str) -> None:
+    schema = tuple((source, str(index)) for index, source in enumerate(expressions))
+    try:
+        alone = [found for one in schema if (found := Router((one,)).route(path)) is not None]
+        together = Router(schema)
+    except ConfigurationError:
+        return
+    if len(alone) > 1:
+        with pytest.raises(SplitError, match=f"matches {len(alone)} expressions"):
+            together.route(path)
+    else:
+        assert together.route(path) == (alone[0] if alone else None)
+
+
 def test_the_short_way_is_taken_for_the_applications_own_expressions() -> None:
     router = Router(tuple(PLAIN.items()))
     assert router.directory("b/3a/t/") == ("tx", "b/3a/t/")

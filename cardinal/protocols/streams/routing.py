@@ -71,6 +71,8 @@ class Router:
         if len(schema) > 1 and any(not source for source, _ in schema):
             raise ConfigurationError("an empty expression beside others matches every path", setting="topics")
         self._plain = all(_PLAIN.fullmatch(source) for source, _ in schema)
+        # Plain expressions have no groups of their own: which group matched says which expression was the first to.
+        self._any = re.compile("|".join(f"({source})" for source, _ in schema)) if schema and self._plain else None
         # As many "/" in a directory as one of these has, and the whole path decides.
         self._open_ended = {source.count("/") for source, _ in schema if not source.endswith("/")}
 
@@ -81,11 +83,7 @@ class Router:
             SplitError: several expressions match it.
 
         """
-        found = [
-            Route(topic, match.group())
-            for expression, topic in self._expressions
-            if (match := expression.match(path)) is not None and match.group()
-        ]
+        found = self._matching(path)
         if len(found) > 1:
             names = ", ".join(sorted(route.topic for route in found))
             raise SplitError(f"{path!r} matches {len(found)} expressions of the topic schema ({names})", path=path)
@@ -101,3 +99,21 @@ class Router:
         if not self._plain or directory.count("/") in self._open_ended:
             return Unsure.ASK_PATH
         return self.route(directory)
+
+    def _matching(self, path: str) -> list[Route]:
+        """The routes of all expressions that match some text of a path."""
+        found: list[Route] = []
+        asked = 0
+        if self._any is not None:
+            # One question instead of one for each: none before the first that matches does.
+            first = self._any.match(path)
+            if first is None:
+                return found
+            asked = first.lastindex or 0
+            if text := first.group():
+                found.append(Route(self._expressions[asked - 1][1], text))
+        for expression, topic in self._expressions[asked:]:
+            match = expression.match(path)
+            if match is not None and match.group():
+                found.append(Route(topic, match.group()))
+        return found
