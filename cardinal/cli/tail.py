@@ -6,13 +6,17 @@ import json
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
 from cardinal.cli.named import config_option, stream
 from cardinal.consumer import Consumer
+from cardinal.consuming.finding import application_of
 from cardinal.protocols.streams.payload import Payload
+from cardinal.server.healing import FeedHealer
+from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +32,32 @@ if TYPE_CHECKING:
 @click.option("--from", "start", default="start", show_default=True, metavar="start|tail|CURSOR")
 @click.option("--until", type=click.IntRange(0), help="Stop when the chain has reached this block.")
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option("--heal", metavar="NODE", help="Complete blocks that lack messages from this node, a URL or a name.")
 @config_option
-def tail(*, url: str, shape: str, start: str, until: int | None, chain_id: int | None, config: Path | None) -> None:
+def tail(
+    *,
+    url: str,
+    shape: str,
+    start: str,
+    until: int | None,
+    chain_id: int | None,
+    heal: str | None,
+    config: Path | None,
+) -> None:
     """Print every chain update of the stream at URL (or of that name): one line a block, or one JSON object an update.
 
     A line's cursor, given to --from, goes on after that line.
     """
     show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
-    with Consumer(stream(url, config), "evm", start=start, chain_id=chain_id) as consumer:
+    source = stream(url, config)
+    with ExitStack() as stack:
+        healer = None
+        if heal is not None:
+            app = application_of(source, "evm", chain_id, 0.0)
+            healer = stack.enter_context(
+                FeedHealer(find_node(heal, config), app, chain_id=int(app.chain.removeprefix("evm:")))
+            )
+        consumer = stack.enter_context(Consumer(source, "evm", start=start, chain_id=chain_id, heal=healer))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(0))
         if until is not None and consumer.head is not None and consumer.head.number >= until:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from ethereum_blocks import Built, grow, replay
 from feeding import QUICK, connected, everything, serving
 
 from blocks import DEADLINE
 from cardinal import Consumer, MissingPayload, Payload, apps
+from cardinal.cli.main import cardinal
 from cardinal.consuming.healing import HealingFailed
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import split
@@ -131,6 +134,21 @@ def test_node_that_is_not_there_holds_up_nothing(broker: MemoryBroker, blocks: l
     with FeedHealer(open_feed(gone, settings=QUICK), APP) as healer:
         assert isinstance(consumed(broker, payloads, heal=healer, on_event=events.append)[LOST], MissingPayload)
     assert any(isinstance(event, HealingFailed) and "No node answers" in event.reason for event in events)
+
+
+def test_tail_heals_from_a_node(broker: MemoryBroker, blocks: list[Built]) -> None:
+    served = replay(blocks)
+    payloads = payloads_of(served)
+    publish(broker, payloads)
+    with node_of(served) as node:
+        shown = CliRunner().invoke(
+            cardinal,
+            ["tail", broker.url, "--format", "json", "--until", str(LENGTH - 1), "--heal", node.url],
+        )
+    assert shown.exit_code == 0, shown.output
+    added = [block for line in shown.stdout.splitlines() for block in json.loads(line)["added"]]
+    assert [block["hash"] for block in added] == [f"0x{payload.hash.hex()}" for payload in payloads]
+    assert [block["messages"] for block in added] == [len(payload.updates) for payload in payloads]
 
 
 def test_feed_without_blocks_by_hash_is_refused() -> None:
