@@ -33,7 +33,7 @@ def test_the_two_commands_are_single_lines() -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_every_block_of_the_readme_runs(tmp_path: Path) -> None:
-    port = str(free_port())
+    ports = {written: str(free_port()) for written in ("9092", "8765")}
     scripts = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     ran = 0
@@ -41,7 +41,7 @@ def test_every_block_of_the_readme_runs(tmp_path: Path) -> None:
         for language, text in blocks():
             command = ["bash", "-euo", "pipefail", "-c"] if language == "sh" else [sys.executable, "-c"]
             done = subprocess.run(
-                [*command, text.replace("9092", port)],
+                [*command, re.sub("9092|8765", lambda written: ports[written[0]], text)],
                 cwd=tmp_path,
                 env=environment,
                 capture_output=True,
