@@ -6,9 +6,11 @@ again, as an embedded broker's does.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import socket
 import time
+import warnings
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cardinal.errors import ConfigurationError, EmbeddedBrokerError
@@ -20,6 +22,15 @@ IMAGE: Final = "confluentinc/cp-kafka:8.0.0"
 _PORT: Final = 9093
 _START_SECONDS: Final = 120
 _POLL_SECONDS: Final = 0.05
+_ENVIRONMENT: Final = {
+    # One node: what Kafka keeps three times by itself could never be written.
+    "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+    "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+    # As an embedded broker has it.
+    "KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
+    "KAFKA_MESSAGE_MAX_BYTES": "8388608",
+    "KAFKA_REPLICA_FETCH_MAX_BYTES": "8388608",
+}
 _HOMES: Final = ("testcontainers.community.kafka", "testcontainers.kafka")
 
 
@@ -29,15 +40,19 @@ def why_not() -> str | None:
         docker = importlib.import_module("docker")
     except ImportError:
         return "testcontainers is not installed"
-    try:
-        client = docker.from_env()
+    reason = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # docker leaves the socket open that it could not connect
         try:
-            client.ping()
-        finally:
-            client.close()
-    except docker.errors.DockerException:
-        return "no Docker engine answers"
-    return None
+            client = docker.from_env()
+            try:
+                client.ping()
+            finally:
+                client.close()
+        except docker.errors.DockerException:
+            reason = "no Docker engine answers"
+        gc.collect()  # while nobody is told of it
+    return reason
 
 
 class ContainerKafka:
@@ -58,11 +73,20 @@ class ContainerKafka:
 
         self._port = free_port()
         self._container: Any = _container_class()(image, port=_PORT).with_kraft().with_bind_ports(_PORT, self._port)
+        for name, value in _ENVIRONMENT.items():
+            self._container.with_env(name, value)
         self._made = False
 
     @property
     def bootstrap(self) -> str:
-        """``host:port`` for clients."""
+        """``host:port`` for clients.
+
+        Raises:
+            EmbeddedBrokerError: it was not started yet.
+
+        """
+        if not self._made:  # the way to a container may lead by its own address
+            raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
         return f"{self._container.get_container_host_ip()}:{self._port}"
 
     def client_config(self) -> dict[str, str]:
