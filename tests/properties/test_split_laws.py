@@ -230,6 +230,8 @@ REFUSED: list[tuple[Payload, object]] = [
     (payload(updates={"x\ud800": b""}), "x\ud800"),
     (payload(deletes=frozenset({"b/1/t/\ud800"})), "b/1/t/\ud800"),
     (payload(updates={"b/1/t/9": "text"}), "b/1/t/9"),
+    (payload(updates={"b/1/t/8": b"", "b/1/t/9": "text"}), "b/1/t/9"),
+    (payload(updates={"b/1/t/8": b"", "b/1/t/\ud800": b""}), "b/1/t/\ud800"),
     (payload(sub_batches={h("s"): SubBatch("s/", {"\ud800": b""})}), "\ud800"),
     (payload(sub_batches={h("s"): SubBatch("s/", {}, frozenset({"\ud800"}))}), "\ud800"),
     (payload(hash=b"short"), b"short"),
@@ -247,6 +249,13 @@ def test_what_contradicts_itself_is_refused_with_its_name(wrong: Payload, path: 
     with pytest.raises(SplitError) as caught:
         split(wrong, PLAIN, "blocks")
     assert caught.value.path == path
+
+
+def test_paths_of_one_directory_keep_bytes_that_are_not_utf_8() -> None:
+    updates = {"b/1/t/" + raw.decode("utf-8", "surrogateescape"): raw for raw in (b"8", b"\xff\xfe", b"\xc3\xa9")}
+    *content, _ = split(payload(updates=updates), PLAIN, "blocks")
+    assert sorted(message.key[33:] for message in content) == sorted(b"b/1/t/" + raw for raw in updates.values())
+    assert all(message.key.endswith(message.value) for message in content)
 
 
 OVERLAP = {"a/": "one", "a/b": "two"}
