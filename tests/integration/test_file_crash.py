@@ -60,6 +60,7 @@ def kill_while_it_writes(folder: Path, options: str, first: int, rng: random.Ran
     return acknowledged + [int(line.split()[1]) for line in said.splitlines(keepends=True)[:-1]]
 
 
+@pytest.mark.timeout(1800)  # a hundred kills, and everything read again after each
 @pytest.mark.parametrize("options", ["fsync=always", "fsync=interval&fsync.interval.ms=5", "fsync=never"])
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.soak)])
 def test_a_writer_killed_at_random_points_loses_nothing_that_it_acknowledged(
