@@ -7,10 +7,12 @@ main topics and one for each reorg channel; updates and reports are a follower's
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 import pytest
 
-from cardinal.protocols.streams import ChainUpdate, Completed, Cursor, Follower, Reassembler, Record
+from cardinal.protocols.streams import ChainUpdate, Completed, Cursor, Follower, Record
+from cardinal.protocols.streams.parts import assembler_of
 from vectors import Case, Reader, Step, load, records, report_of, settings, stripped
 
 CASES = load("own.json")
@@ -31,7 +33,7 @@ def replay(case: Case) -> list[Step]:
     """One step for every message."""
     log = records(case)
     follower = Follower(settings(case))
-    rooms: defaultdict[str, Reassembler] = defaultdict(follower._reassembler)
+    rooms = defaultdict(partial(assembler_of, settings(case)))
     steps = []
     for record, step in zip(log, Reader(follower, there(case)).read(log), strict=True):
         room = rooms[record.topic if CHANNEL in record.topic else ""]

@@ -83,7 +83,7 @@ class Geth:
     ) -> dict[str, Any]:
         """A child of the head with these transactions, which becomes the head; what has to be told to have it again."""
         for one in transactions:
-            await self.ask("eth_sendRawTransaction", text(one))
+            await self._send(text(one))
         head = await self.block("latest")
         number, stamp = int(head["number"], 16) + 1, int(head["timestamp"], 16) + 12
         paid = [
@@ -119,6 +119,19 @@ class Geth:
         if choose:
             await self.choose(payload["blockHash"])
         return built
+
+    async def _send(self, transaction: str) -> None:
+        """Into the pool, which learns of another head a moment after the chain has it: till then nonces are too low."""
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await self.ask("eth_sendRawTransaction", transaction)
+                except AssertionError as refused:
+                    if "nonce too low" not in str(refused):
+                        raise
+                    await asyncio.sleep(0.02)
+                else:
+                    return
 
     async def _command(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
         head = _base64(b'{"alg":"HS256","typ":"JWT"}') + b"." + _base64(json.dumps({"iat": int(time.time())}).encode())

@@ -75,9 +75,12 @@ NODE = f"http://user:s3cr3t@{DEAF}/s3cr3t"
     [
         (
             ("produce", "--from", f"gopher://user:s3cr3t@{DEAF}", "--to", STREAM),
-            "it begins with one of dev://, http://",
+            "it begins with one of archive://, dev://, http://",
         ),
-        (("produce", "--from", f"user:s3cr3t@{DEAF}", "--to", STREAM), "it begins with one of dev://, http://"),
+        (
+            ("produce", "--from", f"user:s3cr3t@{DEAF}", "--to", STREAM),
+            "it begins with one of archive://, dev://, http://",
+        ),
         (("produce", "--from", "http://user:s3cr3t@[bad", "--to", STREAM), "write http://host:port"),
         (("produce", "--from", "dev://user:s3cr3t@[bad", "--to", STREAM), "cannot be read"),
         (("produce", "--from", "http://user:s3cr3t@host:99999", "--to", STREAM), "check the URL"),
