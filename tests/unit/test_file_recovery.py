@@ -19,6 +19,7 @@ from file_logs import DEADLINE, block, everything, sink_of, source_of
 
 FAST = "fsync=never&cardinal.partitions=2"
 SEGMENT = "000000000001.avro"
+FLIPS = 60
 
 
 def blocks_of(folder: Path, name: str = SEGMENT) -> list[tuple[int, int, int]]:
@@ -91,21 +92,29 @@ def test_a_flipped_bit_in_what_was_written_is_never_cut_off_in_silence(tmp_path:
     whole = a_log(tmp_path / "whole")
     data = (tmp_path / "whole" / SEGMENT).read_bytes()
     blocks = blocks_of(tmp_path / "whole")
+    noticed = 0
     rng = random.Random(5)
-    for place in rng.sample(range(blocks[0][0], len(data) - 16), 60):
+    for place in rng.sample(range(blocks[0][0], len(data) - 16), FLIPS):
         folder = tmp_path / f"{place}"
         folder.mkdir()
         altered = bytearray(data)
         altered[place] ^= 1 << rng.randrange(8)
         (folder / SEGMENT).write_bytes(altered)
         hit = next(index for index, (begin, end, _) in enumerate(blocks) if begin <= place < end)
-        with pytest.raises(LogDamagedError, match="recover=cut") as caught:
-            sink_of(folder, FAST)
-        assert (caught.value.path, caught.value.position) == (str(folder / SEGMENT), blocks[hit][0])
+        try:
+            sink_of(folder, FAST).close()
+        except LogDamagedError as damaged:
+            noticed += 1
+            assert "recover=cut" in str(damaged)
+            assert (damaged.path, damaged.position) == (str(folder / SEGMENT), blocks[hit][0])
+        else:  # snappy copied equal bytes from another place: the block says what it said
+            assert everything(folder, heartbeats=True) == whole
+            continue
         assert (folder / SEGMENT).read_bytes() == bytes(altered)
         sink_of(folder, f"{FAST}&recover=cut").close()
         assert everything(folder, heartbeats=True) == whole[: sum(count for _, _, count in blocks[:hit])]
         shutil.rmtree(folder)
+    assert noticed > FLIPS * 9 // 10
 
 
 def test_a_reader_says_what_is_damaged_and_where(tmp_path: Path) -> None:
