@@ -20,7 +20,6 @@ from cardinal.protocols.streams.events import (
     ChainUpdate,
     Divergence,
     Event,
-    FinalityViolated,
     ForkBelowStart,
     Header,
     Incomplete,
@@ -32,7 +31,7 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, Payload
-from cardinal.protocols.streams.types import BlockRef, Partition, Record, short
+from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Record, short
 
 from .block_laws import BlockLaws, name
 from .model import Model

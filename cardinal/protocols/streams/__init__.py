@@ -12,7 +12,6 @@ from .events import (
     Completed,
     Divergence,
     Event,
-    FinalityViolated,
     ForkBelowStart,
     Incomplete,
     Overflow,
@@ -47,7 +46,7 @@ from .quorum import QuorumReassembler
 from .reassembler import Reassembler
 from .sealing import SealQueue
 from .splitter import reorg_topic, split, split_reorg, split_sub_batch
-from .types import BlockRef, Finality, Record, Routed
+from .types import BlockRef, Finality, FinalityViolated, Record, Routed
 
 __all__ = [
     "Batch",

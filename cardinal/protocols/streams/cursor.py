@@ -27,8 +27,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from cardinal.errors import CursorInvalidError
 
-from .events import FinalityViolated
-from .types import HASH_SIZE, BlockRef, Finality, Partition
+from .types import HASH_SIZE, BlockRef, Finality, FinalityViolated, Partition
 
 VERSION: Final = "c1"
 CHANNELS_MAX: Final = 16

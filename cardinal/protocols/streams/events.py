@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from cardinal.errors import MissingPayloadError
 
 from .block import Explanation
+from .cursor import Cursor
 from .messages import Ping
 from .payload import AnyPayload, MissingPayload
-from .types import BlockRef, Finality, Partition, Position
-
-if TYPE_CHECKING:  # the cursor's module builds on this one
-    from .cursor import Cursor
+from .types import BlockRef, Finality, FinalityViolated, Partition, Position
 
 
 class Header(Protocol):
@@ -191,14 +189,6 @@ class ForkBelowStart:
 
     tip: BlockRef
     start: BlockRef
-
-
-@dataclass(frozen=True, slots=True)
-class FinalityViolated:
-    """A heavier chain would remove a block that was announced as final. Latched until the stream is restarted."""
-
-    tip: BlockRef
-    finalized: int
 
 
 @dataclass(frozen=True, slots=True)

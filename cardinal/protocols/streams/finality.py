@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from .events import FinalityViolated, Header
-from .types import BlockRef, Finality
+from .events import Header
+from .types import BlockRef, Finality, FinalityViolated
 
 
 class OnFinalityViolation(Enum):

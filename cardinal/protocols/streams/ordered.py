@@ -9,10 +9,10 @@ from enum import Enum
 
 from .admission import Admission
 from .delivered import DeliveredChain
-from .events import FinalityViolated, OrderingEvent
+from .events import OrderingEvent
 from .finality import Finalizer
 from .holding import Holding
-from .types import BlockRef, Finality
+from .types import BlockRef, Finality, FinalityViolated
 
 
 class Reach(Enum):

@@ -31,7 +31,7 @@ from cardinal.errors import ConfigurationError
 
 from .admission import Admission
 from .delivered import DeliveredChain
-from .events import ChainUpdate, Completed, FinalityViolated, Header, Quarantined
+from .events import ChainUpdate, Completed, Header, Quarantined
 from .finality import Finalizer, OnFinalityViolation
 from .forkchoice import Ties, climb
 from .forktree import Node
@@ -39,7 +39,7 @@ from .history import History
 from .holding import Holding
 from .ordered import OrderedBlocks, Reach
 from .start import Candidate, StartRule
-from .types import HASH_SIZE, BlockRef, Finality
+from .types import HASH_SIZE, BlockRef, Finality, FinalityViolated
 
 __all__ = ["OnFinalityViolation", "Orderer", "Past", "Reach", "Ties"]
 

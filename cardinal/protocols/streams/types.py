@@ -49,6 +49,14 @@ class Finality:
     finalized: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FinalityViolated:
+    """A heavier chain would remove a block that was announced as final. Latched until the stream is restarted."""
+
+    tip: BlockRef
+    finalized: int
+
+
 class Record(NamedTuple):
     """One message as a transport delivers it.
 

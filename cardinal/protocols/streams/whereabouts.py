@@ -23,14 +23,14 @@ from typing import Final
 
 from .assembler import Assembler
 from .cursor import CHANNELS_MAX, Cursor
-from .events import ChainUpdate, Completed, FinalityViolated, Header
+from .events import ChainUpdate, Completed, Header
 from .ordering import Orderer
 from .payload import MissingPayload
 from .pins import Pins
 from .reorgs import Reorgs
 from .settings import FollowerSettings
 from .splitter import reorg_topic
-from .types import BlockRef, Partition, short
+from .types import BlockRef, FinalityViolated, Partition, short
 
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a waiting block pins nothing."""
