@@ -121,13 +121,16 @@ class Geth:
         return built
 
     async def _send(self, transaction: str) -> None:
-        """Into the pool, which learns of another head a moment after the chain has it: till then nonces are too low."""
+        """Into the pool, which learns of another head a moment after the chain has it.
+
+        Till then nonces are too low, and an account with a blob under way may send nothing else.
+        """
         async with asyncio.timeout(20):
             while True:
                 try:
                     await self.ask("eth_sendRawTransaction", transaction)
                 except AssertionError as refused:
-                    if "nonce too low" not in str(refused):
+                    if not any(reason in str(refused) for reason in ("nonce too low", "address already reserved")):
                         raise
                     await asyncio.sleep(0.02)
                 else:
