@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ while True:
 """
 
 KEYS = 7
+KILLS_OF_A_LOG = 10
+"""All of a log is read after each of them, so a longer one costs the square."""
 
 
 def writer(folder: Path, options: str, first: int) -> subprocess.Popen[str]:
@@ -60,19 +63,14 @@ def kill_while_it_writes(folder: Path, options: str, first: int, rng: random.Ran
     return acknowledged + [int(line.split()[1]) for line in said.splitlines(keepends=True)[:-1]]
 
 
-@pytest.mark.timeout(1800)  # a hundred kills, and everything read again after each
-@pytest.mark.parametrize("options", ["fsync=always", "fsync=interval&fsync.interval.ms=5", "fsync=never"])
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.soak)])
-def test_a_writer_killed_at_random_points_loses_nothing_that_it_acknowledged(
-    tmp_path: Path, options: str, kills: int
-) -> None:
-    rng = random.Random(kills)
+def survives(folder: Path, options: str, kills: int, rng: random.Random) -> None:
+    """One log, whose writer is killed again and again; all of it is read after each time."""
     acknowledged: list[int] = []
     first = 0
     for _ in range(kills):
-        acknowledged += kill_while_it_writes(tmp_path, f"{options}&segment.bytes=30000", first, rng)
+        acknowledged += kill_while_it_writes(folder, f"{options}&segment.bytes=30000", first, rng)
         first = 1_000_000 * (1 + len(acknowledged))
-        records = everything(tmp_path)  # offsets without a hole are checked there
+        records = everything(folder)  # offsets without a hole are checked there
         keys = [record.key for record in records]
         assert len(set(keys)) == len(keys)
         found: dict[bytes, int] = {}
@@ -81,7 +79,20 @@ def test_a_writer_killed_at_random_points_loses_nothing_that_it_acknowledged(
             if record.key[0] == 0:  # a seal that can be read means a whole block
                 assert found[record.key[1:33]] == KEYS
         assert all(found.get(number.to_bytes(32, "big")) == KEYS for number in acknowledged)
-    sink_of(tmp_path).close()
+    sink_of(folder).close()
+
+
+@pytest.mark.timeout(1800)  # a hundred kills
+@pytest.mark.parametrize("options", ["fsync=always", "fsync=interval&fsync.interval.ms=5", "fsync=never"])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.soak)])
+def test_a_writer_killed_at_random_points_loses_nothing_that_it_acknowledged(
+    tmp_path: Path, options: str, kills: int
+) -> None:
+    rng = random.Random(kills)
+    for log in range(0, kills, KILLS_OF_A_LOG):
+        folder = tmp_path / f"{log}"
+        survives(folder, options, min(KILLS_OF_A_LOG, kills - log), rng)
+        shutil.rmtree(folder)
 
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
