@@ -26,6 +26,7 @@ class Blocks(Application):
     default_topic: str = "block"
     topics: dict[str, str] = Field(default_factory=lambda: {"a/": "a", "b/": "b"})
     prefixes: tuple[str, ...] = ("a/", "b/", "inside")
+    sub_batches: tuple[str, ...] | None = ()
     finality_paths: tuple[str, str] | None = ("a/safe", "a/finalized")
 
 

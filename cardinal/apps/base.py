@@ -40,6 +40,8 @@ class Application(BaseModel):
         reorg_threshold: blocks below the head that a reorg may reach, 1 or more.
         prefixes: expressions that match the entries under which this application counts; a consumer tracks them
             all by default. Empty means the expressions of ``topics``.
+        sub_batches: expressions that match the whole path of every sub batch, none where there are no sub batches. By
+            them a consumer of a part knows which topics it can leave out; None: they may lie anywhere.
         volatile_paths: expressions of paths whose values may differ between honest producers; searched in the path.
         finality_paths: the paths of the highest safe and the highest finalized block number, None without such.
 
@@ -56,6 +58,7 @@ class Application(BaseModel):
     topics: dict[str, str] = Field(default_factory=dict)
     reorg_threshold: Annotated[int, Field(ge=1)] = REORG_THRESHOLD
     prefixes: tuple[str, ...] = ()
+    sub_batches: tuple[str, ...] | None = None
     volatile_paths: tuple[str, ...] = ()
     finality_paths: tuple[str, str] | None = None
 
@@ -72,6 +75,7 @@ class Application(BaseModel):
         for setting, expressions in (
             ("topics", made.topics),
             ("prefixes", made.prefixes),
+            ("sub_batches", made.sub_batches or ()),
             ("volatile_paths", made.volatile_paths),
         ):
             for expression in expressions:

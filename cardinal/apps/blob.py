@@ -65,6 +65,7 @@ def application(*, chain_id: int = 1, topic: str | None = None, reorg_threshold:
         chain=f"blob:{chain_id}",
         default_topic=base,
         topics={f"{_ROOT}[0-9a-f]{{64}}/": f"{base}-keys"},
+        sub_batches=(),
         reorg_threshold=reorg_threshold,
     )
 

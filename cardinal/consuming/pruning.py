@@ -2,8 +2,9 @@
 
 A producer counts a message under the text that an expression of the application's topics matched, and sends it to that
 expression's topic; a consumer follows the entries in which one of its own expressions is found. So a topic is left out
-where no expression of its own can match a text in which one of the consumer's is found. That is certain or it is not
-done (:mod:`.patterns`).
+where no expression of its own can match a text in which one of the consumer's is found. Of a sub batch's entry the
+topic's expression matches only the beginning: what lies behind it is known where the application says so. All that is
+certain or it is not done (:mod:`.patterns`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ def wanted_topics(app: Application, tracked: Sequence[str] | None, read: Collect
     """
     if tracked is None:
         return tuple(app.all_topics)
-    wanted = {
-        topic for matched, topic in app.topics.items() if any(may_be_found(searched, matched) for searched in tracked)
-    }
+    wanted = {topic for matched, topic in app.topics.items() if _holds_some(app, matched, tracked)}
     return tuple(topic for topic in app.all_topics if topic == app.default_topic or topic in wanted or topic in read)
+
+
+def _holds_some(app: Application, matched: str, tracked: Sequence[str]) -> bool:
+    """Whether one of these can be found in an entry whose messages travel where ``matched`` says."""
+    if app.sub_batches is None:
+        entries = [f"(?:{matched}).*"]
+    else:
+        entries = [matched, *(path for path in app.sub_batches if may_be_found(f"^(?:{matched})", path))]
+    return any(may_be_found(searched, entry) for searched in tracked for entry in entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from cardinal import apps
 from cardinal.consumer import Consumer
 from cardinal.consuming.patterns import may_be_found
 from cardinal.consuming.pruning import wanted_topics
+from cardinal.protocols.streams import SubBatch
 from cardinal.testing.memory import MemoryBroker
 
 EVM = apps.get("evm", chain_id=1)
@@ -39,6 +41,38 @@ def test_of_an_evm_chain_only_the_topics_are_read_that_the_expressions_can_reach
     tracked: list[str], topics: set[str]
 ) -> None:
     assert wanted_topics(EVM, tracked) == ("cardinal-1", *sorted(f"cardinal-1-{topic}" for topic in topics))
+
+
+@pytest.mark.parametrize(
+    ("sub_batches", "tracked", "topics"),
+    [
+        ((), "/x", set()),
+        (("b/[0-9]+/x",), "/x", {"b"}),
+        (("b/[0-9]+/x",), "/y", set()),
+        (("a/x", "c/x"), "/x", {"a"}),
+        (None, "/x", {"a", "b"}),
+        (None, "^b/", {"b"}),
+        (None, "^c/", set()),
+    ],
+)
+def test_a_sub_batch_may_lie_behind_what_its_topics_expression_matches(
+    sub_batches: tuple[str, ...] | None, tracked: str, topics: set[str]
+) -> None:
+    """An application that does not say where its sub batches lie may have them anywhere."""
+    assert wanted_topics(Blocks(sub_batches=sub_batches), [tracked]) == ("block", *sorted(topics))
+
+
+def test_what_is_followed_of_a_sub_batch_comes_though_its_topics_expression_says_less() -> None:
+    app = Blocks(sub_batches=None)
+    far = [
+        replace(one, sub_batches={bytes([7]) * 32: SubBatch("b/far/x", {"b/far/x/1": b"5"}, frozenset())})
+        for one in line(1, 30)
+    ]
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        publish(broker, far, app=app)
+        with Consumer(broker.url, app, tracked=["far/"], idle_timeout=DEADLINE) as reading:
+            updates = until(reading, "30a")
+    assert [dict(block.updates) for update in updates for block in update.added] == [{"b/far/x/1": b"5"}] * 30  # type: ignore[union-attr] # they are whole
 
 
 def test_by_default_all_topics_are_read() -> None:

@@ -56,6 +56,7 @@ def application(
         topics=topics,
         reorg_threshold=reorg_threshold,
         prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if chain_of(chain_id).state_sync else (),
+        sub_batches=(f"{root}/s",),
         # What a node calls safe or finalized moves while a block is being published: two honest producers differ.
         volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
         finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
