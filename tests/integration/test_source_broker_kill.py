@@ -45,9 +45,10 @@ def publish(url: str, steps: Iterator[Step]) -> None:
 
 def test_a_broker_that_is_killed_is_waited_for(cardinal_killable_broker: EmbeddedKafka) -> None:
     """One driver meets nobody when it opens; another one had its connection broken, and goes on when there is more."""
-    url = f"kafka://{cardinal_killable_broker.bootstrap}?cardinal.connect.timeout.ms=1000"
+    written = f"kafka://{cardinal_killable_broker.bootstrap}"
+    url = f"{written}?cardinal.connect.timeout.ms=3000"
     steps = iter(DevChain(DevSettings(seed=3, blocks=40, transactions=2, chain_id=CHAIN_ID)))
-    publish(url, islice(steps, 25))
+    publish(written, islice(steps, 25))
     stream = Stream(url, AppSpec("evm", {"chain_id": CHAIN_ID, "reorg_threshold": 8}).text(), 0.0)
     old = Window(stream.open, stream.digester())
     driver = Driver(stream.settings, old)
@@ -68,7 +69,7 @@ def test_a_broker_that_is_killed_is_waited_for(cardinal_killable_broker: Embedde
         assert asked.wait(20)
         cardinal_killable_broker.start()
         more, end = following.result(60)
-    publish(url, steps)
+    publish(written, steps)
     last, _ = rest(driver, end)
     rows += [*more, *last]
     assert more
