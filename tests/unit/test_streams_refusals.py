@@ -13,9 +13,13 @@ from cardinal.protocols.streams import (
     BlockRef,
     Completed,
     Divergence,
+    Follower,
+    FollowerSettings,
     MissingPayload,
+    Overflow,
     Payload,
     Ping,
+    QuorumReassembler,
     Reassembler,
     Record,
     SubBatch,
@@ -29,6 +33,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.codec import encode_content
 from cardinal.protocols.streams.messages import BATCH, PING
+from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.payload import PathMap
 from streams import SCHEMA, block, h
 
@@ -157,3 +162,26 @@ def test_what_one_of_two_batches_counts_is_surplus_to_the_other() -> None:
     assert held is not None
     (done,) = reassembler.receive(records(BatchMsg(h("1a"), "a/2", b"2"), at=[3]))
     assert done.payload.updates == {"a/1": b"1", "a/2": b"2"}  # type: ignore[union-attr]
+
+
+def test_a_header_that_is_read_again_at_its_own_position_is_no_copy() -> None:
+    reassembler = Reassembler()
+    twice = records(SubBatchHeader(h("1a"), ID, 1), SubBatchHeader(h("1a"), ID, 1), at=[3, 3])
+    assert reassembler.receive(twice) == []
+    assert reassembler.explain(h("1a")).missing_batch
+
+
+def test_of_two_producers_the_lowest_open_block_is_the_lower_of_theirs() -> None:
+    both = QuorumReassembler(1, ["one", "two"])
+    assert both.lowest_open is None
+    for producer, number in ((b"one", 7), (b"two", 5)):
+        key, value = encode(Batch(h(f"{number}a"), number, 1, h("0r"), {"a/": Update(count=1)}))
+        both.receive([Record("t", 0, number, key, value, 5, (("cardinal-producer", producer),))])
+    assert both.lowest_open == 5
+
+
+def test_a_follower_reports_blocks_that_it_has_no_room_for() -> None:
+    follower = Follower(FollowerSettings("app", "chain", bounds=Bounds(open_blocks=1)))
+    out = follower.receive(records(BatchMsg(h("1a"), "a/1", b"1"), BatchMsg(h("2a"), "a/1", b"2"), at=[0, 1]))
+    assert [type(event) for event in out] == [Overflow, Overflow]
+    assert follower.explain(h("1a")).state == "dropped"
