@@ -81,7 +81,15 @@ def test_numbers_and_weights_that_no_block_has_are_refused() -> None:
         avro.read_batch(good[:1] + b"\xc8\x01" + bytes(100) + good[3:])
 
 
-@pytest.mark.parametrize("updates", [{"a/1": "text"}, {f"b/1a/t/{LONE}": b""}])
+@pytest.mark.parametrize(
+    "updates",
+    [
+        {"a/1": "text"},
+        {f"b/1a/t/{LONE}": b""},
+        {"b/1a/t/0": "text", "b/1a/t/1": b""},
+        {"b/1a/t/0": b"", f"b/1a/t/{LONE}": b""},
+    ],
+)
 def test_a_value_that_is_no_bytes_and_a_path_that_no_bytes_stand_for_are_refused(updates: dict[str, bytes]) -> None:
     with pytest.raises(SplitError):
         split(replace(block("1a", "0r"), updates=updates), SCHEMA, "t")
