@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cardinal.protocols.streams import Quarantined
-from cardinal.protocols.streams.types import short
+from cardinal.protocols.streams.types import BlockRef, short
 from channels import THRESHOLD, Stream, line
 from streams import block, h
 
@@ -48,3 +48,17 @@ def test_what_is_read_again_of_a_branch_that_was_cut_is_not_quarantined() -> Non
     stream.publish(line("a", 8, 20, "7a", 1))
     assert stream.read().endswith("+20a")
     assert stream.named(Quarantined) == []
+
+
+def test_a_branch_on_a_given_start_is_needed_by_cursors_that_are_older_than_its_cut() -> None:
+    stream = Stream(start=BlockRef(0, h("0r")))
+    stream.publish([*line("b", 1, 2, "0r"), *line("a", 1, THRESHOLD, "0r", 1)])
+    stream.read()
+    assert stream.follower.orderer.holds(h("1b"))
+    stream.publish(line("a", THRESHOLD + 1, THRESHOLD + 1, f"{THRESHOLD}a", 1))
+    stream.read()
+    assert not stream.follower.orderer.holds(h("1b"))
+    before = next(update for update in stream.updates if update.added[-1].number == THRESHOLD)
+    stream.restart(before.cursor)
+    stream.publish(line("b", 3, 9, "2b", 5))
+    assert stream.read().endswith("+9b")

@@ -322,7 +322,7 @@ class Follower:
             self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places))
         self._where.released(self.orderer.take_released())
         for floor, block_hash in self.orderer.take_cut():
-            self._where.finished(floor - 1, block_hash)  # no cursor with this floor needs it, whatever its number
+            self._where.cut(floor, block_hash)
         self._where.released(block_hash for block_hash in taken if not self.orderer.holds(block_hash))
         out += self.orderer.take_events()
         if updates:

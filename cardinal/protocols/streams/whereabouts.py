@@ -81,16 +81,29 @@ class _Standing:
     Attributes:
         updates: the updates of the step so far.
         finished: number and short hash of finished blocks, in order; more of them than any cursor needs.
+        cut: the same of blocks that hung on the chain below a floor, with that floor instead of their number.
         left: where the messages begin of what was let go after the first of them.
         channels_before: the channels that were open when the first of them was given out.
 
     """
 
-    __slots__ = ("channels", "channels_before", "finished", "floor", "left", "next", "open", "updates", "violation")
+    __slots__ = (
+        "channels",
+        "channels_before",
+        "cut",
+        "finished",
+        "floor",
+        "left",
+        "next",
+        "open",
+        "updates",
+        "violation",
+    )
 
     def __init__(self, channels_before: tuple[BlockRef, ...] = ()) -> None:
         self.updates = 0
         self.finished: Sequence[tuple[int, bytes]] = ()
+        self.cut: Sequence[tuple[int, bytes]] = ()
         self.left: dict[Partition, int] = {}
         self.channels_before = channels_before
         self.next: dict[Partition, int] = {}
@@ -113,6 +126,7 @@ class Whereabouts:
         self._reassembler, self._orderer, self._reorgs = reassembler, orderer, reorgs
         self._held: dict[bytes, Held] = {}
         self._finished: list[tuple[int, bytes]] = []
+        self._cut: list[tuple[int, bytes]] = []
         self._disputed: set[bytes] = set()
         self._chain: list[Held] = []
         self._next: dict[Partition, int] = {}
@@ -175,6 +189,13 @@ class Whereabouts:
     def finished(self, number: int, block_hash: bytes) -> None:
         """A block is complete, or was given up."""
         self._finished.append((number, short(block_hash)))
+
+    def cut(self, floor: int, block_hash: bytes) -> None:
+        """A block left with its branch, whose root fell below this floor: what begins there does not need it.
+
+        Its own number lies above the floor, and a cursor of a lower head can still come back to it.
+        """
+        self._cut.append((floor, short(block_hash)))
 
     def bridged(self, header: Header, places: Mapping[Partition, int]) -> None:
         """A block without its content takes part."""
@@ -246,6 +267,8 @@ class Whereabouts:
         keep = _FINISHED * self._threshold
         if len(self._finished) > 2 * keep:
             self._finished = self._finished[-keep:]  # cursors that are not made yet hold the longer one
+        if len(self._cut) > 2 * keep:
+            self._cut = self._cut[-keep:]
 
     def _stand(self, standing: _Standing) -> _Standing:
         """Write down where the reading stands now."""
@@ -258,7 +281,7 @@ class Whereabouts:
         for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
             _lower(floor, places)
         standing.next, standing.floor = following, floor
-        standing.finished = self._finished
+        standing.finished, standing.cut = self._finished, self._cut
         standing.open = self._open.prefixes
         standing.channels = self._reorgs.open()
         standing.violation = self._orderer.violation
@@ -298,7 +321,7 @@ class Whereabouts:
             next=following,
             floor={partition: floor.get(partition, offset) for partition, offset in following.items()},
             open=standing.open,
-            done=self._done(ring, standing.finished),
+            done=self._done(ring, standing),
             finality=update.finality,
             violation=standing.violation,
             start=self._start,
@@ -307,12 +330,18 @@ class Whereabouts:
             channels=channels,
         )
 
-    def _done(self, ring: tuple[Held, ...], finished: Sequence[tuple[int, bytes]]) -> frozenset[bytes]:
-        """Blocks below the ring that are finished with: parts of them may be read again."""
+    def _done(self, ring: tuple[Held, ...], standing: _Standing) -> frozenset[bytes]:
+        """Blocks below the ring, or cut off with what is, that are finished with: parts of them may be read again.
+
+        A ring that begins with the stream's first block may not reach down to the floor, and the first block's parent
+        may still be a fork point: so that a branch is cut is judged by the floor, not by the ring.
+        """
         if not ring:
             return frozenset()
-        lowest, most = ring[0].ref.number, 2 * self._threshold
-        done = [name for _, name in nlargest(most, {one for one in finished if one[0] < lowest})]
+        lowest, floor, most = ring[0].ref.number, ring[-1].ref.number - self._threshold, 2 * self._threshold
+        finished = {one for one in standing.finished if one[0] < lowest}
+        finished |= {one for one in standing.cut if one[0] <= floor}
+        done = [name for _, name in nlargest(most, finished)]
         past = self._past.done if self._past is not None and self._past.ring else frozenset()
         if self._past is not None and self._past.ring and self._past.ring[0].number + most < ring[-1].ref.number:
             past = frozenset()  # nothing of what was done then can lie above the floor now
