@@ -53,15 +53,46 @@ def test_a_consumer_moves_from_one_cluster_to_another_over_both(brokers: tuple[M
         assert steps(until(consumer, "11a")) == ["+10a", "+11a"]
 
 
-def test_a_member_that_is_left_out_is_missed_by_name(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
+def test_a_member_that_is_left_out_too_early_is_missed_by_name(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
     old, new = brokers
     publish(old, line(1, 3))
     publish(new, line(3, 5))
     with Consumer(mux(old, new), Blocks()) as consumer:
         cursor = until(consumer, "5a")[-1].cursor
-    with pytest.raises(CursorExpiredError, match=r"are gone from a\[0\]") as caught:
+    with pytest.raises(CursorExpiredError, match=r"still needs records of a\[0\].* leave it out when") as caught:
         Consumer(f"mux:64={new.url}", Blocks(), start=cursor)
     assert {number for _, number in caught.value.missing} <= set(range(64))
+
+
+def test_a_member_that_was_read_to_its_end_may_be_left_out_after_the_threshold(
+    brokers: tuple[MemoryBroker, MemoryBroker],
+) -> None:
+    old, new = brokers
+    publish(old, line(1, 5))
+    publish(new, line(6, 21))
+    with Consumer(mux(old, new), Blocks()) as consumer:
+        cursors = {21: until(consumer, "21a")[-1].cursor}
+        publish(new, line(22, 22))
+        cursors[22] = until(consumer, "22a")[-1].cursor
+    with pytest.raises(CursorExpiredError, match="still needs records"):  # 16 blocks back is block 5
+        Consumer(f"mux:64={new.url}", Blocks(), start=cursors[21])
+    publish(new, line(22, 24, "b", below="21a", weight=1))
+    for cursor in (cursors[22], str(cursors[22])):
+        with Consumer(f"mux:64={new.url}", Blocks(), start=cursor) as consumer:
+            more = until(consumer, "24b")
+        assert steps(more) == ["-22a", "+22b", "+23b", "+24b"]
+        assert more[0].first_seq == cursors[22].seq + 1
+
+
+def test_the_numbers_of_a_member_that_stays_are_its_own(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
+    """Its URL alone has other numbers: refused by the names of the partitions that are not there."""
+    old, new = brokers
+    publish(old, line(1, 5))
+    publish(new, line(4, 30))
+    with Consumer(mux(old, new), Blocks()) as consumer:
+        cursor = until(consumer, "30a")[-1].cursor
+    with pytest.raises(CursorExpiredError, match=r"gone from|still needs records of a\[6"):
+        Consumer(new.url, Blocks(), start=cursor)
 
 
 def test_a_reorg_whose_sides_lie_in_different_clusters_is_one_update(

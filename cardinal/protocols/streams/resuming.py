@@ -8,11 +8,16 @@ Rules:
    ``floor`` and its ``next`` were: where they are gone, the content of blocks that have to be removed is missing, and
    blocks that were not complete have to be supplied or are given up.
 4. A partition that ends before the cursor's ``next``, or that is gone, was made anew: refused. A reorg channel may go.
+5. A place may hold partitions of the same topics under other numbers (old and new cluster read as one). Numbers that
+   follow one another are one place. A place that is gone as a whole may go when nothing of it is needed: the cursor's
+   floors have reached ``next`` in all of its partitions, and its topics are here under other numbers. What was not read
+   there cannot be known, and is not passed over in silence: a block whose parent was only there stays waiting for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from cardinal.errors import CursorExpiredError, CursorMismatchError
 
@@ -64,10 +69,12 @@ def begin_at(
 
     """
     missing: dict[Partition, tuple[int, int]] = {}
+    away = left(cursor, marks, may_go)
+    needed = {place for place in away if cursor.floor[place] < cursor.next[place]}
     for partition, following in cursor.next.items():
         low, high = marks.get(partition, (0, 0))
         if partition not in marks:
-            if not may_go(partition[0]):
+            if partition not in away and not may_go(partition[0]):
                 missing[partition] = (cursor.floor[partition], following)
         elif high < following:
             missing[partition] = (high, following)
@@ -75,7 +82,51 @@ def begin_at(
             missing[partition] = (following, low)
     if missing:
         raise _expired(missing)
+    if needed:
+        raise CursorExpiredError(
+            f"this cursor still needs records of {_named(needed)}, which is not here under this number: read the place "
+            "that holds them too (as the same member of a mux), and leave it out when as many blocks as the reorg "
+            "threshold have come after its last one; or start anew without a cursor",
+            missing={place: (cursor.floor[place], cursor.next[place]) for place in needed},
+        )
     return {partition: max(low, cursor.floor.get(partition, low)) for partition, (low, _) in marks.items()}
+
+
+def left(
+    cursor: Cursor, marks: Mapping[Partition, tuple[int, int]], may_go: Callable[[str], bool]
+) -> frozenset[Partition]:
+    """The cursor's partitions of places that are gone as a whole, while their topics are here (rule 5).
+
+    Arguments: see :func:`begin_at`.
+    """
+    known = {partition for partition in cursor.next if not may_go(partition[0])}
+    here = {partition for partition in marks if not may_go(partition[0])}
+    topics = {topic for topic, _ in here}
+    gone: set[int] = set()
+    for place in _runs({number for _, number in known | here}):
+        if not place & {number for _, number in here}:
+            gone |= place
+    away = {partition for partition in known if partition[1] in gone}
+    return frozenset(away if {topic for topic, _ in away} <= topics else ())
+
+
+def without(cursor: Cursor, partitions: Collection[Partition]) -> Cursor:
+    """The cursor without partitions of which nothing is needed: their numbers may belong to another place later."""
+    return replace(
+        cursor,
+        next={place: at for place, at in cursor.next.items() if place not in partitions},
+        floor={place: at for place, at in cursor.floor.items() if place not in partitions},
+    )
+
+
+def _runs(numbers: set[int]) -> list[set[int]]:
+    """These numbers, those that follow one another together."""
+    runs: list[set[int]] = []
+    for number in sorted(numbers):
+        if not runs or number - 1 not in runs[-1]:
+            runs.append(set())
+        runs[-1].add(number)
+    return runs
 
 
 def refuse_shorter(following: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
@@ -86,9 +137,13 @@ def refuse_shorter(following: Mapping[Partition, int], ends: Mapping[Partition, 
 
 
 def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
-    where = ", ".join(f"{topic}[{number}]" for topic, number in sorted(missing)[:3])
     return CursorExpiredError(
-        f"records that this cursor needs are gone from {where}: the topics were made anew, or retention has cut "
-        "off what was not read yet; start anew without a cursor, or restore the topics",
+        f"records that this cursor needs are gone from {_named(missing)}: the topics were made anew, or retention has "
+        "cut off what was not read yet; start anew without a cursor, or restore the topics",
         missing=missing,
     )
+
+
+def _named(partitions: Collection[Partition]) -> str:
+    """The first three of these partitions."""
+    return ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions)[:3])

@@ -9,7 +9,11 @@ every other one's is 64 more than that of the member before it, unless the URL s
   numbers, and the others are partitions that were added;
 * a cursor of a mux stays valid while each member keeps its number, in whatever place of the URL. A member may be
   replaced by what holds the same records at the same offsets: a recording (``cardinal record``) of a cluster that is to
-  be switched off. Left out, its partitions are gone, and the cursor is refused by their names.
+  be switched off.
+* a member that was read to its end may be left out, and switched off, once as many blocks as the reorg threshold came
+  after its last one: no block of it can be removed any more, and cursors say so. Before that a cursor is refused by the
+  names of the partitions that it still needs. The one that stays keeps its number (``mux:64=kafka://new``); the number
+  of the one that left is free for the next cluster.
 
 A topic has to be in one member; where others get it later, their partitions are added then.
 
