@@ -21,6 +21,7 @@ from cardinal.apps.evm.values import (
     Header,
     Log,
     ReceiptMeta,
+    SyncedState,
     Transaction,
     Withdrawal,
 )
@@ -68,6 +69,18 @@ def deposits(draw: st.DrawFn, index: int = 0) -> Transaction:
         *(index, b"", b"", 126, None, 0, 0, None, None),
         *(draw(longs), draw(st.none() | addresses), draw(wide), draw(st.binary(max_size=80)), 0, 0, 0),
         deposit=draw(st.builds(Deposit, hashes, addresses, wide, st.booleans())),
+    )
+    raw = made.encode()
+    return replace(made, raw=raw, hash=keccak(raw))
+
+
+@st.composite
+def state_syncs(draw: st.DrawFn, index: int = 0) -> Transaction:
+    """What Polygon is told from the chain below."""
+    synced = st.builds(SyncedState, longs, addresses, st.binary(max_size=80), hashes)
+    made = Transaction(
+        *(index, b"", b"", 127, None, 0, 0, 0, 0, 0, bytes(20), 0, b"", 0, 0, 0),
+        synced=tuple(draw(st.lists(synced, max_size=3))),
     )
     raw = made.encode()
     return replace(made, raw=raw, hash=keccak(raw))
@@ -122,7 +135,9 @@ def blocks(draw: st.DrawFn) -> Block:
         header=draw(st.none() | headers()),
         total_difficulty=draw(st.none() | wide),
         uncles=tuple(draw(st.lists(headers(), max_size=2))),
-        transactions=tuple([draw(transactions(index=index) | deposits(index=index)) for index in range(count)]),
+        transactions=tuple(
+            [draw(transactions(index=at) | deposits(index=at) | state_syncs(index=at)) for at in range(count)]
+        ),
         receipts=tuple(
             draw(
                 st.builds(ReceiptMeta, st.just(index), contracts, longs, longs, bloom, st.integers(0, 1), longs, longs)
@@ -208,7 +223,7 @@ def test_tables_have_a_row_per_part_and_no_number_is_rounded(block: Block) -> No
             assert all(field.nullable or not table.column(field.name).null_count for field in table.schema)
 
 
-@given(transactions() | deposits(), st.data())
+@given(transactions() | deposits() | state_syncs(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_the_bytes_of_a_transaction_are_its_fields_and_no_others(transaction: Transaction, data: st.DataObject) -> None:
     assert decode_transaction(transaction.raw, 0) == transaction

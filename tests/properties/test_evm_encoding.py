@@ -12,9 +12,10 @@ from cardinal.apps.evm import decode, payload_from_rpc, rlp, verify
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.receipts import encode_log, encode_receipt, logs_bloom
 from cardinal.apps.evm.transactions import encode_transaction
-from cardinal.apps.evm.trie import EMPTY_ROOT, ordered_root
+from cardinal.apps.evm.trie import EMPTY_ROOT, keyed_root, ordered_root
 from cardinal.errors import ApplicationError, CardinalError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
+from tries import Grown
 
 items = st.recursive(st.binary(max_size=70), lambda inner: st.lists(inner, max_size=5), max_leaves=60)
 quantities = st.one_of(st.integers(0, 300), st.integers(0, 2**256 - 1)).map(hex)
@@ -120,9 +121,19 @@ def test_the_root_is_that_of_a_trie_built_node_by_node(values: list[bytes]) -> N
     assert ordered_root(values) == naive_root(values)
 
 
+@given(st.dictionaries(st.binary(min_size=2, max_size=2) | st.binary(min_size=32, max_size=32), st.binary(min_size=1)))
+@example({bytes((0x10, at)): b"x" for at in range(256)})
+@example({bytes(31) + bytes((at,)): bytes(40) for at in range(17)})
+def test_the_root_over_keys_of_one_length_is_that_of_a_trie_built_otherwise(content: dict[bytes, bytes]) -> None:
+    length = max(map(len, content), default=0)
+    content = {key: value for key, value in content.items() if len(key) == length}
+    assert keyed_root(content) == (Grown(content).root if content else EMPTY_ROOT)
+    assert keyed_root(dict(reversed(content.items()))) == keyed_root(content)
+
+
 def test_the_root_over_nothing_is_the_known_one() -> None:
     known = "56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"
-    assert ordered_root([]) == EMPTY_ROOT == bytes.fromhex(known)
+    assert ordered_root([]) == keyed_root({}) == EMPTY_ROOT == bytes.fromhex(known)
 
 
 # --- transactions of every type ------------------------------------------------------------------------------

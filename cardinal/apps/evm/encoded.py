@@ -9,8 +9,7 @@ from .header import write_header, write_withdrawal
 from .presets import Chain
 from .receipts import write_log
 from .rpc import JsonObject, RpcBlock, RpcHeader, RpcReceipt, hexadecimal, raw, read
-from .statesync import without_derived
-from .transactions import write_transaction
+from .statesync import without_derived, write_transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +67,14 @@ def encode_block(
     answered = [read(RpcReceipt, receipt) for receipt in receipts]
     ommers = [read(RpcHeader, uncle) for uncle in uncles]
     with hexadecimal("the block"):
-        derived = None
-        if chain is not None and chain.state_sync:
-            shown, answered, derived = without_derived(shown, answered)
+        shown, answered, derived = without_derived(shown, answered, chain)
         return EncodedBlock(
             int(shown.number, 16),
             raw(shown.hash),
             shown,
             answered,
             write_header(shown),
-            [write_transaction(transaction) for transaction in shown.transactions],
+            write_transactions(shown, chain),
             [[write_log(log) for log in receipt.logs] for receipt in answered],
             None if shown.withdrawals is None else [write_withdrawal(one) for one in shown.withdrawals],
             [write_header(uncle) for uncle in ommers],

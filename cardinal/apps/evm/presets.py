@@ -33,6 +33,8 @@ class Chain(BaseModel):
             is not known, or where it has not ended.
         unchecked: names of checks that this chain's honest blocks do not pass.
         state_sync: its nodes add a transaction, its receipt and logs to a block's that no root of the header covers.
+        state_sync_in_body: the first block in whose body that transaction is one like all others, of type 127, and
+            under the roots; None where there is no such block.
         notes: what the checks can and cannot tell on this chain.
         sources: where each of these is from.
 
@@ -49,6 +51,7 @@ class Chain(BaseModel):
     final_total_difficulty: Annotated[int, Field(ge=0)] | None = None
     unchecked: frozenset[str] = frozenset()
     state_sync: bool = False
+    state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -136,9 +139,11 @@ _PRESETS: Final = (
         name="polygon",
         genesis="0xa9c28ce2141b56c474f1dc504bee9b01eb1bd7d1a507580d5519d4437a97de1b",
         state_sync=True,
+        state_sync_in_body=80_084_800,
         notes="Until Madhugiri (block 80,084,800) the state-sync transaction, its receipt and its logs are under no "
-        "root: they are published apart (br/, bl/) and held only to their hash and log indexes. After it a block "
-        "with such a transaction (type 127) is refused: nodes do not show the fields that its bytes are made of. "
+        "root: they are published apart (br/, bl/) and held only to their hash and log indexes. From it on it is one "
+        "of the block's transactions (type 127), under every root: nodes do not show what its bytes are made of, so "
+        "they are asked for its bytes (eth_getRawTransactionByHash). "
         "Proof of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
         sources=(
             _ERIGON,

@@ -9,8 +9,8 @@ from cardinal.errors import ApplicationError
 from . import rlp
 from .items import ADDRESS, HASH, exactly, hashes, items_of, number
 from .keccak import keccak
-from .signed import AccessEntry, Authorization, Deposit, Transaction
-from .transactions import ACCESS_LIST, BLOB, DEPOSIT, FIELDS, LEGACY, SET_CODE
+from .signed import AccessEntry, Authorization, Deposit, SyncedState, Transaction
+from .transactions import ACCESS_LIST, BLOB, DEPOSIT, FIELDS, LEGACY, SET_CODE, STATE_SYNC
 
 _LIST: Final = 0xC0
 _CHAIN_V: Final = 35
@@ -30,6 +30,8 @@ def decode_transaction(raw: bytes, index: int) -> Transaction:
     if not raw:
         raise ApplicationError("a transaction has no bytes")
     kind = LEGACY if raw[0] >= _LIST else raw[0]
+    if kind == STATE_SYNC:
+        return _state_sync(raw, index)
     if kind not in FIELDS or (kind == LEGACY and raw[0] < _LIST):
         raise ApplicationError(f"transactions of type {raw[0]} are not known to this release")
     items = items_of(rlp.decode(raw if kind == LEGACY else raw[1:]), len(FIELDS[kind]))
@@ -89,6 +91,18 @@ def _deposit(raw: bytes, index: int, items: list[rlp.Decoded]) -> Transaction:
         s=0,
         deposit=Deposit(exactly(source, HASH), exactly(sender, ADDRESS), number(mint), bool(system)),
     )
+
+
+def _state_sync(raw: bytes, index: int) -> Transaction:
+    return Transaction(
+        *(index, raw, keccak(raw), STATE_SYNC, None, 0, 0, 0, 0, 0, bytes(ADDRESS), 0, b"", 0, 0, 0),
+        synced=tuple([_synced(item) for item in items_of(rlp.decode(raw[1:]))]),
+    )
+
+
+def _synced(item: rlp.Decoded) -> SyncedState:
+    number_below, contract, data, transaction = items_of(item, 4)
+    return SyncedState(number(number_below), exactly(contract, ADDRESS), exactly(data), exactly(transaction, HASH))
 
 
 def _legacy_chain(v: int) -> int | None:

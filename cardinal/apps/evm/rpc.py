@@ -52,7 +52,11 @@ class RpcAuthorization(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
-    """A transaction in a block."""
+    """A transaction in a block.
+
+    ``raw`` are its canonical bytes, which no node shows in a block: whoever asks for a block of Polygon adds them to a
+    transaction of type 127 (:mod:`.statesync`).
+    """
 
     nonce: str
     gas: str
@@ -77,6 +81,7 @@ class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
     source_hash: str | None = None
     mint: str | None = None
     is_system_tx: bool = False
+    raw: str | None = None
 
     @property
     def parity(self) -> str | None:

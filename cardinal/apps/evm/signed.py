@@ -11,10 +11,11 @@ from typing import Final
 from . import rlp
 from .jsonrpc import to_minimal
 from .keccak import keccak
-from .transactions import ACCESS_LIST, BLOB, LEGACY, SET_CODE
+from .transactions import ACCESS_LIST, BLOB, LEGACY, SET_CODE, STATE_SYNC
 
 _LEGACY_V: Final = 27
 _CHAIN_V: Final = 35
+_NOBODY: Final = bytes(20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,18 @@ class Deposit:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncedState:
+    """What a contract of Polygon is told from the chain below (PIP-74); the hash is of the transaction there."""
+
+    id: int
+    contract: bytes
+    data: bytes
+    transaction_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
-    """A signed transaction of type 0 (legacy) to 4 (set code), or a deposit (126), which nobody signs.
+    """A signed transaction of type 0 (legacy) to 4 (set code); or a deposit (126) or state sync (127), unsigned.
 
     Attributes:
         index: its place in the block.
@@ -58,8 +69,9 @@ class Transaction:
         gas_price: types 0 and 1; the others have the two ``max_`` prices.
         to: None where it creates a contract.
         v: the signature's v as it stands in the bytes: 27 and up for legacy, the parity 0 or 1 for the others; zero
-            in a deposit, as ``r``, ``s`` and ``nonce``, which its bytes do not have.
+            in a deposit or state sync, as ``r``, ``s`` and ``nonce``, which their bytes do not have.
         deposit: what only a deposit has.
+        synced: all that the bytes of a state sync have; its other fields are zero, as nodes show them.
 
     """
 
@@ -84,6 +96,7 @@ class Transaction:
     blob_versioned_hashes: tuple[bytes, ...] = ()
     authorizations: tuple[Authorization, ...] = ()
     deposit: Deposit | None = None
+    synced: tuple[SyncedState, ...] = ()
 
     @property
     def parity(self) -> int | None:
@@ -106,7 +119,7 @@ class Transaction:
     def sender(self) -> bytes | None:
         """Who signed, recovered from the signature anew at each call; None where it is no signature.
 
-        A deposit says its sender.
+        A deposit says its sender; a state sync is from address zero.
 
         Raises:
             MissingExtraError: the extra ``evm`` is not installed.
@@ -114,6 +127,8 @@ class Transaction:
         """
         if self.deposit is not None:
             return self.deposit.sender
+        if self.type == STATE_SYNC:
+            return _NOBODY
         from .sender import recover  # noqa: PLC0415 -- only senders need the library
 
         parity = self.parity
@@ -129,6 +144,8 @@ class Transaction:
         """The canonical bytes, built from the fields."""
         if self.deposit is not None:
             return bytes((self.type,)) + rlp.encode(self._deposited(self.deposit))
+        if self.type == STATE_SYNC:
+            return bytes((self.type,)) + rlp.encode([_synced(entry) for entry in self.synced])
         body = rlp.encode([*self._unsigned(), to_minimal(self.v), to_minimal(self.r), to_minimal(self.s)])
         return body if self.type == LEGACY else bytes((self.type,)) + body
 
@@ -151,6 +168,10 @@ class Transaction:
         elif self.type == SET_CODE:
             items.append([_authorization(entry) for entry in self.authorizations])
         return items
+
+
+def _synced(entry: SyncedState) -> list[bytes]:
+    return [to_minimal(entry.id), entry.contract, entry.data, entry.transaction_hash]
 
 
 def _authorization(entry: Authorization) -> list[bytes]:

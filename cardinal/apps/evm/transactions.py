@@ -1,7 +1,7 @@
 """Transactions from JSON-RPC to their canonical bytes: legacy RLP, or a type byte and RLP (EIP-2718).
 
 Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-4844), 4 set code (EIP-7702), 126
-deposit (OP Stack specification, deposits), which nobody signs.
+deposit (OP Stack specification, deposits), which nobody signs. Type 127 of Polygon is :mod:`.statesync`'s business.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ FEE_MARKET: Final = 2
 BLOB: Final = 3
 SET_CODE: Final = 4
 DEPOSIT: Final = 0x7E
+STATE_SYNC: Final = 0x7F
 
 _NO_ITEMS: Final = wrap(())
 _PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")

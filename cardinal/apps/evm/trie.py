@@ -1,11 +1,11 @@
-"""The root of a trie whose keys are 0, 1, 2, …: transactions, receipts and withdrawals of a block.
+"""The root of a trie whose keys are 0, 1, 2, …: transactions, receipts and withdrawals of a block; or hashes: a state.
 
 The trie is never built: the sorted keys are walked once, and only node encodings are kept (yellow paper, appendix D).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -27,6 +27,14 @@ def ordered_root(values: Sequence[bytes]) -> bytes:
         return EMPTY_ROOT
     entries = sorted((_key(index), value) for index, value in enumerate(values))
     return keccak(_node(entries, 0, len(entries), 0))
+
+
+def keyed_root(entries: Mapping[bytes, bytes]) -> bytes:
+    """The root over values under keys of one length, such as hashes."""
+    if not entries:
+        return EMPTY_ROOT
+    found = sorted((key.hex(), value) for key, value in entries.items())
+    return keccak(_node(found, 0, len(found), 0))
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ from cardinal.protocols.streams.payload import Payload, SubBatch
 
 from . import rlp
 from .jsonrpc import to_minimal
-from .signed import AccessEntry, Authorization, Deposit, Transaction
+from .signed import AccessEntry, Authorization, Deposit, SyncedState, Transaction
 
 __all__ = [
     "HEADER_FIELDS",
@@ -34,6 +34,7 @@ __all__ = [
     "Header",
     "Log",
     "ReceiptMeta",
+    "SyncedState",
     "Transaction",
     "Withdrawal",
 ]
