@@ -134,7 +134,7 @@ def test_partitions_are_those_of_the_reference(cardinal_broker: EmbeddedKafka, p
 
 def test_no_broker_is_one_sentence_within_the_time_given() -> None:
     began = time.monotonic()
-    url = "kafka://alice:hidden@127.0.0.1:1?cardinal.connect.timeout.ms=500"
+    url = "kafka://alice:s3cr3t@127.0.0.1:1?cardinal.connect.timeout.ms=500"
     for attempt in (
         lambda: open_sink(url, _blocks(), producer_id="one"),
         lambda: open_source(url, _blocks()),
@@ -142,7 +142,7 @@ def test_no_broker_is_one_sentence_within_the_time_given() -> None:
     ):
         with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 .*cardinal broker up") as caught:
             attempt()
-        assert "hidden" not in repr(caught.value)
+        assert "s3cr3t" not in repr(caught.value)
         assert caught.value.address == "127.0.0.1:1"
     assert time.monotonic() - began < 15
 

@@ -134,7 +134,7 @@ def test_wss_with_a_private_authority(broker: MemoryBroker, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ws://user:pw@host", "token_file"),
+        ("ws://user:s3cr3t@host", "token_file"),
         ("ws://host?nonsense=1", "window.bytes"),
         ("ws://host?window.bytes=0", "window.bytes"),
         ("ws://host?ssl.ca.location=/x", "wss://"),
