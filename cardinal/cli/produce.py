@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import click
 
 from cardinal import apps
+from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.named import config_option, stream
 from cardinal.errors import ConfigurationError
 from cardinal.server.feeds import Feed, Locating, open_feed
@@ -20,7 +23,7 @@ from cardinal.server.produce import ProduceService, ProduceSettings, Progress
 from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cardinal.errors import CardinalError
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
 
 _REPORT_SECONDS = 2.0
+_LOOK_SECONDS = 0.2
 _NAMED = 10
-_NEAR_BLOCKS = 10
 
 
 @click.command()
@@ -42,6 +45,8 @@ _NEAR_BLOCKS = 10
 @click.option("--until", type=click.IntRange(0), help="Stop after this block (default: follow the head for ever).")
 @click.option("--lag", type=click.IntRange(0), help="Stay so many blocks below the node's head.")
 @click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only what the node calls so.")
+@click.option("--state", is_flag=True, help="Publish also what each block did to accounts, code and storage.")
+@click.option("--workers", type=click.IntRange(0), help="Processes that check a backfill (default: one a processor).")
 @click.option("--producer-id", help="This producer's name among those of the stream (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
 @click.option(
@@ -61,6 +66,8 @@ def produce(
     until: int | None,
     lag: int | None,
     finality: str | None,
+    state: bool,
+    workers: int | None,
     producer_id: str | None,
     chain_id: int | None,
     redundancy: str,
@@ -69,19 +76,29 @@ def produce(
 ) -> None:
     """Publish a node's blocks: from where the topics end, then the head as it moves.
 
-    Node and stream are given by URL, or by a name of the file in --config.
+    Node and stream are given by URL, or by a name of the file in --config. Of --lag, --finality, --state and --workers
+    the file may hold what is not given here, as a node's options; a URL may, behind #.
     Stops cleanly on SIGINT and SIGTERM. After any other end, start it again: what is missing is published then.
     """
     to = stream(to_url, config)
-    wanted = {"lag": lag, "finality": finality}
-    feed = open_feed(_with_options(find_node(from_url, config), wanted), chain_id=chain_id)
+    wanted = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
+    given = {name: str(value) for name, value in wanted.items() if value is not None}
+    _said_once(from_url, given)
+    feed = open_feed(_with_options(find_node(from_url, config), given), chain_id=chain_id)
     settings = ProduceSettings(producer_id or socket.gethostname(), redundancy, allow_coverage_change)
     asyncio.run(_produce(feed, to, settings, start=start, until=until))
 
 
-def _with_options(url: str, wanted: dict[str, int | str | None]) -> str:
-    """A node's URL with options behind its ``#``, where a feed looks for them."""
-    said = "&".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
+def _said_once(url: str, given: Mapping[str, str]) -> None:
+    """An option that the same command line says otherwise behind the URL's ``#`` is a mistake, whichever is meant."""
+    for name, value in parse_qsl(url.partition("#")[2], keep_blank_values=True):
+        if given.get(name, value) != value:
+            raise click.UsageError(f"{name} is {value[:20]!r} behind the URL's # and another by --{name}: say one")
+
+
+def _with_options(url: str, given: Mapping[str, str]) -> str:
+    """A node's URL with options behind its ``#``, where a feed looks for them, and the last of a name counts."""
+    said = "&".join(f"{name}={value}" for name, value in given.items())
     return f"{url}{'&' if '#' in url else '#'}{said}" if said else url
 
 
@@ -117,11 +134,10 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
-    began, reported = time.monotonic(), service.progress
+    began = time.monotonic()
     try:
-        while not running.done():
-            await asyncio.wait({running}, timeout=_REPORT_SECONDS)
-            reported = _report(reported, service.progress, _REPORT_SECONDS)
+        with BlockBar() as bar:
+            await _reported(service, running, bar)
         with contextlib.suppress(asyncio.CancelledError):
             running.result()
     finally:
@@ -135,7 +151,20 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
         _say_half("left half published, because the node did not give them (consumers expire them)", final.half)
 
 
-def _report(before: Progress, now: Progress, seconds: float) -> Progress:
+async def _reported(service: ProduceService, running: asyncio.Task[None], bar: BlockBar) -> None:
+    """Say how far it is until it has ended: by a bar where there is one, else by a line now and then."""
+    said, before = time.monotonic(), service.progress
+    while not running.done():
+        await asyncio.wait({running}, timeout=_LOOK_SECONDS)
+        now, at = service.progress, time.monotonic()
+        bar.report(now.number, now.target)
+        if at - said >= _REPORT_SECONDS:
+            if not bar.drawn:
+                _report(before, now, at - said)
+            said, before = at, now
+
+
+def _report(before: Progress, now: Progress, seconds: float) -> None:
     if now.blocks != before.blocks and now.number is not None:
         blocks, messages = (now.blocks - before.blocks) / seconds, (now.messages - before.messages) / seconds
         left = _left(now, blocks)
@@ -143,13 +172,12 @@ def _report(before: Progress, now: Progress, seconds: float) -> Progress:
             f"block {now.number}{left}: {blocks:.0f} blocks/s, {messages:.0f} messages/s, {now.under_way} under way",
             err=True,
         )
-    return now
 
 
 def _left(now: Progress, rate: float) -> str:
     """How far it is to where the feed is going, where that is known and more than a moment away."""
     left = (now.target or 0) - (now.number or 0)
-    if left < _NEAR_BLOCKS or rate <= 0:
+    if left < NEAR_BLOCKS or rate <= 0:
         return ""
     return f" of {now.target}, {timedelta(seconds=round(left / rate))} to go"
 
@@ -168,4 +196,5 @@ def _say_half(what: str, half: Sequence[HalfPublished]) -> None:
 
 
 def _say_again(payload: Payload, error: CardinalError) -> None:
-    click.echo(f"sends block {payload.number} again: {error}", err=True)
+    # Not err=True, which goes past whatever stands for standard error while a bar is drawn.
+    click.echo(f"sends block {payload.number} again: {error}", file=sys.stderr)

@@ -32,7 +32,7 @@ def open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed:
 
     """
     parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = dict(parse_qsl(f"{parts.query}&{parts.fragment}", keep_blank_values=True))
     named = options.pop("chain-id", None)
     if options:
         raise ConfigurationError(

@@ -108,7 +108,13 @@ _KNOWN: Final = ("seed", "blocks", "reorg-rate", "max-depth", "rate", "transacti
 
 def _options(url: str) -> dict[str, str]:
     parts = urlsplit(url)
-    if parts.scheme != "dev" or parts.netloc or parts.path.strip("/") or parts.fragment:
+    if parts.fragment:
+        name = parts.fragment.partition("=")[0]
+        raise ConfigurationError(
+            f"a development chain has no option {name[:20]!r}, as nodes have: it has a seed and options, {FORM}",
+            setting=name,
+        )
+    if parts.scheme != "dev" or parts.netloc or parts.path.strip("/"):
         raise ConfigurationError(
             f"a development chain has a seed and options, and no host or path: {FORM}", setting="from"
         )

@@ -5,7 +5,8 @@
 Rules:
 
 1. Nodes are divided by commas, the preferred one first. A comma divides only where a scheme follows.
-2. Options behind ``#`` are those of :data:`OPTIONS`; another one is refused with the names that there are.
+2. Options behind ``#`` are those of :data:`OPTIONS`; another one is refused with the names that there are. Of an
+   option that stands there twice the last counts.
 3. No error repeats more of the URL than scheme, host and port.
 """
 
@@ -47,7 +48,14 @@ def read_url(url: str, settings: FeedSettings | None = None) -> tuple[list[str],
         of_rpc, read = OPTIONS[name]
         (rpc if of_rpc else own)[name] = read(name, text)
     asked: RpcSettings = replace(feed.rpc, **rpc)
-    return _DIVIDES.split(nodes), replace(feed, rpc=asked, **own)
+    chosen = replace(feed, rpc=asked, **own)
+    if chosen.state and chosen.workers:
+        raise ConfigurationError(
+            "state deltas are made without worker processes, since the node's proofs take longer: leave workers out, "
+            "or write 0",
+            setting="workers",
+        )
+    return _DIVIDES.split(nodes), chosen
 
 
 def _number(kind: Callable[[str], _Value], least: _Value) -> Callable[[str, str], _Value]:
