@@ -19,6 +19,7 @@
 
     [nodes.mainnet]
     url_file = "/run/secrets/node"    # or url = "wss://…"
+    options = { state = true, lag = 2 }
 
 The environment goes before the file: ``CARDINAL_MAIN_URL``, ``CARDINAL_MAIN_USER``, ``CARDINAL_MAIN_PASSWORD`` and
 ``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit), and
@@ -35,11 +36,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import quote
 
 from cardinal.errors import ConfigurationError
 
@@ -80,7 +82,8 @@ def find_url(
 def find_node(text: str, config: Path | str | None = None, environ: Mapping[str, str] | None = None) -> str:
     """The URL of a node for what a user wrote: a URL, or the name of a node; arguments as for :func:`find_url`.
 
-    Names of several nodes stand beside each other with commas, as their URLs do.
+    Names of several nodes stand beside each other with commas, as their URLs do. A node's options stand behind ``#`` of
+    its URL; several nodes have the same.
 
     Raises:
         ConfigurationError: the name is not known, its settings cannot work, or the file of its URL cannot be read.
@@ -88,7 +91,7 @@ def find_node(text: str, config: Path | str | None = None, environ: Mapping[str,
     """
     names = text.split(",")
     if len(names) > 1 and all(map(NAME.fullmatch, names)):
-        return ",".join(find_node(name, config, environ) for name in names)
+        return _beside([find_node(name, config, environ) for name in names], names)
     found = _Known.of(text, config, environ)
     return text if found is None else found.node(text)
 
@@ -148,7 +151,8 @@ class _Known:
         given = _Variables(name, self.environ)
         node = self.settings.nodes.get(name)
         text, file = given.get("URL"), given.get("URL_FILE")
-        if text is None and file is None:
+        in_file = text is None and file is None
+        if in_file:
             if node is None:
                 raise self._unknown("node", given, self.settings.nodes)
             text, file = _parts(node)
@@ -156,7 +160,8 @@ class _Known:
             raise ConfigurationError(
                 f"the node {name!r} has one of url and url_file, not both", setting=f"nodes.{name}"
             )
-        return text if text is not None else read_secret(Path(file or ""), "url_file")
+        url = text if text is not None else read_secret(Path(file or ""), "url_file")
+        return url if node is None else _with_options(url, node, after=in_file)
 
     def _mux(self, name: str, stream: StreamSettings, above: tuple[str, ...]) -> TransportUrl:
         if stream.url is not None or stream.options or name in above:
@@ -204,6 +209,35 @@ def _merged(stream: StreamSettings, url: TransportUrl, given: _Variables, *, env
     if file is not None:
         options["password_file"] = file
     return replace(url, user=user, password=password, options=MappingProxyType(options))
+
+
+def _with_options(url: str, node: NodeSettings, *, after: bool) -> str:
+    """A node's URL with what the settings say behind its ``#``, where of an option the last counts.
+
+    As for streams: ``after`` the options of a URL of the file, before those of one of the environment.
+    """
+    said = "&".join(f"{name}={quote(_said(value))}" for name, value in node.options.items())
+    bare, _, options = url.partition("#")
+    whole = "&".join(filter(None, (options, said) if after else (said, options)))
+    return f"{bare}#{whole}" if whole else bare
+
+
+def _beside(urls: Sequence[str], names: Sequence[str]) -> str:
+    """URLs of several nodes as one, which has its options once, at the end."""
+    parts = [url.partition("#") for url in urls]
+    first = parts[0][2]
+    other = next((name for (_, _, options), name in zip(parts, names, strict=True) if options != first), None)
+    if other is not None:
+        raise ConfigurationError(
+            f"the nodes {names[0]!r} and {other!r} have different options: beside each other they have the same",
+            setting=f"nodes.{other}",
+        )
+    return ",".join(bare for bare, _, _ in parts) + (f"#{first}" if first else "")
+
+
+def _said(value: str | float) -> str:
+    """An option's value as a node's URL has it."""
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _parts(node: NodeSettings) -> tuple[str | None, str | None]:

@@ -86,12 +86,13 @@ class StreamSettings(BaseModel):
 
 
 class NodeSettings(BaseModel):
-    """One node of the file: its URL, which often is a secret as a whole, or the file that holds it."""
+    """One node of the file: its URL, which often is a secret as a whole, or the file that holds it; and its options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: SecretStr | None = None
     url_file: Path | None = None
+    options: Annotated[dict[str, str | bool | int | float], BeforeValidator(_flat)] = Field(default_factory=dict)
 
 
 _Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]

@@ -12,7 +12,7 @@ from feeding import QUICK, asynchronous, connected, everything, serving, take
 from geth_node import CHAIN_ID, geth
 from storing import CREATING, word
 
-from cardinal.errors import IntegrityError, NodeAnswerError
+from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from cardinal_connectors.ethereum.address import read_url
 from cardinal_connectors.ethereum.workers import worker_count
 
@@ -125,4 +125,8 @@ async def test_delta_that_does_not_explain_the_state_root_is_refused() -> None:
 
 
 def test_deltas_are_made_without_other_processes() -> None:
-    assert worker_count(10**6, read_url("http://a#state=yes&workers=2")[1]) == 0
+    for options in ("state=yes", "state=yes&workers=0"):
+        assert worker_count(10**6, read_url(f"http://a#{options}")[1]) == 0
+    assert worker_count(10**6, read_url("http://a#workers=2")[1]) == 2
+    with pytest.raises(ConfigurationError, match="leave workers out"):
+        read_url("http://a#state=yes&workers=2")

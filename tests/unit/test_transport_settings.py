@@ -48,20 +48,20 @@ def test_a_stream_is_found_by_its_name(config: Path) -> None:
 
 
 def test_a_mux_is_made_of_other_streams(config: Path) -> None:
-    url = find_url("moving", config, {"CARDINAL_NEW_PASSWORD": "newer"})
+    url = find_url("moving", config, {"CARDINAL_NEW_PASSWORD": f"newer-{SECRET}"})
     assert [first for first, _ in url.members] == [0, 128, 192]
-    assert [member.password for _, member in url.members] == [SECRET, "newer", None]
+    assert [member.password for _, member in url.members] == [SECRET, f"newer-{SECRET}", None]
 
 
 def test_the_environment_goes_before_the_file(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("from a file\n")
+    (tmp_path / "secret").write_text(f"{SECRET} from a file\n")
     environ = {
         "CARDINAL_MAIN_URL": "kafka://elsewhere",
         "CARDINAL_MAIN_USER": "carol",
         "CARDINAL_MAIN_PASSWORD_FILE": str(tmp_path / "secret"),
     }
     url = with_secrets(find_url("main", config, environ))
-    assert (url.hosts, url.user, url.password) == (("elsewhere:9092",), "carol", "from a file")
+    assert (url.hosts, url.user, url.password) == (("elsewhere:9092",), "carol", f"{SECRET} from a file")
 
 
 def test_a_stream_may_be_named_by_the_environment_alone() -> None:
@@ -80,9 +80,9 @@ def test_nothing_that_is_printed_holds_a_secret(config: Path) -> None:
 
 
 def test_a_url_in_the_environment_goes_before_what_the_file_says_of_the_same(config: Path) -> None:
-    environ = {"CARDINAL_MAIN_URL": "kafka://dave:his@elsewhere?linger.ms=1"}
+    environ = {"CARDINAL_MAIN_URL": "kafka://dave:his-s3cr3t@elsewhere?linger.ms=1"}
     url = find_url("main", config, environ)
-    assert (url.user, url.password) == ("dave", "his")
+    assert (url.user, url.password) == ("dave", "his-s3cr3t")
     assert url.options == {"linger.ms": "1", "compression.type": "lz4"}
 
 
@@ -136,3 +136,25 @@ def test_a_node_is_found_by_its_name(tmp_path: Path) -> None:
     assert find_node("mine", None, {"CARDINAL_MINE_URL_FILE": str(tmp_path / "node")}).endswith(SECRET)
     assert find_node("dev://?seed=7", None, {}) == "dev://?seed=7"
     assert SECRET not in repr(load_settings(path))
+
+
+def test_options_of_a_node_stand_behind_its_url(tmp_path: Path) -> None:
+    path = tmp_path / "cardinal.toml"
+    path.write_text("""
+        [nodes.own]
+        url = "ws://one:8546#lag=2&rate=9"
+        options = { state = true, lag = 3, chain = "a b.toml" }
+        [nodes.near]
+        url = "http://two:8545"
+        options.workers = 0
+        [nodes.far]
+        url = "http://three:8545"
+        options = { workers = 0 }
+    """)
+    assert find_node("own", path, {}) == "ws://one:8546#lag=2&rate=9&state=yes&lag=3&chain=a%20b.toml"
+    environ = {"CARDINAL_OWN_URL": "http://else#lag=4"}
+    assert find_node("own", path, environ) == "http://else#state=yes&lag=3&chain=a%20b.toml&lag=4"
+    assert find_node("near,far", path, {}) == "http://two:8545,http://three:8545#workers=0"
+    with pytest.raises(ConfigurationError, match="'own' and 'far' have different options") as caught:
+        find_node("own,far", path, {})
+    assert caught.value.setting == "nodes.far"
