@@ -1,0 +1,144 @@
+"""Writing to a broker in memory: see :mod:`cardinal.testing.memory`."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from cardinal.errors import DeliveryError, OversizeError, TopicError, TransportError
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cardinal.testing.memory import MemoryBroker
+    from cardinal.transports.url import Topics
+
+
+class Waiting:
+    """A call that waits for its acknowledgement; sends its seal when it has it."""
+
+    def __init__(self, sink: MemorySink, first: Routed, seal: Routed | None, future: Future[None]) -> None:
+        self._sink = sink
+        self.first = first
+        self._seal = seal
+        self._future = future
+
+    def acknowledge(self) -> None:
+        if self._seal is None:
+            self._sink.finish(self._future, None)
+        else:
+            self.first = seal = self._seal
+            self._seal = None
+            self._sink.put((seal,), sealed=True, waiting=self, future=self._future)
+
+
+class MemorySink:
+    """A :class:`~cardinal.transports.base.Sink` on a :class:`MemoryBroker`."""
+
+    def __init__(self, broker: MemoryBroker, app: Topics, producer_id: str) -> None:
+        self._broker = broker
+        self._app = app
+        self._who = (PRODUCER_HEADER, producer_id.encode())
+        self._channels: set[str] = set()
+        self._idle = threading.Condition()
+        self._calls = 0
+        self._closed = False
+
+    def check(self, messages: Sequence[Routed]) -> None:
+        """Refuse what the broker does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        if self._closed:
+            raise TransportError("this sink is closed; open another one")
+        for message in messages:
+            self._check(message)
+
+    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
+        """Hand over messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+        self.check(block if seal is None else (*block, seal))
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        with self._idle:
+            self._calls += 1
+        if block:
+            self.put(block, sealed=False, waiting=Waiting(self, block[0], seal, future), future=future)
+        elif seal is not None:
+            self.put((seal,), sealed=True, waiting=Waiting(self, seal, None, future), future=future)
+        else:
+            self.finish(future, None)
+        return future
+
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Hand over records as they are: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        routed = [Routed(record.topic, record.key, record.value) for record in records]
+        self.check(routed)
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        with self._idle:
+            self._calls += 1
+        lost = [m for m, record in zip(routed, records, strict=True) if not self._broker.take(m, record.headers)]
+        self._took(lost, None if not routed else Waiting(self, routed[0], None, future), future)
+        return future
+
+    def put(self, messages: Sequence[Routed], *, sealed: bool, waiting: Waiting, future: Future[None]) -> None:
+        """Append these messages; fail the call where one of them is lost."""
+        headers = (self._who, (SEALED_HEADER, b"1")) if sealed else (self._who,)
+        self._took([message for message in messages if not self._broker.take(message, headers)], waiting, future)
+
+    def _took(self, lost: Sequence[Routed], waiting: Waiting | None, future: Future[None]) -> None:
+        """Acknowledge a call, or fail it where messages were lost."""
+        if lost:
+            block_hash = lost[0].key[1:33]
+            self.finish(
+                future,
+                DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: it was lost", block_hash=block_hash),
+            )
+        elif waiting is not None:
+            self._broker.acknowledge(waiting)
+        else:
+            self.finish(future, None)
+
+    def finish(self, future: Future[None], error: TransportError | None) -> None:
+        """End a call."""
+        with self._idle:
+            self._calls -= 1
+            self._idle.notify_all()
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def recent(self, limit: int) -> list[Record]:
+        """The newest records of the default topic, at most ``limit`` a partition."""
+        newest: dict[int, list[Record]] = {}
+        for record in self._broker.records(self._app.default_topic):
+            newest.setdefault(record.partition, []).append(record)
+        return [record for number in sorted(newest) for record in newest[number][-limit:]]
+
+    def open_channel(self, topic: str) -> None:
+        """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
+        self._broker.create(topic, partitions=1)
+        self._channels.add(topic)
+
+    def flush(self, timeout: float) -> None:
+        """Wait until everything handed over is acknowledged."""
+        with self._idle:
+            if not self._idle.wait_for(lambda: self._calls == 0, timeout):
+                raise TransportError(f"{self._calls} sends are not acknowledged after {timeout:g} s; flush again")
+
+    def close(self) -> None:
+        """Take nothing more. May be called twice."""
+        self._closed = True
+
+    def _check(self, message: Routed) -> None:
+        if message.topic not in self._app.all_topics and message.topic not in self._channels:
+            raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
+        size, limit = len(message.key) + len(message.value), self._broker.max_message_bytes
+        if size > limit:
+            path = path_text(message.key[33:])
+            raise OversizeError(
+                f"a message of {size} bytes ({path!r}) is larger than the {limit} that the broker takes",
+                path=path,
+                size=size,
+                limit=limit,
+            )

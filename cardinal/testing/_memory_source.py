@@ -1,0 +1,79 @@
+"""Reading from a broker in memory: see :mod:`cardinal.testing.memory`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cardinal.errors import CursorExpiredError, TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.testing.memory import MemoryBroker
+
+
+class MemorySource:
+    """A :class:`~cardinal.transports.base.Source` on a :class:`MemoryBroker`."""
+
+    def __init__(self, broker: MemoryBroker, topics: Sequence[str]) -> None:
+        self._broker = broker
+        self._topics = tuple(topics)
+        self._positions: dict[Partition, int] = {}
+        self._paused: frozenset[Partition] = frozenset()
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the topics, sorted."""
+        return self._broker.partitions_of(self._topics)
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read each of these partitions from the given offset on, and no other."""
+        marks = self._broker.marks(self.partitions())
+        for where, offset in positions.items():
+            if where not in marks:
+                raise TopicError(f"there is no partition {where[1]} of {where[0]}", topic=where[0])
+            low, high = marks[where]
+            if not low <= offset <= high:
+                raise expired(where, offset, low)
+        self._positions = dict(positions)
+        self._paused = frozenset()
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Deliver nothing more of exactly these partitions until the next call."""
+        self._paused = frozenset(partitions)
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any."""
+        wanted = {where: offset for where, offset in self._positions.items() if where not in self._paused}
+        records = self._broker.read(wanted, limit, timeout)
+        for record in records:
+            self._positions[record.topic, record.partition] = record.offset + 1
+        return records
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every assigned partition."""
+        return dict(self._positions)
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """Start and end of every partition."""
+        return self._broker.marks(self.partitions())
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        found = {where: high for where, (_, high) in self._broker.marks(self.partitions()).items()}
+        for record in reversed(self._broker.records()):
+            where = (record.topic, record.partition)
+            if where in found and record.timestamp_ms >= timestamp_ms:
+                found[where] = record.offset
+        return found
+
+    def close(self) -> None:
+        """Nothing to release. May be called twice."""
+
+
+def expired(where: Partition, offset: int, low: int) -> CursorExpiredError:
+    """What to say of records that are gone."""
+    return CursorExpiredError(
+        f"the records from {offset} to {low} of {where[0]}:{where[1]} are gone: start from a newer cursor",
+        missing={where: (offset, low)},
+    )
