@@ -142,7 +142,7 @@ class Consumer:
         self._healer = None if heal is None else Healer(heal)
         read = set() if cursor is None else {topic for topic, _ in cursor.next}
         topics = wanted_topics(self.app, tracked, read)
-        self._reader = Reader(url, self.app, wait=topics_timeout, topics=topics, skip=skip)
+        self._reader = Reader(url, self.app, wait=topics_timeout, topics=topics, skip=skip, whole=policy != "first")
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)
         except BaseException:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cardinal.consuming.reading import Reader
     from cardinal.protocols.streams.events import Event
     from cardinal.protocols.streams.follower import Follower
-    from cardinal.protocols.streams.types import Partition, Record, Routed
+    from cardinal.protocols.streams.types import Partition, Routed, Row
 
     OnEvent: TypeAlias = Callable[[Event | HealingFailed], None]
 
@@ -81,7 +81,7 @@ class Driver:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _follow(self, records: Sequence[Record]) -> None:
+    def _follow(self, records: Sequence[Row]) -> None:
         follower, reader = self.follower, self._reader
         if records and not self._batch_seen:
             self._look_for_a_batch(records)
@@ -115,7 +115,7 @@ class Driver:
             elif self._on_event is not None:
                 self._on_event(item)
 
-    def _wait_for_what_is_missing(self, records: Sequence[Record]) -> None:
+    def _wait_for_what_is_missing(self, records: Sequence[Row]) -> None:
         """Begin in doubt when nothing has come for a while, or too much has."""
         now = time.monotonic()
         if records:
@@ -171,13 +171,13 @@ class Driver:
             if self._on_event is not None:
                 self._on_event(Incomplete(lacking))
 
-    def _look_for_a_batch(self, records: Sequence[Record]) -> None:
+    def _look_for_a_batch(self, records: Sequence[Row]) -> None:
         """Where the first block begins the stream, look again how far the stream goes.
 
         On a stream that was empty at opening everything was read at once, so "caught up" said nothing about which
         block is the lowest; once a Batch is there, what was there beside it decides.
         """
-        if any(record.key[:1] == _BATCH_KEY for record in records):
+        if any(record[3][:1] == _BATCH_KEY for record in records):
             with contextlib.suppress(UnreachableError):  # then the next Batch will ask again
                 self._ends = self._reader.ends()
                 self._batch_seen = True

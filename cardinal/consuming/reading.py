@@ -23,14 +23,14 @@ from cardinal.consuming.starting import batches_from, read_batches
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import open_source
-from cardinal.transports.base import OneOrderSource
+from cardinal.transports.base import OneOrderSource, RowSource
 from cardinal.transports.pace import Pace, Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import Partition, Position, Record
+    from cardinal.protocols.streams.types import Partition, Position, Record, Row
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.url import Topics
 
@@ -62,6 +62,7 @@ class Reader:
         topics: those of them to read; None: all.
         wait: seconds to wait for the topics to exist.
         skip: topic, partition and offset of records that are passed over.
+        whole: whether headers and times of all messages are needed.
 
     Raises:
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
@@ -76,12 +77,14 @@ class Reader:
         wait: float,
         topics: Sequence[str] | None = None,
         skip: Collection[Position] = (),
+        whole: bool = True,
     ) -> None:
         self._url = url
         self._topics = topics
         self.skipping = Skipping(skip)
         self._app = app
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
+        self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
         # One log in the order of writing keeps its partitions in step by itself.
@@ -145,7 +148,7 @@ class Reader:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def poll(self) -> list[Record]:
+    def poll(self) -> list[Row]:
         """The next records of everything that is read; empty where none come in time.
 
         Raises:
@@ -154,19 +157,25 @@ class Reader:
         """
         return self._poll(POLL_SECONDS)
 
-    def poll_now(self) -> list[Record]:
+    def poll_now(self) -> list[Row]:
         """The next records that are there already; raises as :meth:`poll`."""
         return self._poll(0.0)
 
-    def _poll(self, seconds: float) -> list[Record]:
-        records = self.skipping.others(self.main.poll(POLL_RECORDS, seconds))
+    def _poll(self, seconds: float) -> list[Row]:
+        records = self.skipping.others(self._poll_main(seconds))
         if self._apart and (records or self._pace.paused):
             self._keep_in_step(records)
         self._look_for_partitions()
         for topic, source in self._open_channels():
             with self._may_go(topic):
-                records += self.skipping.others(source.poll(POLL_RECORDS, 0.0))
+                found = self.skipping.others(source.poll(POLL_RECORDS, 0.0))
+                records += found
         return records
+
+    def _poll_main(self, seconds: float) -> list[Row]:
+        if self._rows is not None:
+            return self._rows.poll_rows(POLL_RECORDS, seconds)
+        return [*self.main.poll(POLL_RECORDS, seconds)]
 
     def follow(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
         """Read exactly these reorg channels beside the stream, each from ``begin`` or from its start."""
@@ -239,7 +248,7 @@ class Reader:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _keep_in_step(self, records: list[Record]) -> None:
+    def _keep_in_step(self, records: list[Row]) -> None:
         self._pace.seen(records)
         now = time.monotonic()
         if now - self._paced < _PACE_SECONDS:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cardinal.protocols.streams.events import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cardinal.protocols.streams.types import Position, Record
+    from cardinal.protocols.streams.types import Position, Row
+
+    AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Skipping:
@@ -19,12 +21,12 @@ class Skipping:
         self._positions = frozenset(positions)
         self._found: list[Rejected] = []
 
-    def others(self, records: list[Record]) -> list[Record]:
+    def others(self, records: list[AnyRow]) -> list[AnyRow]:
         """The records that are not to be passed over."""
         if not self._positions or not (found := self._positions.intersection(record[:3] for record in records)):
             return records
         self._found += [
-            Rejected(record[:3], record.key, "it is to be passed over") for record in records if record[:3] in found
+            Rejected(record[:3], record[3], "it is to be passed over") for record in records if record[:3] in found
         ]
         return [record for record in records if record[:3] not in found]
 

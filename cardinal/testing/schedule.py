@@ -20,7 +20,8 @@ from typing import Final
 
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.follower import Follower
-from cardinal.protocols.streams.types import Partition, Record, Routed
+from cardinal.protocols.streams.messages import BATCH_MSG
+from cardinal.protocols.streams.types import Partition, Record, Routed, Row
 
 from .chain_model import ChainModel
 from .laws import LawBrokenError, Laws, Told
@@ -71,6 +72,8 @@ class Schedule:
         self._partitions: dict[Partition, list[Record]] = {}
         self._revealed = 0
         self._restarts = 0
+        # Every other schedule gives rows in place of records where nobody asks whose a message is.
+        self._plain = scenario.settings.policy == "first" and scenario.seed % 2 == 1
         self._open(None)
 
     # --- steps -----------------------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ class Schedule:
             self._opened = self._ends()
             self._follower.not_caught_up()
         for piece in self._laws.reading(part):
-            self._laws.told(Told(self._follower.receive(piece)))
+            self._laws.told(Told(self._follower.receive(map(_row, piece) if self._plain else piece)))
         self._progress()
 
     def _progress(self) -> None:
@@ -210,3 +213,9 @@ class Schedule:
         if released:
             self._resume = {}
         self._laws.told(Told(told, released=released, rest=True))
+
+
+def _row(record: Record) -> Row:
+    """What a source gives that leaves out what assembling does not need."""
+    topic, partition, offset, key, value, _, headers = record
+    return topic, partition, offset, key, value, 0, () if key[:1] == bytes((BATCH_MSG,)) else headers

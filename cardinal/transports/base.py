@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import Partition, Record, Routed
+    from cardinal.protocols.streams.types import Partition, Record, Routed, Row
 
 
 @runtime_checkable
@@ -167,6 +167,18 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release the connection. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """A source that can leave out what assembling blocks of one trusted producer does not need."""
+
+    def poll_rows(self, limit: int, timeout: float) -> list[Row]:
+        """What :meth:`Source.poll` gives, in plain tuples; a reader calls the one or the other, not both.
+
+        BatchMsgs come without headers, and with the time of a record near by in the same partition.
+        """
         ...
 
 

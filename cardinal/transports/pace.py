@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.protocols.streams.types import Partition, Row
 
 _WINDOW_MS: Final = 2_000
 _SAMPLE: Final = 16
@@ -62,10 +62,10 @@ class Pace:
         self._times: dict[Partition, int] = {}
         self.paused: frozenset[Partition] = frozenset()
 
-    def seen(self, records: Sequence[Record]) -> None:
+    def seen(self, records: Sequence[Row]) -> None:
         """Take note of records read: of a few all, of many a sample, since many come in runs of one partition."""
         for record in records if len(records) < _FEW else (*records[::_SAMPLE], *records[-1:]):
-            self._times[record.topic, record.partition] = record.timestamp_ms
+            self._times[record[0], record[1]] = record[5]
 
     def ahead(self, behind: Iterable[Partition]) -> frozenset[Partition]:
         """The partitions to pause, where these have something to deliver; everything else is to be read."""

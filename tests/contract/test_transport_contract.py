@@ -8,7 +8,8 @@ from collections import defaultdict
 from reading import block, read, read_to_the_end
 from rooms import DEADLINE, PARTITIONS, Room, from_start
 
-from cardinal.protocols.streams.types import Record, Routed
+from cardinal.protocols.streams.types import Position, Record, Routed, Row
+from cardinal.transports.base import RowSource
 
 
 def test_what_is_acknowledged_is_there_with_key_value_and_producer(room: Room) -> None:
@@ -65,6 +66,34 @@ def test_a_reader_that_was_there_before_the_records_gets_the_same_as_one_that_co
     early.close()
     late.close()
     sink.close()
+
+
+def test_rows_say_what_records_say_and_leave_out_only_whose_a_content_message_is(room: Room) -> None:
+    content, seal = block(room.app, 1)
+    sink = room.sink()
+    sink.send(content, seal).result(DEADLINE)
+    source = from_start(room.source())
+    records = read_to_the_end(source)
+    source.close()
+    again = from_start(room.source())
+    if isinstance(again, RowSource):
+        rows: list[Row] = []
+        deadline = time.monotonic() + DEADLINE
+        while len(rows) < len(records) and time.monotonic() < deadline:
+            rows += again.poll_rows(3, 0.2)
+        assert again.positions() == {where: high for where, (_, high) in again.watermarks().items()}
+        told, expected = sorted(rows, key=_place), sorted(records)
+        assert [row[:5] for row in told] == [record[:5] for record in expected]
+        assert all(row[5] > 0 and abs(row[5] - record[5]) < 60_000 for row, record in zip(told, expected, strict=True))
+        for row, record in zip(told, expected, strict=True):
+            assert row[6] == (() if record.key[:1] == b"\x03" else record.headers)
+            assert record.key[:1] == b"\x03" or row == record
+    sink.close()
+    again.close()
+
+
+def _place(row: Row) -> Position:
+    return row[:3]
 
 
 def test_only_the_seal_is_marked_as_sealed(room: Room) -> None:

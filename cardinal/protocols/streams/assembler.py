@@ -10,13 +10,13 @@ from typing import Protocol
 
 from .block import Explanation
 from .events import ReassemblyEvent
-from .types import Partition, Record, Routed
+from .types import Partition, Routed, Row
 
 
 class Assembler(Protocol):
     """Blocks under assembly."""
 
-    def receive(self, records: Iterable[Record]) -> list[ReassemblyEvent]:
+    def receive(self, records: Iterable[Row]) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order."""
         ...
 

@@ -23,7 +23,7 @@ from .keys import HASH_END, ID_END
 from .messages import BATCH_DELETE_MSG, BATCH_MSG
 from .payload import PathMap
 from .prefixes import Counters, Taken, Tracked
-from .types import NO_ID, Partition, Record, path_text
+from .types import NO_ID, Partition, Record, Row, path_text
 
 Content: TypeAlias = tuple[list[bytes], dict[bytes, bytes]]
 
@@ -118,8 +118,8 @@ class Ends(Mapping[Partition, int]):
 
     __slots__ = ("_found", "_records")
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._records: Iterable[Record] = records
+    def __init__(self, records: Iterable[Row]) -> None:
+        self._records: Iterable[Row] = records
         self._found: dict[Partition, int] | None = None
 
     def found(self) -> dict[Partition, int]:
@@ -227,7 +227,7 @@ class OpenBlock:
     def __init__(self, block_hash: bytes, seen_at: int) -> None:
         self.hash = block_hash
         self.seen_at = seen_at
-        self.messages: dict[bytes, Record] = {}
+        self.messages: dict[bytes, Row] = {}
         self.first: dict[Partition, int] = {}
         self.size = BLOCK_OVERHEAD
         self.mixed = False
@@ -283,7 +283,7 @@ class OpenBlock:
             if kind == BATCH_DELETE_MSG:
                 deletes.append(key[HASH_END:])
             else:
-                updates[key[HASH_END:]] = record.value
+                updates[key[HASH_END:]] = record[4]
         return deletes, PathMap(updates | own)
 
     def _sub_batch_content(self, candidate: Candidate) -> Content:

@@ -38,7 +38,7 @@ from .reorgs import Graft, Outcome
 from .resuming import begin_at, check, refuse_shorter
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
-from .types import Partition, Record, Routed, short
+from .types import Partition, Record, Routed, Row, short
 from .whereabouts import Whereabouts
 
 __all__ = ["Follower", "FollowerSettings", "OnIncomplete"]
@@ -148,7 +148,7 @@ class Follower:
 
     # --- driving ---------------------------------------------------------------------------------------------
 
-    def receive(self, records: Iterable[Record]) -> Out:
+    def receive(self, records: Iterable[Row]) -> Out:
         """Take records; returns updates and reports in the order in which they came about."""
         out: Out = []
         records = records if isinstance(records, Sequence) else list(records)
@@ -160,16 +160,16 @@ class Follower:
             return out
         for topic, run in groupby(records, key=self._channel_of):
             if topic:
-                found = list(run)
+                found = list(map(Record._make, run))
                 self._where.at({found[-1][:2]: found[-1].offset + 1})  # the driver may drop the channel in this step
                 self._outcomes(self._reorgs.receive(found), out)
             else:
                 self._events(self.reassembler.receive(run), out)
         return out
 
-    def _channel_of(self, record: Record) -> str:
+    def _channel_of(self, record: Row) -> str:
         """The channel that a record belongs to; none for one that only holds content of delivered blocks."""
-        topic = record.topic
+        topic = record[0]
         return topic if self._reorgs.is_channel(topic) and topic not in self._reread else ""
 
     def supply(self, messages: Iterable[Routed]) -> Out:

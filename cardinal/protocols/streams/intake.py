@@ -29,7 +29,7 @@ from .keys import HASH_END, ID_END
 from .messages import BATCH, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 from .openblocks import OpenBlocks
 from .prefixes import Taken, Tracked
-from .types import Record, path_text
+from .types import Record, Row, path_text
 
 _BATCHES_MAX: Final = 4
 
@@ -67,7 +67,7 @@ class Intake:
             if kind == BATCH:
                 self._batch(block, record, events)
             elif (known := block.messages.get(record.key)) is not None:
-                self.copy(block, known, record, events)
+                self.copy(block, Record._make(known), record, events)
             elif kind >= BATCH_MSG:
                 self._message(block, record, events)
             elif kind == SUB_BATCH_HEADER:
@@ -157,13 +157,13 @@ class Intake:
     def _content(self, record: Record) -> Content:
         return avro.read_content(record.value) if self._contents is Contents.VALUES else ([], {})
 
-    def counts(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> bool:
+    def counts(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> bool:
         """Count a message under every Batch of its block; whether it is to be held.
 
         Also what the first Batch does not count is held, where it can belong to an entry that is followed: another
         Batch may count it.
         """
-        key = record.key
+        key = record[3]
         first, *others = block.candidates
         taken = first.take(key)
         if taken is not Taken.COUNTED:
@@ -173,7 +173,7 @@ class Intake:
             elif taken is Taken.IGNORED:
                 return False
             if taken is Taken.BEYOND:
-                events.append(Surplus(block.hash, key, (record.topic, record.partition, record.offset)))
+                events.append(Surplus(block.hash, key, record[:3]))
             first.surplus.add(key)
             self._open.grow(block, DELETE_OVERHEAD)
         for candidate in others:

@@ -11,7 +11,7 @@ from .finished import FinishedBlock
 from .keys import HASH_END
 from .messages import BATCH, BATCH_MSG
 from .prefixes import Taken, Tracked
-from .types import Record
+from .types import Record, Row
 
 
 class LateCopies:
@@ -27,20 +27,21 @@ class LateCopies:
         self._copies = copies
         self._tracked = tracked
 
-    def compare(self, done: FinishedBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+    def compare(self, done: FinishedBlock, late: Row, events: list[ReassemblyEvent]) -> None:
         """Report a copy that differs, as long as what to compare it with is held."""
         if done.held is None or done.candidate is None:
             return
-        key = record.key
+        key = late[3]
         block_hash = key[1:HASH_END]
         kept = done.candidate.batch if key[0] == BATCH else done.held.messages.get(key)
         if kept is None:
             followed = key[0] < BATCH_MSG or self._tracked is None or self._tracked.may_belong(key[HASH_END:])
             if followed and done.candidate.take(key) is Taken.BEYOND:
-                events.append(Surplus(block_hash, key, record[:3]))
+                events.append(Surplus(block_hash, key, late[:3]))
             return
-        if kept.value == record.value:
+        if kept[4] == late[4]:
             return
+        kept, record = Record._make(kept), Record._make(late)
         try:
             if key[0] == BATCH:
                 same = self._copies.same_batch(done.candidate.fields, avro.read_batch(record.value))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from .start import Candidate
-from .types import Partition, Record
+from .types import Partition, Row
 
 _FARTHER_MS: Final = 2_000
 """As far as a reader lets its partitions run apart (:mod:`cardinal.transports.pace`)."""
@@ -38,11 +38,11 @@ class Patience:
         self.exhausted = False
         """Whoever reads has said that nothing comes any more."""
 
-    def read(self, records: Iterable[Record]) -> None:
+    def read(self, records: Iterable[Row]) -> None:
         """These records were read."""
         times = self._times
         for record in records:
-            times[record.topic, record.partition] = record.timestamp_ms
+            times[record[0], record[1]] = record[5]
 
     def completed(self, block_hash: bytes, published_ms: int) -> None:
         """A block is complete; when its Batch was written."""

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple, cast
 from cardinal.errors import ConfigurationError
 
 from .accounts import Copy, as_a_whole, largest, told_of_delivered, told_of_open
-from .agreement import JointEnds, Standing, Standings, Volatile, lowest, standing
+from .agreement import Volatile, standing
 from .block import Explanation, OpenBlock
 from .contents import Contents, HeaderOnly
 from .events import (
@@ -57,8 +57,9 @@ from .messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG
 from .openblocks import Bounds
 from .reassembler import Reassembler
 from .reorgs import ANONYMOUS
+from .standings import JointEnds, Standing, Standings, lowest
 from .tombstones import TOMBSTONES_MAX
-from .types import PRODUCER_HEADER, Partition, Record, Routed, path_bytes, path_text
+from .types import PRODUCER_HEADER, Partition, Record, Routed, Row, path_bytes, path_text
 
 _BOUNDS: Final = Bounds()
 _SUPPLIED: Final = -1
@@ -185,14 +186,14 @@ class QuorumReassembler:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def receive(self, records: Iterable[Record]) -> list[ReassemblyEvent]:
+    def receive(self, records: Iterable[Row]) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order.
 
         New values of one open block from one producer go to its reassembler together, as long as they cannot complete
         the block: what is done then must find everything as it is at that record, however records are cut.
         """
         events: list[ReassemblyEvent] = []
-        run: list[Record] = []
+        run: list[Row] = []
         last: bytes | None = None
         headers: tuple[tuple[str, bytes], ...] = ()
         index = left = 0
@@ -234,9 +235,9 @@ class QuorumReassembler:
                     self._take(index, copy.receive([record]), events)
         return events
 
-    def _producer_of(self, record: Record, events: list[ReassemblyEvent]) -> int | None:
+    def _producer_of(self, record: Row, events: list[ReassemblyEvent]) -> int | None:
         """Whose copy a record belongs to; None where it belongs to none, which is reported."""
-        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        producer = next((value for name, value in record[6] if name == PRODUCER_HEADER), ANONYMOUS)
         index = self._producers.get(producer)
         if index is None:
             shown = (producer or b"")[:_ID_SHOWN]  # Kafka's headers may have no value at all
@@ -254,13 +255,13 @@ class QuorumReassembler:
             return -1
         return 0 if block.careful else block.counters.outstanding or -1
 
-    def _several(self, index: int, run: list[Record], events: list[ReassemblyEvent]) -> None:
+    def _several(self, index: int, run: list[Row], events: list[ReassemblyEvent]) -> None:
         if found := self._copies[index].receive(run):
             self._take(index, found, events)
-            self._know(index, run[0].key[1:HASH_END])
+            self._know(index, run[0][3][1:HASH_END])
 
-    def _one(self, index: int, record: Record, events: list[ReassemblyEvent]) -> None:
-        block_hash = record.key[1:HASH_END]
+    def _one(self, index: int, record: Row, events: list[ReassemblyEvent]) -> None:
+        block_hash = record[3][1:HASH_END]
         outcome = self._outcome(block_hash)
         if outcome is not None:
             self._late(index, record, outcome, events)
@@ -310,7 +311,7 @@ class QuorumReassembler:
     def _complete(self, index: int, event: Completed, events: list[ReassemblyEvent]) -> None:
         block = event.payload
         finished = cast("FinishedBlock", self._copies[index].held(block.hash))
-        own = standing(event, finished, self._volatile)
+        own = standing(event, finished, self._volatile, past=0)
         outcome = self._outcome(block.hash)
         if outcome is not None:
             outcome.copies[index] = Copy.WHOLE
@@ -419,15 +420,15 @@ class QuorumReassembler:
             said.append(candidate.batch)
         events += self._against(kept, block_hash, said)
 
-    def _against(self, kept: int, block_hash: bytes, said: list[Record]) -> list[ReassemblyEvent]:
+    def _against(self, kept: int, block_hash: bytes, said: list[Row]) -> list[ReassemblyEvent]:
         """What differs: for the producer that is kept these are late copies. Never given to a copy that is open."""
         return self._copies[kept].receive(said) if self._keeps(kept, block_hash) else []
 
-    def _late(self, index: int, record: Record, outcome: _Outcome, events: list[ReassemblyEvent]) -> None:
+    def _late(self, index: int, record: Row, outcome: _Outcome, events: list[ReassemblyEvent]) -> None:
         """A record of a block that is finished with."""
         if not outcome.agreed:
             return
-        block_hash = record.key[1:HASH_END]
+        block_hash = record[3][1:HASH_END]
         copy, own = outcome.copies.get(index), self._copies[index]
         if copy is Copy.WHOLE and own.held(block_hash) is not None:
             self._take(index, own.receive([record]), events)  # it may contradict itself

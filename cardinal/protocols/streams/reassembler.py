@@ -55,7 +55,7 @@ from .openblocks import Bounds, OpenBlocks
 from .payload import Payload
 from .prefixes import Tracked, path_test
 from .tombstones import Tombstones
-from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, path_text, short
+from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, Row, path_text, short
 
 _BOUNDS: Final = Bounds()
 _NO_HEAD: Final = bytes(HASH_END + 1)
@@ -117,7 +117,7 @@ class Reassembler:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def receive(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call per message would cost a third of the speed
-        self, records: Iterable[Record]
+        self, records: Iterable[Row]
     ) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order.
 
@@ -134,7 +134,7 @@ class Reassembler:
         end = self._records + len(records)
         last, late, topic, partition = _NO_HEAD, _NO_HEAD, "", _SUPPLIED
         block, finished = OpenBlock(b"", 0), FinishedBlock(0)  # until there are others
-        copies: dict[bytes, Record] = {}
+        copies: dict[bytes, Row] = {}
         size = 0  # of the messages that `block` does not account for yet
         for record in reading:
             key = record[3]
@@ -181,7 +181,7 @@ class Reassembler:
             known = hold(key, record)
             if len(messages) == held:
                 if known[4] != record[4] or known[1] < 0:
-                    self._intake.copy(block, known, record, events)
+                    self._intake.copy(block, Record._make(known), Record._make(record), events)
                     last = _NO_HEAD
                 continue
             if counters is not None:
@@ -207,13 +207,13 @@ class Reassembler:
         """Take messages that a node or an archive had: they count where no topic brought a copy."""
         return self.receive(Record(topic, _SUPPLIED, _SUPPLIED, key, value) for topic, key, value in messages)
 
-    def _open_block(self, record: Record, events: list[ReassemblyEvent]) -> OpenBlock | None:
-        key = record.key
+    def _open_block(self, record: Row, events: list[ReassemblyEvent]) -> OpenBlock | None:
+        key = record[3]
         block_hash = key[1:HASH_END]
         if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
             return None
         if block_hash in self._tombstones:
-            if self._tombstones.wants_reading(record):
+            if self._tombstones.wants_reading(Record._make(record)):
                 explanation = Explanation(
                     block_hash,
                     None,
@@ -231,9 +231,10 @@ class Reassembler:
             return self._open.get(block_hash)
         return block
 
-    def _special(self, record: Record, events: list[ReassemblyEvent]) -> None:
+    def _special(self, row: Row, events: list[ReassemblyEvent]) -> None:
         """Pings, reorg channels, and what is no message at all."""
-        position = (record.topic, record.partition, record.offset)
+        record = Record._make(row)
+        position = record[:3]
         try:
             message = decode(record.key, record.value)
         except DecodeError as error:
@@ -249,9 +250,9 @@ class Reassembler:
             case _:  # decode gives nothing else for these types
                 raise AssertionError(message)
 
-    def _other(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+    def _other(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> None:
         """Every message but a BatchMsg of a block that is in time: the same, one step after the other."""
-        self._intake.take(block, record, events)
+        self._intake.take(block, Record._make(record), events)
         if block.messages or block.candidates:
             self._settle(block, events)
         else:

@@ -25,7 +25,7 @@ from cardinal.protocols.streams.payload import Payload
 from .tables import KeyRow
 
 if TYPE_CHECKING:
-    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.protocols.streams.types import Partition, Position, Record, Row
     from cardinal.transports import Source
 
     from .options import Stream
@@ -143,7 +143,7 @@ def assembled(settings: PlanSettings, records: Mapping[bytes, Iterable[Record]])
     return blocks
 
 
-def _position(record: Record) -> tuple[str, int, int]:
+def _position(record: Row) -> Position:
     return record[:3]
 
 
