@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .header import write_header, write_withdrawal
+from .header import write_header, write_withdrawals
 from .presets import Chain
-from .receipts import write_log
+from .receipts import write_blooms, write_logs
 from .rpc import JsonObject, RpcBlock, RpcHeader, RpcReceipt, hexadecimal, raw, read
 from .statesync import without_derived, write_transactions
 
@@ -22,6 +22,7 @@ class EncodedBlock:
         shown: the block as JSON-RPC shows it, and its receipts in order.
         header: the header's RLP.
         transactions: canonical bytes, in order.
+        blooms: the RLP of every receipt's bloom.
         logs: for every receipt the RLP of its logs.
         withdrawals: the RLP of each; None where the block has no such list.
         uncles: the RLP of the uncles' headers.
@@ -37,6 +38,7 @@ class EncodedBlock:
     receipts: list[RpcReceipt]
     header: bytes
     transactions: list[bytes]
+    blooms: list[bytes]
     logs: list[list[bytes]]
     withdrawals: list[bytes] | None
     uncles: list[bytes]
@@ -75,9 +77,10 @@ def encode_block(
             answered,
             write_header(shown),
             write_transactions(shown, chain),
-            [[write_log(log) for log in receipt.logs] for receipt in answered],
-            None if shown.withdrawals is None else [write_withdrawal(one) for one in shown.withdrawals],
+            write_blooms(answered),
+            write_logs(answered),
+            None if shown.withdrawals is None else write_withdrawals(shown.withdrawals),
             [write_header(uncle) for uncle in ommers],
             derived,
-            () if derived is None else [write_log(log) for log in derived.logs],
+            () if derived is None else write_logs((derived,))[0],
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from . import rlp
-from .rpc import JsonObject, RpcHeader, RpcWithdrawal, data, hexadecimal, quantity, read
+from .hexrlp import data, quantity, to_bytes, to_parts, word, wrap
+from .rpc import JsonObject, RpcHeader, RpcWithdrawal, hexadecimal, read
 
 _NUMBERS: Final = frozenset(
     {"difficulty", "number", "gas_limit", "gas_used", "timestamp"}
@@ -29,12 +29,12 @@ _LATER: Final = (
     "parent_beacon_block_root",
     "requests_hash",  # Prague
 )
-_Writers: TypeAlias = tuple[Callable[[RpcHeader], tuple[Any, ...]], tuple[Callable[[str], bytes], ...]]
+_Writers: TypeAlias = tuple[Callable[[RpcHeader], tuple[Any, ...]], tuple[Callable[[str], str], ...]]
 
 
 def _writers(names: tuple[str, ...]) -> _Writers:
     numbers = _NUMBERS | {"step"}
-    return attrgetter(*names), tuple(quantity if name in numbers else data for name in names)
+    return attrgetter(*names), tuple(word if name in numbers else data for name in names)
 
 
 _WORK: Final = _writers((*_ALWAYS, *_SEAL, *_LATER))
@@ -59,17 +59,21 @@ def write_header(shown: RpcHeader) -> bytes:
         encoded.append(write(text))
     if len(encoded) < _REQUIRED:
         raise ValueError("a header lacks the seal: mixHash and nonce, or step and signature")
-    return rlp.wrap(encoded)
+    return to_bytes(wrap(encoded))
 
 
 def encode_withdrawal(withdrawal: RpcWithdrawal | JsonObject) -> bytes:
     """The RLP of one withdrawal (EIP-4895): index, validator, address and amount."""
     shown = read(RpcWithdrawal, withdrawal)
     with hexadecimal("a withdrawal"):
-        return write_withdrawal(shown)
+        return to_bytes(_withdrawal(shown))
 
 
-def write_withdrawal(shown: RpcWithdrawal) -> bytes:
-    """Like :func:`encode_withdrawal`, within :func:`.rpc.hexadecimal`."""
-    numbers = quantity(shown.index), quantity(shown.validator_index)
-    return rlp.wrap((*numbers, data(shown.address), quantity(shown.amount)))
+def write_withdrawals(shown: Iterable[RpcWithdrawal]) -> list[bytes]:
+    """Like :func:`encode_withdrawal` for many, within :func:`.rpc.hexadecimal`."""
+    return to_parts([_withdrawal(one) for one in shown])
+
+
+def _withdrawal(shown: RpcWithdrawal) -> str:
+    numbers = word(shown.index), quantity(shown.validator_index)
+    return wrap((*numbers, data(shown.address), quantity(shown.amount)))

@@ -1,18 +1,20 @@
 """RLP as hexadecimal text: JSON-RPC's values with RLP's prefixes between them, turned into bytes once for many fields.
 
-A node's hash or address is hexadecimal already; what stands before it in RLP follows from how long its text is. So a
-transaction or log is put together as text and read by one ``bytes.fromhex``, which takes a third of the time that
-bytes of each field take (measured on mainnet blocks).
+A node's hash or address is hexadecimal already; what stands before it in RLP follows from how long its text is. So
+transactions and logs are put together as text, and all of a block are read at once, which takes a third of the time
+that bytes of each field take (measured on mainnet blocks).
 
 Rules:
 
-1. Functions give text without ``0x``, two digits a byte; :func:`to_bytes` alone makes bytes.
+1. Functions give text without ``0x``, two digits a byte; :func:`to_bytes`, :func:`to_parts` and :func:`number` alone
+   make bytes.
 2. A text with anything but hexadecimal digits in it is a ValueError, in :func:`to_bytes` at the latest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from binascii import unhexlify
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -31,12 +33,21 @@ _SHORT_PREFIXES: Final = tuple(f"{_STRING + digits // 2:02x}" for digits in rang
 """For every number of digits the prefix of so many; for an odd one it is not used."""
 
 
-def to_bytes(text: str) -> bytes:
-    """The bytes of a text."""
-    value = bytes.fromhex(text)
-    if len(value) * 2 != len(text):
-        raise ValueError("a value has white space in it")  # which fromhex leaves out, and the prefixes do not
-    return value
+to_bytes: Final = unhexlify
+"""The bytes of a text. White space is refused (``bytes.fromhex`` leaves it out, and the prefixes count it)."""
+
+
+def to_parts(texts: Sequence[str]) -> list[bytes]:
+    """The bytes of each text, all of them read at once."""
+    whole, at = to_bytes("".join(texts)), 0
+    parts = []
+    for text in texts:
+        end = at + (len(text) >> 1)
+        parts.append(whole[at:end])
+        at = end
+    if at != len(whole):
+        raise ValueError("a value has an odd number of digits")
+    return parts
 
 
 def data(text: str) -> str:
@@ -46,6 +57,8 @@ def data(text: str) -> str:
         return f"a0{text[2:]}"
     if size == _ADDRESS_TEXT:
         return f"94{text[2:]}"
+    if text == "0x":
+        return EMPTY
     if size % 2:
         raise ValueError(f"{text[:20]!r} has an odd number of digits")
     if size == _ONE_BYTE_TEXT:
@@ -71,11 +84,19 @@ def word(text: str | None) -> str:
         if len(digits) == 2 and digits < "80":  # noqa: PLR2004 - one byte below 0x80 is its own RLP
             return digits
         return _SHORT_PREFIXES[len(digits)] + digits
+    if len(text) > _WORD_TEXT:
+        raise ValueError(f"{text[:20]!r}… has more than the 256 bits of a quantity")  # nor is it to be remembered
     return rlp.encode_int(int(text, 16)).hex()
 
 
 quantity: Final = lru_cache(maxsize=8192)(word)
 """A quantity, which must be there. Remembered: gas, prices and amounts come again and again in a block."""
+
+
+@lru_cache(maxsize=8192)
+def number(text: str | None) -> bytes:
+    """The bytes of a quantity, which must be there."""
+    return to_bytes(word(text))
 
 
 def optional_quantity(text: str | None) -> str:

@@ -6,6 +6,7 @@ Every check recomputes from the parts; nothing that the node says about a part i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
@@ -16,10 +17,12 @@ from .encoded import EncodedBlock, encode_block
 from .keccak import keccak, keccak_256
 from .presets import CHECK_NAMES, Chain
 from .reading import decode_transaction
-from .receipts import NO_BLOOM, Blooms, created_contract, creation_nonce, published_contract, write_receipt
+from .receipts import BLOOM_SIZE, bloom_of, created_contract, creation_nonce, published_contract, write_receipt
 from .rpc import JsonObject, hexadecimal, raw
 from .trie import ordered_root
 from .values import NO_CONTRACT
+
+_NO_BLOOM: Final = rlp.encode_bytes(bytes(BLOOM_SIZE))
 
 
 def _hash(block: EncodedBlock) -> bool:
@@ -27,8 +30,9 @@ def _hash(block: EncodedBlock) -> bool:
 
 
 def _transaction_hashes(block: EncodedBlock) -> bool:
-    pairs = zip(block.shown.transactions, block.transactions, strict=True)
-    return all(raw(transaction.hash) == keccak_256(written).digest() for transaction, written in pairs)
+    claimed = [transaction.hash for transaction in block.shown.transactions]
+    own = ["0x" + keccak_256(written).hexdigest() for written in block.transactions]
+    return claimed == own or [raw(text) for text in claimed] == [raw(text) for text in own]
 
 
 def _transactions_root(block: EncodedBlock) -> bool:
@@ -39,35 +43,36 @@ def _receipts_match(block: EncodedBlock) -> bool:
     """One receipt a transaction, in order, and of this block; also of one that the node added."""
     if block.derived is not None and raw(block.derived.block_hash or "") != block.hash:
         return False
-    ours, pairs = block.shown.hash, zip(block.shown.transactions, block.receipts, strict=False)
-    return len(block.receipts) == len(block.transactions) and all(
-        _same(receipt.transaction_hash, transaction.hash) and _same(receipt.block_hash, ours)
-        for transaction, receipt in pairs
+    if len(block.receipts) != len(block.transactions):
+        return False
+    named = [transaction.hash for transaction in block.shown.transactions]
+    return _all_same([receipt.transaction_hash for receipt in block.receipts], named) and _all_same(
+        [receipt.block_hash for receipt in block.receipts], [block.shown.hash] * len(named)
     )
 
 
-def _same(claimed: str | None, wanted: str) -> bool:
-    """Whether two texts are the same data; nodes differ in capitals."""
-    return claimed == wanted or (claimed or "").lower() == wanted.lower()
+def _all_same(claimed: Sequence[str | None], wanted: Sequence[str]) -> bool:
+    """Whether texts are the same data one by one; nodes differ in capitals."""
+    return claimed == wanted or [(text or "").lower() for text in claimed] == [text.lower() for text in wanted]
 
 
 def _receipts_root(block: EncodedBlock) -> bool:
-    written = [write_receipt(receipt, logs) for receipt, logs in zip(block.receipts, block.logs, strict=True)]
+    parts = zip(block.receipts, block.blooms, block.logs, strict=True)
+    written = [write_receipt(receipt, bloom, logs) for receipt, bloom, logs in parts]
     return ordered_root(written) == raw(block.shown.receipts_root)
 
 
 def _bloom(block: EncodedBlock) -> bool:
     """Every receipt's bloom is that of its logs, and the header's is theirs together."""
-    blooms, whole = Blooms(), 0
-    for receipt in block.receipts:
-        if not receipt.logs and receipt.logs_bloom == NO_BLOOM:
-            continue
-        bits = blooms.of_all(receipt.logs)
-        if int.from_bytes(raw(receipt.logs_bloom), "big") != bits:
-            return False
-        whole |= bits
+    whole = 0
+    for receipt, claimed in zip(block.receipts, block.blooms, strict=True):
+        if receipt.logs or claimed != _NO_BLOOM:
+            bits = bloom_of(receipt.logs)
+            if claimed != rlp.encode_bytes(bits.to_bytes(BLOOM_SIZE, "big")):
+                return False
+            whole |= bits
     derived = block.derived  # its receipt alone holds its bloom: the header's does not
-    if derived is not None and int(derived.logs_bloom, 16) != blooms.of_all(derived.logs):
+    if derived is not None and int(derived.logs_bloom, 16) != bloom_of(derived.logs):
         return False
     return int(block.shown.logs_bloom, 16) == whole
 
@@ -80,12 +85,9 @@ def _log_indexes(block: EncodedBlock) -> bool:
 
 def _gas(block: EncodedBlock) -> bool:
     """Gas adds up over the receipts to the header's."""
-    used = 0
-    for receipt in block.receipts:
-        used += int(receipt.gas_used, 16)
-        if int(receipt.cumulative_gas_used, 16) != used:
-            return False
-    return used == int(block.shown.gas_used, 16)
+    used = list(accumulate([int(receipt.gas_used, 16) for receipt in block.receipts], initial=0))
+    claimed = [int(receipt.cumulative_gas_used, 16) for receipt in block.receipts]
+    return used[1:] == claimed and used[-1] == int(block.shown.gas_used, 16)
 
 
 def _contracts(block: EncodedBlock) -> bool:
@@ -96,6 +98,8 @@ def _contracts(block: EncodedBlock) -> bool:
     """
     pairs = zip(block.shown.transactions, block.receipts, strict=True)
     for index, (transaction, receipt) in enumerate(pairs):
+        if transaction.to and not receipt.contract_address:
+            continue
         named = published_contract(transaction, receipt)
         if transaction.to:
             if named not in (None, NO_CONTRACT):

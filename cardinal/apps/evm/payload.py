@@ -121,10 +121,10 @@ def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     offset = 0
     receipts, topics = f"{prefix}/r/", f"{prefix}/l/"
-    parts = zip(block.shown.transactions, block.receipts, block.logs, strict=True)
-    for index, (transaction, receipt, logs) in enumerate(parts):
+    parts = zip(block.shown.transactions, block.receipts, block.blooms, block.logs, strict=True)
+    for index, (transaction, receipt, bloom, logs) in enumerate(parts):
         contract = published_contract(transaction, receipt)
-        values[f"{receipts}{index:x}"] = write_receipt_meta(receipt, offset, contract)
+        values[f"{receipts}{index:x}"] = write_receipt_meta(receipt, bloom, offset, contract)
         for log in logs:
             values[f"{topics}{index:x}/{offset:x}"] = log
             offset += 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from . import rlp
-from .hexrlp import data, list_prefix, optional_quantity, quantity, string_prefix, to_bytes, wrap
+from .hexrlp import data, list_prefix, number, quantity, string_prefix, to_bytes, to_parts, wrap
 from .keccak import keccak, keccak_256
 from .rpc import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, raw, read
 from .transactions import DEPOSIT, LEGACY
@@ -16,7 +17,8 @@ BLOOM_SIZE: Final = 256
 NO_BLOOM: Final = "0x" + bytes(BLOOM_SIZE).hex()
 """The bloom of no logs, as JSON-RPC shows it."""
 
-_NO_CONTRACT: Final = bytes(20).hex()
+_NO_CONTRACT: Final = rlp.encode_bytes(bytes(20))
+_NOTHING: Final = rlp.encode_bytes(b"")
 _TOPIC_TEXT: Final = 66
 _ADDRESS_TEXT: Final = 42
 _ONE_BYTE_TEXT: Final = 4
@@ -30,11 +32,16 @@ def encode_log(log: RpcLog | JsonObject) -> bytes:
     """The RLP of a log (address, topics, data): as its receipt holds it, and as the stream carries it."""
     shown = read(RpcLog, log)
     with hexadecimal("a log"):
-        return write_log(shown)
+        return to_bytes(_log(shown))
 
 
-def write_log(shown: RpcLog) -> bytes:
-    """Like :func:`encode_log`, within :func:`.rpc.hexadecimal`."""
+def write_logs(receipts: Iterable[RpcReceipt]) -> list[list[bytes]]:
+    """For each receipt the RLP of its logs, within :func:`.rpc.hexadecimal`."""
+    written = iter(to_parts([_log(log) for receipt in receipts for log in receipt.logs]))
+    return [list(islice(written, len(receipt.logs))) for receipt in receipts]
+
+
+def _log(shown: RpcLog) -> str:
     topics, address, text = shown.topics, shown.address, shown.data
     count, joined = len(topics), "".join(topics)
     if (
@@ -45,58 +52,69 @@ def write_log(shown: RpcLog) -> bytes:
         and len(text) != _ONE_BYTE_TEXT
         and not len(text) % 2
     ):
-        # All sizes are known: one text with RLP's prefixes in it, read at once.
+        # All sizes are known: RLP's prefixes are put between the texts.
         listed, size = _TOPICS[count]
-        own = len(text) // 2 - 1
+        own = (len(text) >> 1) - 1
         prefix = string_prefix(own)
-        whole = list_prefix(size + own + len(prefix) // 2)
-        return to_bytes(f"{whole}94{address[2:]}{listed}{joined.replace('0x', 'a0')}{prefix}{text[2:]}")
-    return to_bytes(wrap((data(address), wrap([data(topic) for topic in topics]), data(text))))
+        whole = list_prefix(size + own + (len(prefix) >> 1))
+        return f"{whole}94{address[2:]}{listed}{joined.replace('0x', 'a0')}{prefix}{text[2:]}"
+    return wrap((data(address), wrap([data(topic) for topic in topics]), data(text)))
+
+
+def write_blooms(receipts: Iterable[RpcReceipt]) -> list[bytes]:
+    """The RLP of each receipt's bloom, within :func:`.rpc.hexadecimal`."""
+    return to_parts([data(receipt.logs_bloom) for receipt in receipts])
 
 
 def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
     """The consensus form: post-state root (before Byzantium) or status, gas, bloom and logs."""
     shown = read(RpcReceipt, receipt)
     with hexadecimal("a receipt"):
-        return write_receipt(shown, [write_log(log) for log in shown.logs])
+        return write_receipt(shown, write_blooms((shown,))[0], write_logs((shown,))[0])
 
 
-def write_receipt(shown: RpcReceipt, logs: Sequence[bytes]) -> bytes:
-    """Like :func:`encode_receipt`, with its logs already written, within :func:`.rpc.hexadecimal`."""
-    outcome = data(shown.root) if shown.root else quantity(shown.status)
-    fields = to_bytes(f"{outcome}{quantity(shown.cumulative_gas_used)}{data(shown.logs_bloom)}")
-    parts = [fields, rlp.wrap(logs)]
+def write_receipt(shown: RpcReceipt, bloom: bytes, logs: Sequence[bytes]) -> bytes:
+    """Like :func:`encode_receipt`, with its bloom and logs already written, within :func:`.rpc.hexadecimal`."""
+    outcome = to_bytes(data(shown.root)) if shown.root else number(shown.status)
+    listed = b"".join(logs)
+    body = b"".join((outcome, number(shown.cumulative_gas_used), bloom, rlp.list_head(len(listed)), listed))
     kind = int(shown.type, 16) if shown.type else LEGACY
+    if kind == LEGACY:
+        return rlp.list_head(len(body)) + body
     if kind == DEPOSIT and shown.deposit_receipt_version is not None:
         # Nodes say the nonce before Canyon too, when no root covered it: the version tells (OP Stack, deposits).
-        parts.append(to_bytes(f"{quantity(shown.deposit_nonce)}{quantity(shown.deposit_receipt_version)}"))
-    body = rlp.wrap(parts)
-    return body if kind == LEGACY else bytes((kind,)) + body
+        body += number(shown.deposit_nonce) + number(shown.deposit_receipt_version)
+    return bytes((kind,)) + rlp.list_head(len(body)) + body
 
 
-def write_receipt_meta(shown: RpcReceipt, log_offset: int, contract: bytes | None) -> bytes:
+def write_receipt_meta(shown: RpcReceipt, bloom: bytes, log_offset: int, contract: bytes | None) -> bytes:
     """The stream's form of a receipt, within :func:`.rpc.hexadecimal`.
 
     It is [contract, cumulative gas, gas, bloom, status, number of logs, index of the first log (0 without logs)].
 
     Arguments:
         shown: as JSON-RPC shows it.
+        bloom: its RLP.
         log_offset: how many logs the block has before it.
         contract: what :func:`published_contract` says.
 
     """
     logs = len(shown.logs)
-    body = (
-        f"94{_NO_CONTRACT if contract is None else contract.hex()}{quantity(shown.cumulative_gas_used)}"
-        f"{quantity(shown.gas_used)}{data(shown.logs_bloom)}{optional_quantity(shown.status)}"
-        f"{_count(logs)}{_count(log_offset if logs else 0)}"
+    body = b"".join(
+        (
+            _NO_CONTRACT if contract is None else rlp.encode_bytes(contract),
+            number(shown.cumulative_gas_used),
+            number(shown.gas_used),
+            bloom,
+            number(shown.status) if shown.status else _NOTHING,
+            _count(logs),
+            _count(log_offset if logs else 0),
+        )
     )
-    return to_bytes(list_prefix(len(body) // 2) + body)
+    return rlp.list_head(len(body)) + body
 
 
-@lru_cache(maxsize=8192)
-def _count(number: int) -> str:
-    return rlp.encode_int(number).hex()
+_count: Final = lru_cache(maxsize=8192)(rlp.encode_int)
 
 
 def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
@@ -126,37 +144,25 @@ def created_contract(sender: str, nonce: str) -> bytes:
 
 def logs_bloom(logs: Iterable[RpcLog | JsonObject]) -> bytes:
     """The 2048-bit bloom filter over addresses and topics of logs (yellow paper, 4.4.1)."""
-    bits, known = 0, Blooms()
     with hexadecimal("a log"):
-        for log in logs:
-            bits |= known.of(read(RpcLog, log))
-    return bits.to_bytes(BLOOM_SIZE, "big")
+        return bloom_of([read(RpcLog, log) for log in logs]).to_bytes(BLOOM_SIZE, "big")
 
 
-class Blooms:
-    """The bloom bits of logs; an address or topic that comes again in the same block is hashed once."""
-
-    def __init__(self) -> None:
-        self._bits: dict[str, int] = {}
-
-    def of(self, log: RpcLog) -> int:
-        """The bits of one log, as a number of 2048 bits."""
-        return self.of_all((log,))
-
-    def of_all(self, logs: Iterable[RpcLog]) -> int:
-        """The bits of logs together."""
-        bits, known = 0, self._bits
-        for text in {text for log in logs for text in (log.address, *log.topics)}:
-            if (own := known.get(text)) is None:
-                hashed = keccak_256(bytes.fromhex(text[2:])).digest()
-                first, second, third = (
-                    hashed[0] << 8 | hashed[1],
-                    hashed[2] << 8 | hashed[3],
-                    hashed[4] << 8 | hashed[5],
-                )
-                own = known[text] = _BIT[first & 2047] | _BIT[second & 2047] | _BIT[third & 2047]
-            bits |= own
-        return bits
+def bloom_of(logs: Iterable[RpcLog]) -> int:
+    """Like :func:`logs_bloom`, as a number of 2048 bits, within :func:`.rpc.hexadecimal`."""
+    bits = 0
+    for log in logs:
+        bits |= _bits(log.address)
+        for topic in log.topics:
+            bits |= _bits(topic)
+    return bits
 
 
-_BIT: Final = tuple(1 << place for place in range(8 * BLOOM_SIZE))
+@lru_cache(maxsize=8192)
+def _bits(text: str) -> int:
+    """The three bits of an address or topic. Remembered: most come again in the same block or soon after."""
+    if len(text) not in (_ADDRESS_TEXT, _TOPIC_TEXT):
+        raise ValueError(f"{text[:20]!r}… is neither an address of 20 bytes nor a topic of 32")
+    hashed: bytes = keccak_256(to_bytes(text[2:])).digest()
+    first, second, third = hashed[0] << 8 | hashed[1], hashed[2] << 8 | hashed[3], hashed[4] << 8 | hashed[5]
+    return 1 << (first & 2047) | 1 << (second & 2047) | 1 << (third & 2047)

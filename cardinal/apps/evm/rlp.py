@@ -7,6 +7,7 @@ single byte in a longer form, nothing after the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from cardinal.errors import ApplicationError
@@ -36,9 +37,7 @@ def encode_bytes(data: bytes) -> bytes:
     size = len(data)
     if size == 1 and data[0] < _STRING:
         return data
-    if size < _SHORT:
-        return _BYTES[_STRING + size] + data
-    return _prefix(size, _STRING) + data
+    return string_head(size) + data
 
 
 def encode_int(number: int) -> bytes:
@@ -47,7 +46,7 @@ def encode_int(number: int) -> bytes:
         return _BYTES[number or _STRING]
     size = (number.bit_length() + 7) >> 3
     raw = number.to_bytes(size, "big")
-    return (_BYTES[_STRING + size] if size < _SHORT else _prefix(size, _STRING)) + raw
+    return string_head(size) + raw
 
 
 def wrap(encoded: Iterable[bytes]) -> bytes:
@@ -57,13 +56,22 @@ def wrap(encoded: Iterable[bytes]) -> bytes:
     in its receipt and in the stream) is written once.
     """
     body = b"".join(encoded)
-    size = len(body)
-    return (_BYTES[_LIST + size] if size < _SHORT else _prefix(size, _LIST)) + body
+    return list_head(len(body)) + body
+
+
+@lru_cache(maxsize=4096)
+def list_head(size: int) -> bytes:
+    """What stands before a list whose items take so many bytes together."""
+    return _BYTES[_LIST + size] if size < _SHORT else _prefix(size, _LIST)
+
+
+@lru_cache(maxsize=4096)
+def string_head(size: int) -> bytes:
+    """What stands before so many bytes, unless it is a single one."""
+    return _BYTES[_STRING + size] if size < _SHORT else _prefix(size, _STRING)
 
 
 def _prefix(size: int, base: int) -> bytes:
-    if size < len(_BYTES):  # most lists in a block
-        return _BYTES[base + _SHORT] + _BYTES[size]
     length = size.to_bytes((size.bit_length() + 7) // 8, "big")
     return _BYTES[base + _SHORT - 1 + len(length)] + length
 

@@ -23,7 +23,7 @@ from .keccak import keccak
 from .presets import Chain
 from .reading import decode_transaction
 from .rpc import RpcBlock, RpcReceipt, RpcTransaction, raw
-from .transactions import STATE_SYNC, write_transaction
+from .transactions import STATE_SYNC, write_all
 
 _PREFIX: Final = b"matic-bor-receipt-"
 
@@ -70,14 +70,14 @@ def write_transactions(block: RpcBlock, chain: Chain | None) -> list[bytes]:
     """
     transactions = block.transactions
     if chain is None or not transactions or not _is_state_sync(transactions[-1]):
-        return [write_transaction(transaction) for transaction in transactions]
+        return write_all(transactions)
     first, at = chain.state_sync_in_body, int(block.number, 16)
     if first is None or at < first:
         since = "" if first is None else f" before block {first}"
         raise ApplicationError(
             f"block {at} has a transaction of type {STATE_SYNC}, and {chain.name} has none{since}", path="type"
         )
-    return [*[write_transaction(transaction) for transaction in transactions[:-1]], _given(transactions[-1])]
+    return [*write_all(transactions[:-1]), _given(transactions[-1])]
 
 
 def _is_state_sync(shown: RpcTransaction) -> bool:

@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from . import rlp
-from .hexrlp import list_prefix, string_prefix
 from .keccak import keccak, keccak_256
 
 EMPTY_ROOT: Final = keccak(b"\x80")
@@ -123,20 +122,14 @@ def _form(keys: Sequence[str]) -> _Form:
 
 
 def _wrapped(body: bytes) -> bytes:
-    return _list(len(body)) + body
+    return rlp.list_head(len(body)) + body
 
 
 @lru_cache(maxsize=8192)
 def _before(path: bytes, size: int) -> bytes:
     """What stands in a leaf before a value of so many bytes, which are more than one."""
-    head = path + bytes.fromhex(string_prefix(size))
-    return _list(len(head) + size) + head
-
-
-@lru_cache(maxsize=4096)
-def _list(size: int) -> bytes:
-    """What stands before a list of so many bytes."""
-    return bytes.fromhex(list_prefix(size))
+    head = path + rlp.string_head(size)
+    return rlp.list_head(len(head) + size) + head
 
 
 @lru_cache(maxsize=4096)
