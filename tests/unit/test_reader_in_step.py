@@ -1,0 +1,108 @@
+"""Partitions kept in step by a reader: nobody waits for one that has ended, and nobody gets away by a new partition."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from blocks import DEADLINE, Blocks
+from cardinal.consuming import reading
+from cardinal.consuming.reading import Reader
+from cardinal.protocols.streams.types import Record, Routed
+from cardinal.testing.memory import MemoryBroker
+from cardinal.transports.partitioner import fnv1a_partition
+
+POLLED = 10
+HOUR = 3_600.0
+HOUR_MS = 3_600_000
+
+
+class Clock:
+    """What the broker stamps records by."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def broker(clock: Clock) -> Iterator[MemoryBroker]:
+    """Three partitions, each with its heartbeat of hour 0."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=3, clock=clock) as broker:
+        broker.create("block")
+        yield broker
+
+
+@pytest.fixture
+def reader(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    """Of small polls, that looks at the pace at each of them."""
+    monkeypatch.setattr(reading, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(reading, "_PACE_SECONDS", 0.0)
+    reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
+    yield reader
+    reader.close()
+
+
+def _fill(broker: MemoryBroker, clock: Clock, partition: int, hours: range) -> None:
+    """A record an hour in this partition."""
+    for hour in hours:
+        keys = (b"\x03%d/%d" % (hour, attempt) for attempt in range(1_000))
+        key = next(key for key in keys if fnv1a_partition(key, 3) == partition)
+        clock.now = hour * HOUR
+        assert broker.take(Routed("block", key, b""), ())
+
+
+def _read(reader: Reader, records: int) -> list[Record]:
+    """So many records with a key, or what came until nothing more does."""
+    found: list[Record] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(found) < records and time.monotonic() < deadline:
+        found += [record for record in reader.poll_now() if record.key]
+    return found
+
+
+def _begin(reader: Reader) -> None:
+    reader.main.assign({where: low for where, (low, _) in reader.main.watermarks().items()})
+
+
+def test_a_partition_that_ended_long_ago_holds_nobody_up(broker: MemoryBroker, clock: Clock, reader: Reader) -> None:
+    """Partition 0 has its heartbeat and nothing else: it is at its end, hours behind the two that are read."""
+    for partition in (1, 2):
+        _fill(broker, clock, partition, range(10, 110))
+    _begin(reader)
+    found = _read(reader, 200)
+    assert len(found) == 200, f"it stood still with {[len(_of(found, number)) for number in (1, 2)]} of 100 each"
+
+
+def test_a_partition_that_is_ahead_stays_paused_when_another_one_is_added(
+    broker: MemoryBroker, clock: Clock, reader: Reader
+) -> None:
+    """Partition 0 is days ahead of partition 1; a fourth partition comes while it is paused."""
+    _fill(broker, clock, 1, range(1, 101))
+    _fill(broker, clock, 0, range(200, 300))
+    _begin(reader)
+    while ("block", 0) not in reader._pace.paused:
+        assert reader.poll_now(), "partition 0 was never paused"
+    ahead = reader.positions()["block", 0]
+    clock.now = 150 * HOUR
+    broker.widen("block", 4)
+    assert ("block", 3) in reader.ends()
+    while reader.positions()["block", 1] <= 90:
+        reader.poll_now()
+        assert reader.positions()["block", 0] == ahead, "it went on while the slowest was far behind"
+    rest = _of(_read(reader, 202 - sum(reader.positions()["block", number] for number in (0, 1))), 0)
+    assert [record.timestamp_ms // HOUR_MS for record in rest] == list(range(300 - len(rest), 300))
+
+
+def _of(records: list[Record], partition: int) -> list[Record]:
+    return [record for record in records if record.partition == partition]
