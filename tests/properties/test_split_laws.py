@@ -181,6 +181,28 @@ def test_what_holds_of_a_directory_holds_of_every_path_in_it(expressions: list[s
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+@given(st.lists(EXPRESSIONS, max_size=3, unique=True), st.lists(LONGER | st.text(max_size=4), unique=True).map(sorted))
+@example(["a/b/", "c"], ["a/b/", "a/b/c/d", "a/b/x", "a/b0", "a/c", "a/c/", "c", "c/", "ca"])
+@example([], ["", "/", "a"])
+@example(["a/"], ["a", "a-/x", "a/", "a/\U0010ffff", "a/\udcff", "a0"])
+def test_paths_come_in_runs_of_one_answer_each(expressions: list[str], paths: list[str]) -> None:
+    try:
+        router = Router(tuple((source, str(index)) for index, source in enumerate(expressions)))
+    except ConfigurationError:
+        return
+    runs = list(router.runs(paths))
+    assert [path for _, run in runs for path in run] == paths
+    for directory, run in runs:
+        assert run
+        assert all(path.startswith(directory) for path in run)
+        try:
+            answer = router.directory(directory)
+        except SplitError:
+            answer = Unsure.ASK_PATH
+        assert answer is Unsure.ASK_PATH or all(router.route(path) == answer for path in run)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4, unique=True), LONGER)
 @example(["a*", "b"], "b")
 @example(["a", "ab", "x"], "ab")

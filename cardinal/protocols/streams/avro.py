@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
 from cardinal.errors import DecodeError
@@ -236,13 +237,9 @@ def read_content(data: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
 # --- writing -----------------------------------------------------------------------------------------------
 
 
-_SHORT: Final = tuple(bytes((number << 1,)) for number in range(_MORE >> 1))
-"""What most integers are written as: those of one byte that are not negative."""
-
-
+@lru_cache(maxsize=4096)
 def _write_long(value: int) -> bytes:
-    if 0 <= value < len(_SHORT):
-        return _SHORT[value]
+    """Remembered: the sizes of paths and values come again in every block."""
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
     while value >= _MORE:
@@ -264,8 +261,8 @@ def write_batch(number: int, weight: int, parent: bytes, entries: Sequence[Entry
     if entries:
         out.append(_write_long(len(entries)))
     for path, value, count, delete, sub_batch in entries:
-        out += (_write_long(len(path)), path, _write_long(len(value)), value, _write_long(count))
-        out += (b"\x01" if delete else b"\x00", sub_batch)
+        head, size = _write_long(len(path)), _write_long(len(value))
+        out += (head, path, size, value, _write_long(count), b"\x01" if delete else b"\x00", sub_batch)
     out.append(b"\x00")
     return b"".join(out)
 

@@ -38,7 +38,7 @@ from .messages import (
     SubBatchMsg,
     Update,
 )
-from .types import HASH_SIZE, path_bytes, path_text
+from .types import HASH_SIZE, NO_ID, path_bytes, path_text
 
 # Go's time.MarshalBinary, which a ping's value is: version, seconds since year 1, nanoseconds, zone offset in
 # minutes; -1 stands for UTC; version 2 adds the offset's seconds (facts of the wire, ping).
@@ -74,24 +74,35 @@ def _path(field: str, path: str) -> bytes:
 
 
 def _encode_batch(message: Batch) -> tuple[bytes, bytes]:
-    _need_hash("hash", message.hash)
-    _need_hash("parent", message.parent)
-    _need_range("number", message.number, 0, avro.LONG_MAX)
-    if message.weight < 0 or message.weight.bit_length() > 8 * avro.WEIGHT_SIZE_MAX:
+    entries = [
+        avro.Entry(_path("updates", path), update.value, update.count, update.delete, update.sub_batch)
+        for path, update in message.updates.items()
+    ]
+    return encode_batch(message.hash, message.number, message.weight, message.parent, entries)
+
+
+def encode_batch(
+    block_hash: bytes, number: int, weight: int, parent: bytes, entries: list[avro.Entry]
+) -> tuple[bytes, bytes]:
+    """The key and value of a Batch, of its parts: what :func:`encode` does with one. The entries come in any order.
+
+    Raises:
+        EncodeError: a field has no place on the wire.
+
+    """
+    _need_hash("hash", block_hash)
+    _need_hash("parent", parent)
+    _need_range("number", number, 0, avro.LONG_MAX)
+    if weight < 0 or weight.bit_length() > 8 * avro.WEIGHT_SIZE_MAX:
         raise EncodeError(
-            f"weight must be 0 or more and have at most {avro.WEIGHT_SIZE_MAX} bytes",
-            field="weight",
-            value=message.weight,
+            f"weight must be 0 or more and have at most {avro.WEIGHT_SIZE_MAX} bytes", field="weight", value=weight
         )
-    entries = []
-    for path, update in message.updates.items():
-        _need_hash("sub_batch", update.sub_batch)
-        _need_range("count", update.count, -avro.INT_MAX - 1, avro.INT_MAX)
-        raw = _path("updates", path)
-        entries.append(avro.Entry(raw, update.value, update.count, update.delete, update.sub_batch))
-    entries.sort()
-    value = avro.write_batch(message.number, message.weight, message.parent, entries)
-    return block_key(BATCH, message.hash), value
+    for entry in entries:
+        if entry.sub_batch is not NO_ID:
+            _need_hash("sub_batch", entry.sub_batch)
+        if not 0 <= entry.count <= avro.INT_MAX:
+            _need_range("count", entry.count, -avro.INT_MAX - 1, avro.INT_MAX)
+    return block_key(BATCH, block_hash), avro.write_batch(number, weight, parent, sorted(entries))
 
 
 def _encode_header(message: SubBatchHeader) -> tuple[bytes, bytes]:

@@ -4,14 +4,14 @@ Rules:
 
 1. An expression is anchored as a whole at the start of a path. The text that it matched is the counted prefix; no text,
    no match. Two expressions that match one path are refused.
-2. Most paths of a block share a few directories, and for most directories (all up to the last "/") the answer is the
-   same whatever follows. :meth:`Router.directory` finds that out once. It holds for an expression every part of which
-   is a plain character or a class that does not match "/", none of them a "/" that is repeated or optional: each of its
-   matches has as many "/" as the expression, so that all of it lies
+2. Most paths of a block share a few directories, and for most directories (all up to a "/") the answer is the same
+   whatever follows. :meth:`Router.runs` says which these are, :meth:`Router.directory` finds the answer once. It holds
+   for an expression every part of which is a plain character or a class that does not match "/", none of them a "/"
+   that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it lies
 
    - inside the directory, where the directory has more "/" than the expression, or as many and the expression ends in
      one: what follows cannot change it;
-   - nowhere, where the directory has fewer: a path in it has no more.
+   - nowhere, where the directory has fewer: a path that lies directly in it has no more.
 
    Only where they are as many and the expression goes on after its last "/" does it take the whole path to know.
    Schemas with other expressions are asked path by path.
@@ -20,6 +20,8 @@ Rules:
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -34,6 +36,9 @@ _PLAIN: Final = re.compile(
     re.VERBOSE,
 )
 """Expressions of which rule 2 holds: what stands before a quantifier never matches a "/"."""
+
+_BEHIND_SLASH: Final = chr(ord("/") + 1)
+"""What sorts right behind a "/", and so behind all that begins with a directory when it stands in the slash's place."""
 
 
 class Route(NamedTuple):
@@ -71,10 +76,30 @@ class Router:
         if len(schema) > 1 and any(not source for source, _ in schema):
             raise ConfigurationError("an empty expression beside others matches every path", setting="topics")
         self._plain = all(_PLAIN.fullmatch(source) for source, _ in schema)
-        # Plain expressions have no groups of their own: which group matched says which expression was the first to.
-        self._any = re.compile("|".join(f"({source})" for source, _ in schema)) if schema and self._plain else None
+        self._from: dict[int, re.Pattern[str]] = {}
         # As many "/" in a directory as one of these has, and the whole path decides.
         self._open_ended = {source.count("/") for source, _ in schema if not source.endswith("/")}
+        self._depth = max((source.count("/") + (not source.endswith("/")) for source, _ in schema), default=0)
+        self._stem = re.compile(f"(?:[^/]*/){{0,{self._depth}}}")
+
+    def runs(self, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
+        """Sorted paths in runs that have a directory in common, the one that :meth:`directory` is to be asked for.
+
+        It is as deep as any expression asks for; so it holds for all below it, and one question is enough for them. In
+        a directory that is not as deep it holds for what lies directly in it. A directory may come twice.
+        """
+        at, count = 0, len(paths)
+        while at < count:
+            found = self._stem.match(paths[at])
+            stem = found.group() if found else ""
+            if stem.count("/") == self._depth:
+                end = bisect_left(paths, stem[:-1] + _BEHIND_SLASH, at) if stem else count
+            else:
+                end = at + 1
+                while end < count and paths[end].startswith(stem) and paths[end].rfind("/") == len(stem) - 1:
+                    end += 1
+            yield stem, paths[at:end]
+            at = end
 
     def route(self, path: str) -> Route | None:
         """The topic and counted prefix of a path, None where it travels in the Batch.
@@ -103,17 +128,23 @@ class Router:
     def _matching(self, path: str) -> list[Route]:
         """The routes of all expressions that match some text of a path."""
         found: list[Route] = []
+        if not self._plain:
+            matches = ((expression.match(path), topic) for expression, topic in self._expressions)
+            return [Route(topic, match.group()) for match, topic in matches if match is not None and match.group()]
         asked = 0
-        if self._any is not None:
-            # One question instead of one for each: none before the first that matches does.
-            first = self._any.match(path)
-            if first is None:
-                return found
-            asked = first.lastindex or 0
-            if text := first.group():
+        # One question for all of them, and mostly one for those behind the one that matches.
+        while asked < len(self._expressions) and (match := self._any_from(asked).match(path)) is not None:
+            asked += match.lastindex or 0
+            if text := match.group():
                 found.append(Route(self._expressions[asked - 1][1], text))
-        for expression, topic in self._expressions[asked:]:
-            match = expression.match(path)
-            if match is not None and match.group():
-                found.append(Route(topic, match.group()))
         return found
+
+    def _any_from(self, first: int) -> re.Pattern[str]:
+        """What matches where any expression from this one on does; its group says which is the first to.
+
+        Plain expressions have no groups of their own.
+        """
+        if (known := self._from.get(first)) is None:
+            sources = (expression.pattern for expression, _ in self._expressions[first:])
+            known = self._from[first] = re.compile("|".join(f"({source})" for source in sources))
+        return known

@@ -16,15 +16,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import groupby, repeat
-from typing import NoReturn
+from itertools import repeat
+from typing import Final, NoReturn
 
 from cardinal.errors import EncodeError, SplitError
 
-from .codec import decode, encode
+from .avro import Entry
+from .codec import decode, encode, encode_batch
 from .keys import block_key
 from .messages import (
     BATCH_DELETE_MSG,
@@ -43,6 +44,8 @@ from .types import HASH_SIZE, NO_ID, BlockRef, Routed, path_bytes
 
 _routed = partial(tuple.__new__, Routed)
 """A message of three values in one step of the interpreter; ``Routed(...)`` takes half of a split's time."""
+
+_ALL_BYTES: Final = {bytes}
 
 
 @lru_cache(maxsize=64)
@@ -74,9 +77,7 @@ def split(payload: Payload, schema: Mapping[str, str], default_topic: str) -> li
         sub_batch = payload.sub_batches[batch_id]
         if sub_batch is not None:
             out += split_sub_batch(payload.hash, batch_id, sub_batch, schema, default_topic)
-    out.append(
-        _encoded(default_topic, Batch(payload.hash, payload.number, payload.weight, payload.parent, work.entries))
-    )
+    out.append(work.batch(payload, default_topic))
     return out
 
 
@@ -84,7 +85,7 @@ class _Split:
     """The counted messages and the Batch's entries of one payload."""
 
     def __init__(self, router: Router, block_hash: bytes) -> None:
-        self.entries: dict[str, Update] = {}
+        self.entries: dict[str, Entry] = {}
         self.messages: list[Routed] = []
         self._router = router
         self._hash = block_hash
@@ -93,7 +94,7 @@ class _Split:
 
     def take_updates(self, updates: Mapping[str, bytes]) -> None:
         """Values: counted, or inside the Batch."""
-        for directory, paths in _by_directory(sorted(updates)):
+        for directory, paths in self._router.runs(sorted(updates)):
             route = self._directory(directory)
             if route is Unsure.ASK_PATH:
                 for path in paths:
@@ -102,13 +103,14 @@ class _Split:
                 for path in paths:
                     self._take_one(route, path, updates[path])
             else:
-                self._take(route, paths, [updates[path] for path in paths])
+                self._take(route, paths, list(map(updates.__getitem__, paths)))
 
     def _take(self, route: Route, paths: list[str], values: list[bytes]) -> None:
         """Counted values that go the same way."""
-        for path, value in zip(paths, values, strict=True):
-            if not isinstance(value, bytes):
-                _no_value(path, value)
+        if set(map(type, values)) != _ALL_BYTES:
+            for path, value in zip(paths, values, strict=True):
+                if not isinstance(value, bytes):
+                    _no_value(path, value)
         topic, prefix = route
         self._counts[prefix] = self._counts.get(prefix, 0) + len(paths)
         begin = self._begin
@@ -122,7 +124,7 @@ class _Split:
         if not isinstance(value, bytes):
             _no_value(path, value)
         if route is None:
-            self.entries[path] = Update(value)
+            self.entries[path] = Entry(_path_bytes(path), value, 0, False, NO_ID)  # noqa: FBT003 - a field
             return
         topic, prefix = route
         self._counts[prefix] = self._counts.get(prefix, 0) + 1
@@ -139,14 +141,14 @@ class _Split:
             elif path in self.entries:
                 raise SplitError(f"{path!r} is both updated and deleted, and travels inside the Batch", path=path)
             else:
-                self.entries[path] = Update(delete=True)
+                self.entries[path] = Entry(_path_bytes(path), b"", 0, True, NO_ID)  # noqa: FBT003 - a field
 
     def enter_counts(self) -> None:
         """How many messages there are under each prefix."""
         for prefix, count in self._counts.items():
             if prefix in self.entries:
                 raise SplitError(f"{prefix!r} is both a counted prefix and an entry of its own", path=prefix)
-            self.entries[prefix] = Update(count=count)
+            self.entries[prefix] = Entry(_path_bytes(prefix), b"", count, False, NO_ID)  # noqa: FBT003 - a field
 
     def enter_sub_batches(self, sub_batches: Mapping[bytes, SubBatch | None]) -> None:
         """Which sub batches there are."""
@@ -155,7 +157,16 @@ class _Split:
             path = batch_id.hex() if sub_batch is None else sub_batch.path
             if path in self.entries:
                 raise SplitError(f"the sub batch path {path!r} is also an entry of its own", path=path)
-            self.entries[path] = Update(sub_batch=batch_id)
+            self.entries[path] = Entry(_path_bytes(path), b"", 0, False, batch_id)  # noqa: FBT003 - a field
+
+    def batch(self, payload: Payload, topic: str) -> Routed:
+        """The Batch, once everything is entered."""
+        entries = list(self.entries.values())
+        try:
+            written = encode_batch(payload.hash, payload.number, payload.weight, payload.parent, entries)
+        except EncodeError as error:
+            raise _refused(error) from error
+        return Routed(topic, *written)
 
     def _directory(self, directory: str) -> Route | Unsure | None:
         """The answer for a directory."""
@@ -163,23 +174,6 @@ class _Split:
             return self._router.directory(directory)
         except SplitError:
             return Unsure.ASK_PATH  # refused as well, by its own name
-
-
-def _by_directory(paths: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Sorted paths in runs of one directory each (all up to and with the last "/"); one may come twice."""
-    at = 0
-    for size, run in groupby(map(str.rfind, paths, repeat("/"))):
-        group = paths[at : (at := at + len(list(run)))]
-        directory = group[0][: size + 1]
-        if group[-1].startswith(directory):  # and so does what is sorted between them
-            yield directory, group
-            continue
-        begin = 0
-        for end, path in enumerate(group):
-            if not path.startswith(directory):
-                yield directory, group[begin:end]
-                directory, begin = path[: size + 1], end
-        yield directory, group[begin:]
 
 
 def split_sub_batch(
@@ -294,6 +288,10 @@ def _encoded(topic: str, message: Message) -> Routed:
     try:
         return Routed(topic, *encode(message))
     except EncodeError as error:
-        path = error.value if isinstance(error.value, str) else None
-        where = "" if path is None else f" ({path!r})"
-        raise SplitError(f"{error}{where}", path=path) from error
+        raise _refused(error) from error
+
+
+def _refused(error: EncodeError) -> SplitError:
+    path = error.value if isinstance(error.value, str) else None
+    where = "" if path is None else f" ({path!r})"
+    return SplitError(f"{error}{where}", path=path)
