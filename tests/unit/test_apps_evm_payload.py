@@ -136,8 +136,10 @@ def test_before_the_merge_no_block_has_marks() -> None:
         (17000, None, None, 1),
         (31337, None, None, 1),
         (31337, "0x0", None, 1),
-        (100, "0x64", None, 100),
+        (100, "0x64", None, 0x182CD9FFFFFFFFFFFFFFFFFFFFFFFFFEA9528A2),
         (100, "0x64", 0, 0),
+        (4242, "0x64", None, 100),  # of a chain without presets a node's word is all there is
+        (4242, "0x64", 0, 0),
     ],
 )
 def test_after_the_merge_the_weight_is_the_final_total_and_the_number(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .abi import Abi
     from .abi_tables import decoded_frames
+    from .blobs import blob_gas_price
     from .decoding import decode
     from .integrity import verify
+    from .l1 import L1Attributes, l1_attributes
     from .payload import payload_from_rpc
     from .presets import Chain, chain_of
     from .state import StateDelta, state_delta, touched
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Abi",
     "Chain",
+    "L1Attributes",
     "StateDelta",
+    "blob_gas_price",
     "chain_of",
     "decode",
     "decoded_frames",
     "frames",
+    "l1_attributes",
     "payload_from_rpc",
     "state_delta",
     "touched",
@@ -37,11 +42,14 @@ __all__ = [
 _HOMES = {
     "Abi": "abi",
     "Chain": "presets",
+    "L1Attributes": "l1",
     "StateDelta": "state",
+    "blob_gas_price": "blobs",
     "chain_of": "presets",
     "decode": "decoding",
     "decoded_frames": "abi_tables",
     "frames": "tables",
+    "l1_attributes": "l1",
     "payload_from_rpc": "payload",
     "state_delta": "state",
     "touched": "state",

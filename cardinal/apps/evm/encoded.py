@@ -29,6 +29,7 @@ class EncodedBlock:
         derived: the receipt of a transaction that the node added to the block (:mod:`.statesync`), in none of the
             above.
         derived_logs: the RLP of its logs.
+        without_withdrawals: its chain has none, and the header's root of them may be of something else.
 
     """
 
@@ -44,6 +45,7 @@ class EncodedBlock:
     uncles: list[bytes]
     derived: RpcReceipt | None = None
     derived_logs: Sequence[bytes] = ()
+    without_withdrawals: bool = False
 
 
 def encode_block(
@@ -83,4 +85,5 @@ def encode_block(
             [write_header(uncle) for uncle in ommers],
             derived,
             () if derived is None else write_logs((derived,))[0],
+            chain is not None and not chain.withdrawals,
         )

@@ -112,6 +112,8 @@ def _contracts(block: EncodedBlock) -> bool:
 
 
 def _withdrawals_root(block: EncodedBlock) -> bool:
+    if block.without_withdrawals:
+        return not block.withdrawals
     root = block.shown.withdrawals_root
     if block.withdrawals is None or root is None:
         return block.withdrawals is None and root is None

@@ -35,6 +35,7 @@ class Chain(BaseModel):
         state_sync: its nodes add a transaction, its receipt and logs to a block's that no root of the header covers.
         state_sync_in_body: the first block in whose body that transaction is one like all others, of type 127, and
             under the roots; None where there is no such block.
+        withdrawals: whether its blocks can have any; where not, the header's root of them may be of something else.
         notes: what the checks can and cannot tell on this chain.
         sources: where each of these is from.
 
@@ -52,6 +53,7 @@ class Chain(BaseModel):
     unchecked: frozenset[str] = frozenset()
     state_sync: bool = False
     state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
+    withdrawals: bool = True
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -98,7 +100,8 @@ _OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 
 _OP_NOTES = (
     "Deposits (type 126) and, from Canyon on, their receipts' nonce and version are under the roots; before Canyon the "
     "nonce of a deposit that creates a contract is the node's word. What a transaction paid to the chain below is not "
-    "published: no root covers it."
+    "published: no root covers it. No block has withdrawals; from Isthmus on the header's root of them is that of a "
+    "contract's storage."
 )
 
 # The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as they served
@@ -155,26 +158,33 @@ _PRESETS: Final = (
         chain_id=100,
         name="gnosis",
         genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
-        notes="Before the merge (total difficulty 8626000000000000000000058750000000000000000000) headers are sealed "
-        "by authorities: nodes must show `step` and `signature`, as Nethermind does. The total that was reached at "
-        "the merge is the node's word: use nodes that all serve it, or that all do not.",
-        sources=(_ERIGON, "nethermind, GnosisSpecProvider: terminal total difficulty", "nethermind, HeaderDecoder"),
+        # 25,349,536 blocks of 2**128 - 1 each, less the step of the last of them, on top of the genesis block's.
+        final_total_difficulty=0x182CD9_FFFFFFFF_FFFFFFFF_FFFFFFFF_FEA9528A2,
+        notes="Up to block 25,349,536 headers are sealed by authorities: nodes must show `step` and `signature`, as "
+        "Nethermind does.",
+        sources=(
+            _ERIGON,
+            "total difficulty: nodes' answers for block 25,349,537 and later ones; it follows from the steps too",
+            "nethermind, HeaderDecoder",
+        ),
     ),
     Chain(
         chain_id=10,
         name="optimism",
         genesis="0x7ca38a1916c42007829c55e69d3e9a73265554b586a499015373241b8a3fa48b",
         final_total_difficulty=0,
+        withdrawals=False,
         notes=_OP_NOTES + " Blocks before Bedrock (105,235,063) have a total of their own: start at it.",
-        sources=(_OP, "OP Stack specification, deposits"),
+        sources=(_OP, "OP Stack specification, deposits; Isthmus, execution engine"),
     ),
     Chain(
         chain_id=8453,
         name="base",
         genesis="0xf712aa9241cc24369b143cf6dce85f0902a9731e70d66818a3a5845b296c73dd",
         final_total_difficulty=0,
+        withdrawals=False,
         notes=_OP_NOTES,
-        sources=(_OP, "OP Stack specification, deposits"),
+        sources=(_OP, "OP Stack specification, deposits; Isthmus, execution engine"),
     ),
     Chain(
         chain_id=56,

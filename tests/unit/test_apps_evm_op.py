@@ -1,0 +1,178 @@
+"""The OP Stack on a real block: a deposit and its receipt, lies about them, and what it says of the chain below."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from cardinal.apps.evm import decode, frames, l1_attributes, payload_from_rpc, verify
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.l1 import L1Attributes
+from cardinal.apps.evm.presets import chain_of
+from cardinal.apps.evm.receipts import encode_receipt
+from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.errors import ApplicationError, IntegrityError
+from evm_blocks import EMPTY_ROOT, NO_UNCLES
+
+NO_BLOOM = "0x" + "00" * 256
+ZERO = "0x" + "00" * 32
+NOBODY = "0x" + "00" * 20
+
+# Block 274 of a chain of the OP Stack after Canyon, as its node showed it; it has one transaction, its deposit.
+OP_CHAIN = 81457
+OP_HASH = "0xfc70e073ec6e1bb7f387698e4be418d7b1ff2216f625cdf41e1b80fb08029ef5"
+DEPOSIT = {
+    "from": "0xdeaddeaddeaddeaddeaddeaddeaddeaddead0001",
+    "gas": "0xf4240",
+    "gasPrice": "0x0",
+    "hash": "0x13a644af4f64ce801dcd57faa823e8952f2290b810fdd31995dda62977ed3df1",
+    "input": "0x015d8eb90000000000000000000000000000000000000000000000000000000001267f33"
+    "0000000000000000000000000000000000000000000000000000000065da6073"
+    "000000000000000000000000000000000000000000000000000000075d3f8610"
+    "97c24796a4f639846a6a3ea3a59c11de8d89e11f551bae8feca9271a78926d42"
+    "0000000000000000000000000000000000000000000000000000000000000004"
+    "000000000000000000000000415c8893d514f9bc5211d36eeda4183226b84aa7"
+    "00000000000000000000000000000000000000000000000000000000000000bc"
+    "00000000000000000000000000000000000000000000000000000000000a6fe0",
+    "nonce": "0x111",
+    "to": "0x4200000000000000000000000000000000000015",
+    "value": "0x0",
+    "type": "0x7e",
+    "v": "0x0",
+    "r": "0x0",
+    "s": "0x0",
+    "sourceHash": "0x5a1b66228a26547e2ce6fe1aa734d2c34e062e42ccd5710463e6987890f1ad5d",
+    "mint": "0x0",
+    "depositReceiptVersion": "0x1",
+}
+OP_BLOCK = {
+    "baseFeePerGas": "0x1418f329",
+    "difficulty": "0x0",
+    "extraData": "0x",
+    "gasLimit": "0x1c9c380",
+    "gasUsed": "0xb76d",
+    "hash": OP_HASH,
+    "logsBloom": NO_BLOOM,
+    "miner": "0x4200000000000000000000000000000000000011",
+    "mixHash": "0x8bc8a48326d9309959f2452206c1c842be9fcc9840c789845caab9d290a9700c",
+    "nonce": "0x0000000000000000",
+    "number": "0x112",
+    "parentHash": "0xcfbc479d5f63476538db9ff15295167a6e91ecc9d6cf54be471eded689c251c9",
+    "receiptsRoot": "0x8c303881b3e408cc739f55ef3e5133075d552cbec9ee987aff6b71f58cf291ee",
+    "sha3Uncles": NO_UNCLES,
+    "stateRoot": "0x86be45fb7a22b8c12cbce8d538372b800377cc589de590b6d88f5f65dde97df8",
+    "timestamp": "0x65da607b",
+    "totalDifficulty": "0x0",
+    "transactions": [DEPOSIT],
+    "transactionsRoot": "0xb01a2ad2c1ceb76f2edcdc02f2e0453c52e24c421fb04132cdfc0da5b70a593e",
+    "uncles": [],
+    "withdrawals": [],
+    "withdrawalsRoot": EMPTY_ROOT,
+}
+OP_RECEIPT = {
+    "blockHash": OP_HASH,
+    "transactionHash": DEPOSIT["hash"],
+    "contractAddress": None,
+    "cumulativeGasUsed": "0xb76d",
+    "gasUsed": "0xb76d",
+    "logs": [],
+    "logsBloom": NO_BLOOM,
+    "status": "0x1",
+    "type": "0x7e",
+    "depositNonce": "0x111",
+    "depositReceiptVersion": "0x1",
+}
+
+
+def test_a_deposit_and_its_receipt_pass_every_check_of_a_real_block() -> None:
+    verify(OP_BLOCK, [OP_RECEIPT], chain=chain_of(8453))
+    assert keccak(encode_transaction(DEPOSIT)).hex() == str(DEPOSIT["hash"])[2:]
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "lie", "check"),
+    [
+        ("receipt", "depositNonce", "0x112", "receipts root"),
+        ("receipt", "depositReceiptVersion", None, "receipts root"),
+        ("receipt", "depositNonce", None, "form"),
+        ("transaction", "mint", "0x1", "transaction hashes"),
+        ("transaction", "sourceHash", ZERO, "transaction hashes"),
+        ("transaction", "isSystemTx", True, "transaction hashes"),
+        ("transaction", "from", NOBODY, "transaction hashes"),
+    ],
+)
+def test_a_lie_about_a_deposit_is_found(part: str, field: str, lie: object, check: str) -> None:
+    block, receipt = copy.deepcopy(OP_BLOCK), dict(OP_RECEIPT)
+    at: Any = receipt if part == "receipt" else block["transactions"][0]  # type: ignore[index]  # JSON
+    at[field] = lie
+    with pytest.raises(IntegrityError) as caught:
+        verify(block, [receipt])
+    assert caught.value.check == check
+
+
+def test_before_canyon_a_deposits_receipt_has_four_fields_whatever_the_node_adds() -> None:
+    early = OP_RECEIPT | {"depositReceiptVersion": None}
+    assert encode_receipt(early) == encode_receipt(early | {"depositNonce": None})
+
+
+def test_a_deposit_decodes_without_loss_and_says_its_sender() -> None:
+    payload = payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=OP_CHAIN)
+    block = decode(payload)
+    assert block.encode() == payload
+    (transaction,) = block.transactions
+    assert transaction.sender is not None
+    assert "0x" + transaction.sender.hex() == DEPOSIT["from"]
+    assert transaction.deposit is not None
+    assert "0x" + transaction.deposit.source_hash.hex() == DEPOSIT["sourceHash"]
+    row = frames([payload], tables=["transactions"])["transactions"].to_pylist()[0]
+    assert (row["from_address"], row["transaction_type"], row["gas_price"]) == (DEPOSIT["from"], 126, "0")
+
+
+def test_a_deposit_creates_at_the_nonce_of_its_receipt() -> None:
+    block, receipt = copy.deepcopy(OP_BLOCK), dict(OP_RECEIPT)
+    block["transactions"][0]["to"] = None  # type: ignore[index]  # JSON
+    created = keccak(bytes.fromhex("d8" + "94" + str(DEPOSIT["from"])[2:] + "820111"))[12:]
+    receipt["contractAddress"] = "0x" + created.hex()
+    verify(block, [receipt], checks=["contracts"])
+    with pytest.raises(IntegrityError, match="contracts"):
+        verify(block, [receipt | {"depositNonce": "0x112"}], checks=["contracts"])
+
+
+def test_what_says_neither_true_nor_false_of_a_deposit_is_refused() -> None:
+    written = encode_transaction(DEPOSIT | {"isSystemTx": True})
+    at = written.index(bytes.fromhex("830f4240")) + 4
+    assert written[at] == 1
+    wrong = written[:at] + b"\x02" + written[at + 1 :]
+    payload = payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=1)
+    path = f"c/1/b/{payload.hash.hex()}/t/0"
+    object.__setattr__(payload, "updates", {**payload.updates, path: wrong})
+    with pytest.raises(ApplicationError, match="system"):
+        decode(payload)
+
+
+# --- what a block is told of the chain below ------------------------------------------------------------------------
+
+TOLD = L1Attributes(
+    number=0x1267F33,
+    timestamp=0x65DA6073,
+    base_fee=0x75D3F8610,
+    hash=bytes.fromhex("97c24796a4f639846a6a3ea3a59c11de8d89e11f551bae8feca9271a78926d42"),
+    sequence_number=4,
+    batcher_hash=bytes.fromhex("415c8893d514f9bc5211d36eeda4183226b84aa7").rjust(32, b"\0"),
+    fee_overhead=188,
+    fee_scalar=684_000,
+)
+"""What the real block is told: the block below of 24 February 2024, and the parameters of its chain."""
+
+
+def test_a_real_block_says_what_it_was_told_of_the_chain_below() -> None:
+    assert l1_attributes(decode(payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=OP_CHAIN))) == TOLD
+
+
+def test_a_block_without_transactions_tells_nothing() -> None:
+    payload = payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=10)
+    kept = {path: value for path, value in payload.updates.items() if "/t/" not in path}
+    object.__setattr__(payload, "updates", kept)
+    assert l1_attributes(decode(payload)) is None
