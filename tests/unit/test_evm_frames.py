@@ -112,7 +112,17 @@ def transaction_row(block: Json, transaction: Json) -> Json:
         "transaction_type": number(transaction["type"]),
         "max_fee_per_blob_gas": None,
         "blob_versioned_hashes": [],
+        "access_list": access_list(transaction),
+        "authorization_list": None,
+        "source_hash": None,
+        "mint": None,
     }
+
+
+def access_list(transaction: Json) -> list[Json] | None:
+    if transaction["type"] == "0x0":
+        return None
+    return [{"address": each["address"], "storage_keys": each["storageKeys"]} for each in transaction["accessList"]]
 
 
 def receipt_row(block: Json, receipt: Json) -> Json:
@@ -125,6 +135,7 @@ def receipt_row(block: Json, receipt: Json) -> Json:
         "contract_address": receipt["contractAddress"],
         "status": number(receipt["status"]),
         "effective_gas_price": text(receipt["effectiveGasPrice"]),
+        "blob_gas_used": None,
     }
 
 

@@ -26,7 +26,7 @@ ETL = {
     "input block_timestamp max_fee_per_gas max_priority_fee_per_gas transaction_type max_fee_per_blob_gas "
     "blob_versioned_hashes",
     "receipts": "transaction_hash transaction_index block_hash block_number cumulative_gas_used gas_used "
-    "contract_address status effective_gas_price",
+    "contract_address status effective_gas_price blob_gas_used",
     "logs": "log_index transaction_hash transaction_index block_hash block_number address data topics",
 }
 

@@ -34,7 +34,7 @@ from .values import (
     Withdrawal,
 )
 
-__all__ = ["decode", "decode_transaction"]
+__all__ = ["decode", "decode_parts", "decode_transaction"]
 
 _SIZES: Final = {"miner": ADDRESS, "logs_bloom": 256, "nonce": 8}
 _NUMBERS: Final = frozenset(
@@ -45,6 +45,9 @@ _SEAL: Final = ("mix_hash", "nonce")
 _SIGNATURE: Final = 65
 _FIRST_HEADER: Final = 15
 """Fields that every header has."""
+
+RAW: Final = "raw"
+"""Instead of the kind ``t``: the transactions' bytes, not decoded."""
 
 _CHAIN: Final = re.compile(r"c/(0|[1-9a-f][0-9a-f]*)/")
 
@@ -57,13 +60,34 @@ def decode(payload: Payload) -> Block:
         MissingExtraError: the extra ``evm`` is not installed.
 
     """
-    parts = _Parts(payload.hash)
+    return _parts(payload, None).block(payload)
+
+
+def decode_parts(payload: Payload, kinds: frozenset[str]) -> tuple[Block, Mapping[int, bytes]]:
+    """Those parts of a block that are asked for, and the bytes of its transactions by index.
+
+    Arguments:
+        payload: a block, whole or with some of its parts.
+        kinds: what stands in the paths after the block's hash (``h``, ``t``, ``r`` …), or :data:`RAW`. With ``t`` the
+            bytes are there too. What is no part of the block is left out.
+
+    Raises:
+        ApplicationError: as in :func:`decode`, for the parts that are asked for.
+
+    """
+    parts = _parts(payload, kinds)
+    block = parts.block(payload)
+    return block, parts.raw or {entry.index: entry.raw for entry in block.transactions}
+
+
+def _parts(payload: Payload, kinds: frozenset[str] | None) -> _Parts:
+    parts = _Parts(payload.hash, kinds)
     for path, value in _items(payload.updates):
         try:
             parts.put(path, value)
         except ApplicationError as error:
             raise ApplicationError(f"block {payload.number}, {path}: {error}", path=path) from None
-    return parts.block(payload)
+    return parts
 
 
 def _items(updates: Mapping[str, bytes]) -> Iterable[tuple[str, bytes]]:
@@ -76,8 +100,9 @@ def _items(updates: Mapping[str, bytes]) -> Iterable[tuple[str, bytes]]:
 class _Parts:
     """The parts of one block as they are found; paths come in any order."""
 
-    def __init__(self, block_hash: bytes) -> None:
+    def __init__(self, block_hash: bytes, kinds: frozenset[str] | None) -> None:
         self._block = f"b/{block_hash.hex()}/"
+        self._kinds = kinds
         self._prefix: str | None = None
         self.chain_id: int | None = None
         self.header: Header | None = None
@@ -88,6 +113,7 @@ class _Parts:
         self.receipts: dict[int, ReceiptMeta] = {}
         self.logs: dict[int, Log] = {}
         self.derived_logs: dict[int, Log] = {}
+        self.raw: dict[int, bytes] = {}
         self.rest: dict[str, bytes] = {}
 
     def put(self, path: str, value: bytes) -> None:
@@ -96,10 +122,13 @@ class _Parts:
             self.chain_id = int(chain[1], 16)
             self._prefix = f"{chain[0]}{self._block}"
         if self._prefix is None or not path.startswith(self._prefix):
-            self.rest[path] = value
+            if self._kinds is None:
+                self.rest[path] = value
             return
         kind, _, place = path[len(self._prefix) :].partition("/")
-        if kind in ("l", "bl"):
+        if self._kinds is not None and kind not in self._kinds:
+            self._passed(kind, place, value)
+        elif kind in ("l", "bl"):
             transaction, _, place = place.partition("/")
             log = _log(value, _index(transaction), _index(place))
             known = self.logs if kind == "l" else self.derived_logs
@@ -115,6 +144,11 @@ class _Parts:
             self.uncles[_index(place)] = _header(value)
         else:
             self._single(path, path[len(self._prefix) :], value)
+
+    def _passed(self, kind: str, place: str, value: bytes) -> None:
+        """Take nothing of what was not asked for but a transaction's bytes, where they were."""
+        if kind == "t" and self._kinds is not None and RAW in self._kinds:
+            self.raw[_index(place)] = value
 
     def _single(self, path: str, kind: str, value: bytes) -> None:
         if kind == "h":

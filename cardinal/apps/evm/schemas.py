@@ -5,7 +5,8 @@ Rules:
 1. Every table begins with ``block_number``, ``block_hash`` and ``block_timestamp``.
 2. Hashes, addresses and data are text: ``0x`` and lower-case hex. Times are UTC with their zone.
 3. Whatever the protocol counts in 256 bits (amounts, prices, difficulties) is *wide*: decimal text by default, a
-   decimal of 38 digits or 32 big-endian bytes by option; never a float. Every other number is a signed 64-bit one.
+   decimal of 38 digits or 32 big-endian bytes by option; never a float. Every other number is a signed 64-bit one,
+   but in authorizations, where text is all that holds whatever a transaction may have.
 4. A column that a payload with fewer parts cannot fill is nullable. Columns are only ever added, as nullable ones.
 
 ``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. What every
@@ -32,7 +33,17 @@ DIGITS: Final = 38
 """Of a decimal."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_KINDS: Final = (("text", pa.string()), ("texts", pa.list_(pa.string())), ("long", pa.int64()), ("time", _TIME))
+_TEXTS: Final = pa.list_(pa.string())
+_ACCESS: Final = pa.list_(pa.struct([("address", pa.string()), ("storage_keys", _TEXTS)]))
+_WISHES: Final = pa.list_(
+    pa.struct(
+        [(name, pa.string()) for name in ("chain_id", "address", "nonce", "y_parity", "r", "s", "authority")],
+    )
+)
+_KINDS: Final = (
+    *(("text", pa.string()), ("texts", _TEXTS), ("long", pa.int64()), ("time", _TIME)),
+    *(("access", _ACCESS), ("wishes", _WISHES)),
+)
 
 _KEYS: Final = ("block_number long!", "block_hash text!", "block_timestamp time")
 
@@ -52,11 +63,12 @@ _COLUMNS: Final = (
         ("value wide!", "gas long!", "gas_price wide", "input text!"),
         ("max_fee_per_gas wide", "max_priority_fee_per_gas wide", "transaction_type long!"),
         ("max_fee_per_blob_gas wide", "blob_versioned_hashes texts!"),
+        ("access_list access", "authorization_list wishes", "source_hash text", "mint wide"),
     ),
     (
         "receipts",
         ("transaction_index long!", "transaction_hash text", "cumulative_gas_used long!", "gas_used long!"),
-        ("contract_address text", "status long!", "effective_gas_price wide"),
+        ("contract_address text", "status long!", "effective_gas_price wide", "blob_gas_used long"),
     ),
     (
         "logs",

@@ -16,6 +16,7 @@ from .transactions import ACCESS_LIST, BLOB, LEGACY, SET_CODE, STATE_SYNC
 _LEGACY_V: Final = 27
 _CHAIN_V: Final = 35
 _NOBODY: Final = bytes(20)
+_WISH: Final = b"\5"  # what is signed for EIP-7702 begins with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,21 @@ class Authorization:
     y_parity: int
     r: int
     s: int
+
+    @property
+    def authority(self) -> bytes | None:
+        """Whose account it is, recovered from the signature anew at each call; None where it is no signature.
+
+        Raises:
+            MissingExtraError: the extra ``evm`` is not installed.
+
+        """
+        from .sender import recover  # noqa: PLC0415 -- only senders need the library
+
+        if self.y_parity not in (0, 1):
+            return None
+        wish = rlp.encode([to_minimal(self.chain_id), self.address, to_minimal(self.nonce)])
+        return recover(keccak(_WISH + wish), self.y_parity, self.r, self.s)
 
 
 @dataclass(frozen=True, slots=True)

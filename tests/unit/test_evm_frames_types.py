@@ -1,0 +1,203 @@
+"""The tables of what forks brought: access lists, blobs and their price, authorizations; and tables of many blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from coincurve import PrivateKey
+
+from cardinal.apps.evm import blob_gas_price, decode, frames, payload_from_rpc, rlp, verify
+from cardinal.apps.evm.blobs import CANCUN, PRAGUE
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.presets import CHAINS
+from cardinal.apps.evm.schemas import TABLES, schema
+from cardinal.errors import ApplicationError, ConfigurationError
+from cardinal.protocols.streams.payload import Payload
+from evm_blocks import ZERO_ADDRESS, Json, minimal, receipts_of, sealed, signed, text
+
+KEY, OTHER = PrivateKey(b"\x46" * 32), PrivateKey(b"\x47" * 32)
+ZERO = "0x" + "00" * 32
+
+
+def address(key: PrivateKey) -> str:
+    return text(keccak(key.public_key.format(compressed=False)[1:])[12:])
+
+
+def wish(key: PrivateKey, chain_id: int, nonce: int, **changes: Any) -> Json:  # noqa: ANN401 -- JSON
+    """A signed wish to run the code of another account (EIP-7702)."""
+    code = b"\x77" * 20
+    digest = keccak(b"\x05" + rlp.encode([minimal(chain_id), code, minimal(nonce)]))
+    signature = key.sign_recoverable(digest, hasher=None)
+    r, s = (hex(int.from_bytes(signature[at : at + 32], "big")) for at in (0, 32))
+    shown = {"chainId": hex(chain_id), "address": text(code), "nonce": hex(nonce)}
+    return shown | {"yParity": hex(signature[64]), "r": r, "s": s} | changes
+
+
+def call(kind: int, **more: Any) -> Json:  # noqa: ANN401 -- JSON
+    shown: Json = {"type": hex(kind), "nonce": "0x0", "gas": "0x5208", "to": ZERO_ADDRESS, "value": "0x0"}
+    shown |= {"input": "0x", "chainId": "0x1", "maxPriorityFeePerGas": "0x1", "maxFeePerGas": "0x7", "accessList": []}
+    return signed(shown | more, KEY, 1)
+
+
+def block_of(*transactions: Json) -> Payload:
+    """A block of mainnet after Prague."""
+    header: Json = {
+        "parentHash": ZERO,
+        "miner": ZERO_ADDRESS,
+        "stateRoot": ZERO,
+        "difficulty": "0x0",
+        "extraData": "0x",
+    }
+    header |= {"number": "0x1", "gasLimit": "0x1", "timestamp": "0x1", "mixHash": ZERO, "nonce": "0x" + "00" * 8}
+    header |= {"baseFeePerGas": "0x5", "blobGasUsed": "0x60000", "excessBlobGas": "0x0", "requestsHash": ZERO}
+    header |= {"parentBeaconBlockRoot": ZERO, "withdrawals": []}
+    outcome = {"gasUsed": "0x5208", "status": "0x1", "logs": []}
+    block, receipts = sealed(header, transactions, receipts_of(transactions, [outcome] * len(transactions)))
+    verify(block, receipts, chain=CHAINS[1])
+    return payload_from_rpc(block, receipts, chain_id=1)
+
+
+def row(payload: Payload, table: str = "transactions", **how: Any) -> Json:  # noqa: ANN401 -- options of frames
+    (found,) = frames([payload], tables=[table], **how)[table].to_pylist()
+    shown: Json = found
+    return shown
+
+
+def test_an_authorization_says_whose_account_it_is() -> None:
+    wishes = [wish(OTHER, 1, 0), wish(KEY, 0, 2**64 - 1), wish(KEY, 2**256 - 1, 7)]
+    payload = block_of(call(4, authorizationList=wishes))
+    found = row(payload)["authorization_list"]
+    assert [each["authority"] for each in found] == [address(OTHER), address(KEY), address(KEY)]
+    assert [(each["chain_id"], each["nonce"], each["y_parity"]) for each in found] == [
+        tuple(str(int(shown[name], 16)) for name in ("chainId", "nonce", "yParity")) for shown in wishes
+    ]
+    assert [(each["address"], each["r"], each["s"]) for each in found] == [
+        (shown["address"], shown["r"], shown["s"]) for shown in wishes
+    ]
+    assert [each["authority"] for each in row(payload, senders=False)["authorization_list"]] == [None] * 3
+    assert row(payload, "receipts")["blob_gas_used"] is None
+
+
+@pytest.mark.parametrize("changes", [{"yParity": "0x2"}, {"yParity": "0xff"}, {"r": "0x0"}, {"s": hex(2**256 - 1)}])
+def test_an_authorization_without_a_signature_is_nobodys(changes: Json) -> None:
+    """It may stand in a block: the protocol passes over it."""
+    payload = block_of(call(4, authorizationList=[wish(OTHER, 1, 0, **changes)]))
+    (entry,) = decode(payload).transactions[0].authorizations
+    assert entry.authority is None
+    assert row(payload)["authorization_list"][0]["authority"] is None
+
+
+def test_blobs_are_counted_in_gas() -> None:
+    hashes = ["0x01" + "22" * 31, "0x01" + "33" * 31, "0x01" + "44" * 31]
+    payload = block_of(call(3, maxFeePerBlobGas="0xa", blobVersionedHashes=hashes))
+    assert row(payload)["blob_versioned_hashes"] == hashes
+    assert row(payload, "receipts")["blob_gas_used"] == 3 * 131_072 == row(payload, "blocks")["blob_gas_used"]
+    assert row(payload)["authorization_list"] is None
+    without = Payload(
+        *(1, payload.hash, payload.parent, 1),
+        {path: value for path, value in payload.updates.items() if "/t/" not in path},
+    )
+    assert row(without, "receipts")["blob_gas_used"] is None
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_what_a_transaction_announces_to_touch_is_there(kind: int) -> None:
+    entries = [{"address": "0x" + "12" * 20, "storageKeys": ["0x" + "34" * 32, ZERO]}]
+    entries.append({"address": "0x" + "56" * 20, "storageKeys": []})
+    more: Json = {"maxFeePerBlobGas": "0xa", "blobVersionedHashes": [], "authorizationList": [], "gasPrice": "0x9"}
+    whole, empty = block_of(call(kind, accessList=entries, **more)), block_of(call(kind, accessList=[], **more))
+    assert row(whole)["access_list"] == [
+        {"address": each["address"], "storage_keys": each["storageKeys"]} for each in entries
+    ]
+    assert row(empty)["access_list"] == []
+
+
+@pytest.mark.parametrize(
+    ("excess", "fraction", "price"),
+    [
+        (0, CANCUN, 1),
+        (2_314_057, CANCUN, 1),
+        (2_314_058, CANCUN, 2),
+        (10 * 1024 * 1024, CANCUN, 23),
+        (148_099_578, CANCUN, 18_446_739_238_971_471_609),
+        (148_099_579, CANCUN, 18_446_744_762_204_311_910),
+        (161_087_488, CANCUN, 902_580_055_246_494_526_580),
+        (0, PRAGUE, 1),
+    ],
+)
+def test_the_price_of_blobs_is_the_specifications(excess: int, fraction: int, price: int) -> None:
+    """go-ethereum, consensus/misc/eip4844: what its tests know."""
+    assert blob_gas_price(excess, fraction) == price
+
+
+def test_the_price_of_blobs_is_what_the_series_of_the_exponential_gives() -> None:
+    for excess in range(0, 60_000_000, 1_234_567):
+        lower = blob_gas_price(excess, PRAGUE)
+        assert lower <= blob_gas_price(excess + 131_072, PRAGUE) <= 1.03 * lower + 1
+        # the lowest price is a factor, but for rounding
+        assert (
+            abs(blob_gas_price(excess, PRAGUE, least=10**9) / (2.718281828459045 ** (excess / PRAGUE)) / 1e9 - 1) < 1e-6
+        )
+
+
+@pytest.mark.parametrize(("fraction", "least"), [(0, 1), (-1, 1), (1, 0)])
+def test_a_factor_that_no_chain_can_have_is_refused(fraction: int, least: int) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        blob_gas_price(0, fraction, least=least)
+    assert refused.value.setting == "update_fraction"
+
+
+# --- many blocks, and some of their tables ----------------------------------------------------------------------------
+
+
+def large(number: int, transactions: int) -> Payload:
+    """A block of some transactions of 100 kB."""
+    raw = rlp.encode([minimal(number), b"\1", b"\1", bytes(20), b"", bytes(100_000), b"\x1b", b"\1", b"\1"])
+    own = f"c/1/b/{number:064x}"
+    updates = {f"{own}/t/{index:x}": raw for index in range(transactions)}
+    return Payload(number, number.to_bytes(32, "big"), bytes(32), number, updates)
+
+
+def test_blocks_that_come_one_by_one_give_the_rows_that_they_give_together() -> None:
+    blocks = [large(number, 3) for number in range(100)]
+    taken: list[int] = []
+
+    def coming() -> Any:  # noqa: ANN401 -- a generator of payloads
+        for each in blocks:
+            taken.append(each.number)
+            yield each
+
+    table = frames(coming(), senders=False, tables=["transactions"])["transactions"]
+    assert taken == list(range(100))
+    assert table.column("block_number").to_pylist() == [number for number in range(100) for _ in range(3)]
+    assert table.column("nonce").to_pylist() == table.column("block_number").to_pylist()
+    assert table.column("nonce").num_chunks > 1  # a table of so many bytes was not made at once
+    assert table.combine_chunks().schema.equals(schema("transactions"))
+
+
+def test_only_the_parts_that_a_table_is_made_of_are_looked_at() -> None:
+    payload = block_of(call(2))
+    own = f"c/1/b/{payload.hash.hex()}"
+    damaged = Payload(1, payload.hash, payload.parent, 1, {**payload.updates, f"{own}/r/0": b"?", f"{own}/l/0/0": b"?"})
+    whole = frames([payload])
+    for table in ("blocks", "transactions", "withdrawals"):
+        assert frames([damaged], tables=[table])[table].equals(whole[table])
+    for table in ("receipts", "logs"):
+        with pytest.raises(ApplicationError, match=own):
+            frames([damaged], tables=[table])
+
+
+def test_every_table_alone_is_the_same_as_among_the_others() -> None:
+    payloads = [
+        block_of(call(2), call(4, authorizationList=[wish(OTHER, 1, 0)])),
+        block_of(),
+        block_of(call(1, gasPrice="0x9")),
+    ]
+    whole = frames(payloads)
+    for table in TABLES:
+        assert frames(payloads, tables=[table]) == {table: whole[table]}
+    assert [whole["blocks"].column(name).to_pylist() for name in ("transaction_count",)] == [[2, 0, 1]]
+    assert whole["blocks"].column("size").null_count == 0
+    assert pa.types.is_struct(whole["transactions"].schema.field("access_list").type.value_type)
