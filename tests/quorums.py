@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cardinal.protocols.streams import (
+    ChainUpdate,
     Completed,
+    Cursor,
     Divergence,
+    Follower,
+    FollowerSettings,
     Incomplete,
     Payload,
     Record,
@@ -17,9 +21,9 @@ from cardinal.protocols.streams import (
     Surplus,
     split,
 )
-from cardinal.protocols.streams.events import ReassemblyEvent
+from cardinal.protocols.streams.events import Event, ReassemblyEvent
 from cardinal.protocols.streams.quorum import QuorumReassembler
-from cardinal.protocols.streams.types import PRODUCER_HEADER, path_bytes
+from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, path_bytes
 from streams import SCHEMA, TOPIC, WIDTH, block, h
 
 NAMES = ("a", "b", "c")
@@ -51,6 +55,16 @@ def _sub(payload: Payload, **changes: object) -> list[Routed]:
 def _name(payload: Payload) -> str:
     return payload.hash.lstrip(b"\0").decode()
 
+
+SETTINGS = FollowerSettings(
+    "test",
+    "test:1",
+    prefixes=tuple(SCHEMA),
+    reorg_threshold=16,
+    policy="quorum:2",
+    producers=NAMES,
+    volatile=VOLATILE,
+)
 
 LIES: dict[str, Callable[[Payload], list[Routed]]] = {
     "value": lambda p: _updates(p, {f"b/{_name(p)}/t/1": b"false"}),
@@ -88,14 +102,16 @@ class Topics:
     """What the producers wrote, and how one consumer reads it."""
 
     def __init__(self) -> None:
-        self.partitions: dict[tuple[str, int], list[Record]] = {}
+        self.partitions: dict[Partition, list[Record]] = {}
+        self.written = 0
 
     def write(self, producer: str | None, messages: Iterable[Routed]) -> list[Record]:
         out = []
         for message in messages:
             partition = sum(message.key) % WIDTH[message.topic]
             log = self.partitions.setdefault((message.topic, partition), [])
-            log.append(record(producer, message, partition, len(log)))
+            log.append(record(producer, message, partition, len(log))._replace(timestamp_ms=self.written))
+            self.written += 1
             out.append(log[-1])
         return out
 
@@ -124,6 +140,51 @@ class Topics:
             if at[place] == len(self.partitions[place]):
                 left.remove(place)
         return out
+
+
+class Reading:
+    """A consumer beside the producers: it reads in the order written, and goes on from its cursor when restarted."""
+
+    def __init__(self, topics: Topics, settings: FollowerSettings = SETTINGS) -> None:
+        self.topics, self.settings = topics, settings
+        self.updates: list[ChainUpdate] = []
+        self.reports: list[Event] = []
+        self._open(None)
+
+    def _open(self, cursor: Cursor | None) -> None:
+        self.follower = Follower(self.settings, cursor)
+        self._at = dict(self.follower.begin_at({place: (0, end) for place, end in self._ends().items()}))
+
+    def _ends(self) -> dict[Partition, int]:
+        return {place: len(log) for place, log in self.topics.partitions.items()}
+
+    def unread(self) -> list[Record]:
+        """What it has not read, in the order written."""
+        logs = self.topics.partitions.items()
+        return sorted((each for place, log in logs for each in log[self._at.get(place, 0) :]), key=lambda r: r[5])
+
+    def take(self, records: Sequence[Record]) -> list[Event]:
+        """Read these; returns what was reported of them."""
+        self._at |= {each[:2]: each.offset + 1 for each in records}
+        reports: list[Event] = []
+        for value in [*self.follower.receive(records), *self.follower.progress(self._at, self._ends())]:
+            if isinstance(value, ChainUpdate):
+                self.updates.append(value)
+            else:
+                reports.append(value)
+        self.reports += reports
+        return reports
+
+    def read(self, step: int = 9) -> list[Event]:
+        """Read what there is; returns what was reported of it."""
+        unread = self.unread()
+        return [event for at in range(0, len(unread), step) for event in self.take(unread[at : at + step])]
+
+    def restart(self, update: int = -1) -> None:
+        """The consumer is killed, and started from the cursor of an update; what came after that one is undone."""
+        cursor = Cursor.parse(str(self.updates[update].cursor))
+        del self.updates[len(self.updates) + update + 1 :]
+        self._open(cursor)
 
 
 def quorum(k: int = 2, producers: Sequence[str] = NAMES, **options: object) -> QuorumReassembler:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from .agreement import Standing, lowest
 from .block import Explanation
 from .events import Divergence, Header
 from .keys import block_key
 from .messages import BATCH
+from .standings import Standing, lowest
 
 
 class Copy(Enum):
     """A producer's copy of a block that was delivered. The value is what is said of it."""
 
     OPEN = "is not complete"
+    AFTER = "began after delivery and is not complete"
     WHOLE = "is complete"
     LET_GO = "never became complete"
 

@@ -169,10 +169,14 @@ class PingSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A block farther below the head than the reorg threshold, or outside another bound; it was dropped."""
+    """A block farther below the head than the reorg threshold, or outside another bound; it was dropped.
+
+    ``producer``: whose copy it is, under a quorum of which too few agreed; what others send of it still counts.
+    """
 
     block: BlockRef
     reason: str
+    producer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,11 +273,13 @@ class Follower:
                 self._gaps.overdue(block, awaited=self.orderer.awaited(block))
             elif isinstance(event, Quarantined | Overflow):
                 self._gaps.settled(event.block)
-                if isinstance(event, Quarantined):
-                    self._where.finished(event.number or 0, event.block)
+                if isinstance(event, Quarantined) and event.number is not None:
+                    # Of one without a number too few producers told: others may send it, after a restart too.
+                    self._where.finished(event.number, event.block)
             elif isinstance(event, Stale):
                 self._gaps.settled(event.block.hash)
-                self._where.finished(event.block.number, event.block.hash)
+                if event.producer is None:
+                    self._where.finished(event.block.number, event.block.hash)
             elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
                 self._announced(event, out)
 

@@ -1,0 +1,84 @@
+"""What each producer of a quorum supplied, apart from the others.
+
+Every producer has a :class:`~.reassembler.Reassembler` of its own, which gets its records alone. So a producer that
+lies, floods or contradicts itself spoils its own copy and nobody else's, and uses up its own share of the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from .block import OpenBlock
+from .contents import Contents
+from .finished import FinishedBlock
+from .openblocks import Bounds
+from .reassembler import Reassembler
+from .standings import Standings
+from .types import Partition
+
+_STANDINGS_SHARE: Final = 8
+"""One part in so many of a producer's bytes is for its complete copies that wait for others."""
+
+
+class Voter:
+    """One producer: its blocks under assembly, and its complete copies that wait for others."""
+
+    __slots__ = ("assembler", "held", "name", "standings")
+
+    def __init__(self, name: str, assembler: Reassembler, standings: Standings) -> None:
+        self.name = name
+        self.assembler = assembler
+        self.standings = standings
+        self.held = assembler.held
+        """What there is of a block: under assembly, or finished with; None where it is neither."""
+
+    def open(self, block_hash: bytes) -> OpenBlock | None:
+        """Its copy of a block, where that is not complete."""
+        block = self.held(block_hash)
+        return block if isinstance(block, OpenBlock) else None
+
+    def keeps(self, block_hash: bytes) -> bool:
+        """Whether the messages of its complete copy are still held."""
+        block = self.held(block_hash)
+        return isinstance(block, FinishedBlock) and block.held is not None
+
+    def places(self, block_hash: bytes) -> Mapping[Partition, int]:
+        """For every partition where its copy of an undecided block begins."""
+        standing = self.standings.get(block_hash)
+        if standing is not None:
+            return standing.positions
+        block = self.open(block_hash)
+        return {} if block is None else block.first
+
+
+def voters_of(
+    producers: Sequence[str],
+    tracked: Sequence[str] | None,
+    reorg_threshold: int,
+    *,
+    prefixes: Iterable[str],
+    volatile: Iterable[str],
+    inline: bool,
+    contents: Contents,
+    deadline: int | None,
+    bounds: Bounds,
+) -> list[Voter]:
+    """One for each producer, with an equal share of the bounds. The arguments are the Reassembler's."""
+    share = bounds.part(len(producers))
+    waiting, most = share.open_bytes // _STANDINGS_SHARE, max(1, share.open_blocks // 2)
+    own = replace(share, open_bytes=share.open_bytes - waiting, open_blocks=most)
+    make = partial(
+        Reassembler,
+        tracked,
+        reorg_threshold,
+        prefixes=tuple(prefixes),
+        volatile=tuple(volatile),
+        inline=inline,
+        contents=contents,
+        deadline=deadline,
+        bounds=own,
+    )
+    return [Voter(name, make(), Standings(most, waiting)) for name in producers]
