@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload, SubBatch
@@ -25,6 +26,9 @@ from .jsonrpc import to_minimal
 from .receipts import published_contract, write_receipt_meta
 from .rpc import JsonObject, hexadecimal, raw
 from .state import StateDelta
+
+_NUMBERS: Final = tuple(f"{number:x}" for number in range(4096))
+"""More than most blocks have transactions, or logs."""
 
 
 def payload_from_rpc(
@@ -86,7 +90,9 @@ def payload_of(
         if block.withdrawals:
             updates[f"{prefix}/w"] = rlp.wrap(block.withdrawals)
         updates |= {f"{prefix}/u/{index:x}": uncle for index, uncle in enumerate(block.uncles)}
-        updates |= {f"{prefix}/t/{index:x}": written for index, written in enumerate(block.transactions)}
+        below = f"{prefix}/t/"
+        names = _numbers(len(block.transactions))
+        updates |= zip([below + name for name in names], block.transactions, strict=True)
         updates |= _receipt_values(prefix, block)
         parent = raw(block.shown.parent_hash)
     if merged:
@@ -121,18 +127,26 @@ def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     offset = 0
     receipts, topics = f"{prefix}/r/", f"{prefix}/l/"
+    places = _numbers(sum(map(len, block.logs)))
     parts = zip(block.shown.transactions, block.receipts, block.blooms, block.logs, strict=True)
-    for index, (transaction, receipt, bloom, logs) in enumerate(parts):
+    for index, (transaction, receipt, bloom, logs) in zip(_numbers(len(block.receipts)), parts, strict=True):
         contract = published_contract(transaction, receipt)
-        values[f"{receipts}{index:x}"] = write_receipt_meta(receipt, bloom, offset, contract)
-        for log in logs:
-            values[f"{topics}{index:x}/{offset:x}"] = log
-            offset += 1
+        values[receipts + index] = write_receipt_meta(receipt, bloom, offset, contract)
+        if logs:
+            below = f"{topics}{index}/"
+            for log in logs:
+                values[below + places[offset]] = log
+                offset += 1
     if block.derived is not None:
         index = len(block.receipts)
         values[f"{prefix}/br/{index:x}"] = raw(block.derived.logs_bloom)
         values |= {f"{prefix}/bl/{index:x}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
     return values
+
+
+def _numbers(count: int) -> Sequence[str]:
+    """The numbers below this one as paths have them."""
+    return _NUMBERS[:count] if count <= len(_NUMBERS) else [f"{number:x}" for number in range(count)]
 
 
 def _total_difficulty(block: EncodedBlock, chain: Chain, given: int | None) -> tuple[int, bool]:
