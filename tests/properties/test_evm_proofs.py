@@ -86,8 +86,26 @@ def test_two_empty_tries_do_not_differ() -> None:
 
 @pytest.mark.parametrize(
     "node",
-    [[b"", b"x"], [b"\x20"], [b"\x20", [b"x"]], [b"\x00\x12", b"short"], [b"\x16", b"short"]],
-    ids=["no path", "one item", "leaf of a list", "reference of five bytes", "odd reference of five bytes"],
+    [
+        [b"", b"x"],
+        [b"\x20"],
+        [b"\x20", [b"x"]],
+        [b"\x00\x12", b"short"],
+        [b"\x16", b"short"],
+        [b"\x20", b"x"],
+        [b"\x20\x12\x34", b"x"],
+        [b"\x00", bytes(32)],
+    ],
+    ids=[
+        "no path",
+        "one item",
+        "leaf of a list",
+        "reference of five bytes",
+        "odd reference of five bytes",
+        "leaf without a key",
+        "leaf of a short key",
+        "extension by nothing",
+    ],
 )
 def test_what_is_no_node_of_a_trie_is_refused(node: list[rlp.Item]) -> None:
     written = rlp.encode(node)

@@ -83,11 +83,35 @@ def _differences(
         return
     if isinstance(before, bytes) or isinstance(after, bytes):
         raise UnknownChangeError(path)
-    if len(path) == _NIBBLES:
-        yield bytes.fromhex(path), _value(before), _value(after)
+    if not isinstance(before, _Branch) and not isinstance(after, _Branch) and _ends(before) and _ends(after):
+        yield from _leaves(before, after, path)
         return
-    for digit in _DIGITS:
+    if len(path) == _NIBBLES:
+        raise ApplicationError("a state proof goes deeper than a key is long")
+    for digit in _turns(before, after):
         yield from _differences(_child(before, digit, nodes), _child(after, digit, nodes), path + digit, nodes)
+
+
+def _turns(before: _Branch | _Short | None, after: _Branch | _Short | None) -> str:
+    """The digits with which a key may go on in either of two nodes, ascending: an extension has one."""
+    if isinstance(before, _Branch) or isinstance(after, _Branch):
+        return _DIGITS
+    return "".join(sorted({node.digits[:1] for node in (before, after) if node is not None}))
+
+
+def _ends(node: _Short | None) -> bool:
+    return node is None or node.value is not None
+
+
+def _leaves(
+    before: _Short | None, after: _Short | None, path: str
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """What differs between two leaves, or a leaf and nothing: no step of the way to their ends need be taken."""
+    old, new = ({} if node is None else {path + node.digits: node.value} for node in (before, after))
+    for key in sorted(old.keys() | new.keys()):
+        if len(key) != _NIBBLES:
+            raise ApplicationError("a state proof holds a key of another length")
+        yield bytes.fromhex(key), old.get(key), new.get(key)
 
 
 def _root(root: bytes, nodes: Mapping[bytes, bytes]) -> _Node:
@@ -118,6 +142,8 @@ def _read(items: list[rlp.Decoded]) -> _Node:
         if not isinstance(items[1], bytes):
             raise ApplicationError("a state proof holds a leaf without a value")
         return _Short(digits, items[1])
+    if not digits:
+        raise ApplicationError("a state proof holds an extension by nothing")
     return _Short(digits, None, items[1])
 
 
@@ -132,14 +158,6 @@ def _child(node: _Branch | _Short | None, digit: str, nodes: Mapping[bytes, byte
     if rest or node.value is not None:
         return _Short(rest, node.value, node.target)
     return _at(node.target, nodes)
-
-
-def _value(node: _Branch | _Short | None) -> bytes | None:
-    if node is None:
-        return None
-    if isinstance(node, _Branch) or node.value is None:
-        raise ApplicationError("a state proof goes deeper than a key is long")
-    return node.value
 
 
 def _name(node: _Node) -> bytes:
