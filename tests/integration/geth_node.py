@@ -13,21 +13,21 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from ethereum_blocks import ZERO, text
+from ethereum_blocks import text
+from geth_chains import CHAIN_ID, GethChain, cancun
 from signing import Wallet
 
 from cardinal.embedded.folders import cache_folder
 
 VERSION = "1.16.9"
 BUILD_SECONDS = 280
-CHAIN_ID = 1337
 SECRET = hashlib.sha256(b"geth").digest()
 EMPTY_HASH = "0x" + "00" * 32
 
@@ -56,10 +56,14 @@ def geth_binary() -> Path:
 class Geth:
     """A running node, and who tells it what the chain is."""
 
-    def __init__(self, folder: Path, http: int, ws: int, engine: int, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, folder: Path, chain: GethChain, ports: Sequence[int], wallet: Wallet, session: aiohttp.ClientSession
+    ) -> None:
+        http, ws, engine = ports
         self.url, self.ws_url = f"http://127.0.0.1:{http}", f"ws://127.0.0.1:{ws}"
         self.ipc_url = f"ipc://{folder}/geth.ipc"
-        self.wallet = Wallet(SECRET, CHAIN_ID)
+        self.wallet = wallet
+        self._chain = chain
         self._engine = f"http://127.0.0.1:{engine}"
         self._key = bytes.fromhex((folder / "jwt").read_text())
         self._session = session
@@ -102,11 +106,11 @@ class Geth:
                     "prevRandao": f"0x{attempt:064x}",  # another payload than that of the attempt before
                     "suggestedFeeRecipient": "0x" + "11" * 20,
                     "withdrawals": paid,
-                    "parentBeaconBlockRoot": ZERO,
+                    "parentBeaconBlockRoot": self._chain.root(number),
                 }
                 payload_id = (await self.choose(head["hash"], attributes=attributes))["payloadId"]
                 await asyncio.sleep(0.02 * attempt)  # geth fills a payload beside, and stops when it is asked for it
-                built: dict[str, Any] = await self._command("engine_getPayloadV3", payload_id)
+                built: dict[str, Any] = await self._command(f"engine_getPayload{self._chain.payloads}", payload_id)
                 if len(built["executionPayload"]["transactions"]) == len(transactions):
                     break
         return await self.have(built, choose=choose)
@@ -114,7 +118,10 @@ class Geth:
     async def have(self, built: dict[str, Any], *, choose: bool = True) -> dict[str, Any]:
         """Tell the node a block that was built before."""
         payload = built["executionPayload"]
-        told = await self._command("engine_newPayloadV3", payload, versioned_hashes(built), ZERO)
+        root = self._chain.root(int(payload["blockNumber"], 16))
+        parts = [payload, versioned_hashes(built), root]
+        parts += [requests] if (requests := built.get("executionRequests")) is not None else []
+        told = await self._command(f"engine_newPayload{self._chain.told}", *parts)
         assert told["status"] == "VALID", told
         if choose:
             await self.choose(payload["blockHash"])
@@ -159,23 +166,25 @@ def versioned_hashes(built: dict[str, Any]) -> list[str]:
 
 
 @asynccontextmanager
-async def geth(folder: Path) -> AsyncIterator[Geth]:
-    """A node of a fresh chain of the Cancun fork; ended at the end."""
-    binary = await asyncio.to_thread(_prepared, folder)
-    http, ws, engine = _free_ports(3)
+async def geth(folder: Path, chain: Callable[[Path, Wallet], GethChain] = cancun, *more: str) -> AsyncIterator[Geth]:
+    """A node of a fresh chain; ended at the end. ``more`` are options of geth for its first block and for its run."""
+    wallet = Wallet(SECRET, CHAIN_ID)
+    binary, made = await asyncio.to_thread(_prepared, folder, chain, wallet, more)
+    ports = http, ws, engine = _free_ports(3)
     options = [
         *("--networkid", str(CHAIN_ID), "--nodiscover", "--maxpeers", "0", "--port", "0"),
         *("--http", "--http.port", str(http), "--http.api", "eth,debug,net"),
         *("--ws", "--ws.port", str(ws), "--ws.api", "eth", "--ipcpath", str(folder / "geth.ipc")),
         *("--authrpc.port", str(engine), "--authrpc.jwtsecret", str(folder / "jwt")),
         *("--syncmode", "full", "--gcmode", "archive", "--verbosity", "1", "--cache", "128"),
+        *more,
     ]
     process = await asyncio.create_subprocess_exec(
         str(binary), "--datadir", str(folder / "data"), *options, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         async with aiohttp.ClientSession() as session:
-            node = Geth(folder, http, ws, engine, session)
+            node = Geth(folder, made, ports, wallet, session)
             await _answers(node, process)
             yield node
     finally:
@@ -184,15 +193,18 @@ async def geth(folder: Path) -> AsyncIterator[Geth]:
         await process.wait()
 
 
-def _prepared(folder: Path) -> Path:
-    """The binary; the folder holds the chain's first block afterwards."""
+def _prepared(
+    folder: Path, chain: Callable[[Path, Wallet], GethChain], wallet: Wallet, more: Sequence[str]
+) -> tuple[Path, GethChain]:
+    """The binary, and the chain whose first block the folder holds afterwards."""
     binary = geth_binary()
+    made = chain(binary, wallet)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jwt").write_text(os.urandom(32).hex())
-    (folder / "genesis.json").write_text(json.dumps(_genesis()))
-    command = [str(binary), "init", "--datadir", str(folder / "data"), str(folder / "genesis.json")]
+    (folder / "genesis.json").write_text(json.dumps(made.genesis))
+    command = [str(binary), "init", "--datadir", str(folder / "data"), *more, str(folder / "genesis.json")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return binary
+    return binary, made
 
 
 async def _answers(node: Geth, process: asyncio.subprocess.Process) -> None:
@@ -205,28 +217,6 @@ async def _answers(node: Geth, process: asyncio.subprocess.Process) -> None:
                 await asyncio.sleep(0.05)
             else:
                 return
-
-
-def _genesis() -> dict[str, Any]:
-    forks = ("homestead", "eip150", "eip155", "eip158", "byzantium", "constantinople", "petersburg", "istanbul")
-    blob = {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477}
-    config = {
-        "chainId": CHAIN_ID,
-        **{f"{fork}Block": 0 for fork in (*forks, "berlin", "london")},
-        "terminalTotalDifficulty": 0,
-        "shanghaiTime": 0,
-        "cancunTime": 0,
-        "blobSchedule": {"cancun": blob},
-    }
-    wallet = Wallet(SECRET, CHAIN_ID)
-    return {
-        "config": config,
-        "difficulty": "0x0",
-        "gasLimit": "0x1c9c380",
-        "timestamp": "0x65000000",
-        "baseFeePerGas": "0x3b9aca00",
-        "alloc": {text(wallet.address): {"balance": hex(10**24)}},
-    }
 
 
 def _free_ports(count: int) -> list[int]:

@@ -94,6 +94,12 @@ def _chain(_: str, text: str) -> Chain:
     return Chain.load(Path(text))
 
 
+def _file(name: str, text: str) -> Path:
+    if not text:
+        raise ConfigurationError(f"{name} is the path of a file", setting=name)
+    return Path(text)
+
+
 def _left_out(name: str, text: str) -> frozenset[str]:
     """Checks that the chain does not satisfy, divided by commas."""
     names = frozenset(filter(None, text.replace("+", " ").split(",")))
@@ -120,6 +126,7 @@ OPTIONS: Final[Mapping[str, tuple[bool, Callable[[str, str], Any]]]] = MappingPr
         "workers": (False, _number(int, 0)),
         "chain": (False, _chain),
         "state": (False, _yes),
+        "genesis": (False, _file),
         "unchecked": (False, _left_out),
     }
 )

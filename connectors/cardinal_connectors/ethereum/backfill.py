@@ -14,8 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from cardinal.errors import ApplicationError, NodeAnswerError
+
+from .evidence import evidence
+from .walk import ChainMovedError
 from .worker import Job
 
 if TYPE_CHECKING:
@@ -41,24 +46,49 @@ class Batches:
         workers: the processes.
         rules: what the blocks have to satisfy.
         finality: marks for them.
+        state: ask for what proves their state deltas, too; without workers.
 
     """
 
-    def __init__(self, fetcher: BlockFetcher, workers: Workers | None, rules: Rules, finality: Finality | None) -> None:
+    def __init__(
+        self,
+        fetcher: BlockFetcher,
+        workers: Workers | None,
+        rules: Rules,
+        finality: Finality | None,
+        *,
+        state: bool = False,
+    ) -> None:
         self._fetcher = fetcher
         self._workers = workers
         self._rules = rules
         self._finality = finality
+        self._state = state
 
     async def by_numbers(self, numbers: Sequence[int]) -> Batch:
         """The blocks at these heights, in order; None where the node lacks one."""
         if self._workers is None:
-            return list(await self._fetcher.by_numbers(numbers))
+            fetched = await self._fetcher.by_numbers(numbers)
+            return list(await self._with_evidence(fetched) if self._state else fetched)
         answers = await self._fetcher.answers(numbers)
         whole = [answer for answer in answers if answer.whole]
         job = Job(self._rules, self._finality, [answer.texts for answer in whole])
         prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
         return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
+
+    async def _with_evidence(self, blocks: Sequence[Fetched | None]) -> list[Fetched | None]:
+        """The blocks with what was said of their state; without it where a node refuses: the gate finds out why."""
+        there = [block for block in blocks if block is not None and block.header.height]
+        try:
+            said = dict(zip(map(id, there), await evidence(self._fetcher, there), strict=True))
+        except (NodeAnswerError, ChainMovedError, ApplicationError):
+            return list(blocks)
+        return [
+            block
+            if block is None or (one := said.get(id(block))) is None
+            else replace(block, size=block.size + one.size, evidence=one)
+            for block in blocks
+        ]
 
 
 async def backfill(

@@ -149,7 +149,7 @@ class NodeFeed:
         if fetched is None:
             return None
         try:
-            return (await Gate(node.fetcher, totals, chain_id, self._settings).admit(fetched, None)).payload
+            return (await Gate(node, totals, chain_id, self._settings).admit(fetched, None)).payload
         except ChainMovedError:
             return None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +24,9 @@ from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt, RpcTransactio
 from cardinal.errors import NodeAnswerError
 
 from .rpc import NO_METHOD, NULL, Call, Outcome, RpcClient, parse
+
+if TYPE_CHECKING:
+    from .evidence import Evidence
 
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
@@ -62,13 +65,18 @@ class Header(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A block as the node gave it. ``size`` is the length of the answers in bytes."""
+    """A block as the node gave it.
+
+    ``size`` is the length of the answers in bytes. ``evidence`` is what was said of its state, where that was asked for
+    together with it (:mod:`.evidence`).
+    """
 
     header: Header
     block: RpcBlock
     receipts: list[RpcReceipt]
     uncles: list[RpcHeader]
     size: int
+    evidence: Evidence | None = None
 
 
 class Answer(NamedTuple):
@@ -136,13 +144,9 @@ class BlockFetcher:
         """Any other method's result as a value of this type; None for null."""
         return await self._client.read(kind, method, *params)
 
-    async def calls(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> list[dict[str, Any]]:
-        """The results of many calls, each an object; NodeAnswerError where one is refused or none."""
-        outcomes = await self._batch([Call(*one) for one in calls])
-        found = [
-            parse(dict[str, Any], _got(outcome), method) for outcome, (method, _) in zip(outcomes, calls, strict=True)
-        ]
-        return [one for one in found if one is not None]
+    async def calls(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> list[msgspec.Raw]:
+        """The results of many calls, unread; NodeAnswerError where one is refused."""
+        return [_got(outcome) for outcome in await self._batch([Call(*one) for one in calls])]
 
     async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
         return await self._client.batch(calls)

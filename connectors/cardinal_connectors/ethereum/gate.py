@@ -45,7 +45,9 @@ class Admitted(NamedTuple):
 
 
 class Blocks(Protocol):
-    """A node that is asked for a block again."""
+    """A node that is asked for a block again, and for what proves its state."""
+
+    fetcher: BlockFetcher
 
     async def by_hash(self, block_hash: bytes) -> Fetched | None:
         """The block with this hash; None where the node lacks it."""
@@ -56,7 +58,7 @@ class Gate:
     """Admits blocks of one node.
 
     Arguments:
-        fetcher: where a block that failed is fetched again.
+        node: where a block that failed is fetched again.
         elsewhere: other nodes' blocks, asked after that.
         totals: what total difficulties are checked against.
         chain_id: whose paths the payloads have.
@@ -66,16 +68,15 @@ class Gate:
 
     def __init__(
         self,
-        fetcher: BlockFetcher,
+        node: Blocks,
         totals: Totals,
         chain_id: int,
         settings: FeedSettings,
         *,
         elsewhere: Callable[[], Sequence[Blocks]] = lambda: (),
     ) -> None:
-        self._fetcher = fetcher
+        self._node = node
         self._elsewhere = elsewhere
-        self._state = settings.state
         self._rules = Rules.of(chain_id, settings)
         self._totals = totals
         self._settings = settings
@@ -90,31 +91,44 @@ class Gate:
         """
         wanted, height = fetched.header.id, fetched.header.height
         failure: IntegrityError | None = None
-        sources: list[Blocks] = [self._fetcher] * (self._settings.verifications - 1)
+        given_by = self._node
+        sources: list[Blocks] = [self._node] * (self._settings.verifications - 1)
         for attempt, source in enumerate(chain(sources, self._others()), 1):
             try:
-                return await self._admitted(fetched, wanted, finality)
+                return await self._admitted(fetched, given_by, wanted, finality)
             except IntegrityError as wrong:
                 failure = wrong
             await asyncio.sleep(self._settings.rpc.pause(min(attempt, self._settings.verifications)))
             again = await self._again(source, wanted)
-            if again is None and source is self._fetcher:
+            if again is None and source is self._node:
                 raise ChainMovedError(
                     f"The node does not have block {height} (0x{wanted.hex()}) any more."
                 ) from failure
-            fetched = again or fetched
-        return await self._admitted(fetched, wanted, finality)
+            if again is not None:
+                fetched, given_by = again, source
+        return await self._admitted(fetched, given_by, wanted, finality)
 
-    async def _admitted(self, fetched: Fetched, wanted: bytes, finality: Finality | None) -> Admitted:
+    async def _admitted(self, fetched: Fetched, given_by: Blocks, wanted: bytes, finality: Finality | None) -> Admitted:
         written = self._rules.checked(fetched.block, fetched.receipts, fetched.uncles, wanted)
         total = await self._totals.of(fetched.header)
-        delta = await self._delta(written, fetched)
+        delta = await self._delta(written, fetched, given_by)
         return Admitted(fetched.header, total, self._rules.payload(written, total, finality, delta))
 
-    async def _delta(self, written: EncodedBlock, fetched: Fetched) -> StateDelta | None:
-        if not self._state:
+    async def _delta(self, written: EncodedBlock, fetched: Fetched, given_by: Blocks) -> StateDelta | None:
+        """What the block did to the state. A node that stands by and cannot say it counts like one that lies."""
+        if not self._settings.state:
             return None
-        return await delta_of(self._fetcher, written, fetched.uncles, self._rules.chain.chain_id)
+        try:
+            return await delta_of(given_by.fetcher, written, fetched, self._settings, self._rules.chain.chain_id)
+        except FeedError as refused:
+            if given_by is self._node or isinstance(refused, IntegrityError):
+                raise
+            raise IntegrityError(
+                f"The state delta of block {written.number} cannot be proven elsewhere: {refused}",
+                number=written.number,
+                block_hash=written.hash,
+                check="state",
+            ) from refused
 
     def _others(self) -> Iterator[Blocks]:
         """The other nodes, looked up only when they are needed."""
@@ -125,6 +139,6 @@ class Gate:
         try:
             return await source.by_hash(wanted)
         except FeedError:
-            if source is self._fetcher:
+            if source is self._node:
                 raise
             return None

@@ -6,6 +6,7 @@ Every bound has its reason beside it; the defaults suit a node in the same netwo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -63,6 +64,8 @@ class FeedSettings:
         unchecked: checks of :data:`cardinal.apps.evm.integrity.CHECKS` that the chain does not satisfy. The hash, the
             parent link and the chain id are always checked.
         state: publish what each block did to the state; the node has to trace blocks and to prove (:mod:`.deltas`).
+        genesis: the file that the chain's nodes are started with, where the first block's state is to be published and
+            the node does not list it (:mod:`.genesis`).
         workers: processes that check long ranges beside this one; None: one for each processor, where there are
             several.
         worker_blocks: blocks from which on a range is long. A process takes half a second to start.
@@ -86,6 +89,7 @@ class FeedSettings:
     chain: Chain | None = None
     unchecked: frozenset[str] = frozenset()
     state: bool = False
+    genesis: Path | None = None
     workers: int | None = None
     worker_blocks: int = 1_000
     behind: int = 3

@@ -79,7 +79,7 @@ class Way:
         self._until = until
         self._totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
         self._rules = Rules.of(chain_id, settings)
-        self._gate = Gate(node.fetcher, self._totals, chain_id, settings, elsewhere=elsewhere)
+        self._gate = Gate(node, self._totals, chain_id, settings, elsewhere=elsewhere)
 
     async def advance(self) -> AsyncGenerator[Payload]:
         """Look at the head once and give what leads to it.
@@ -156,7 +156,7 @@ class Way:
                     return
             first = (await common_block(self._fetcher, self._known)).number + 1
         async with working(worker_count(head.height - first, self._settings)) as workers:
-            batches = Batches(self._fetcher, workers, self._rules, finality)
+            batches = Batches(self._fetcher, workers, self._rules, finality, state=self._settings.state)
             async with aclosing(backfill(batches.by_numbers, first, head.height, self._settings)) as blocks:
                 async for fetched in blocks:
                     yield fetched

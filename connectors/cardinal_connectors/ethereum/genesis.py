@@ -1,0 +1,209 @@
+"""The state that a chain begins with, which no trace tells: from a node that lists it, or from the chain's own file.
+
+Rules:
+
+1. Whatever it comes from, it has the state root of the first block, which is recomputed, or it is refused: an account
+   more or less, or a slot, is another root.
+2. A node lists accounts by ``debug_accountRange`` (geth), as many at a time as it gives. Of one that does not, or that
+   knows slots by the hash of their names alone, the file has to be named: ``#genesis=FILE``, the ``genesis.json`` that
+   the chain's nodes are started with.
+3. A chain that begins with nothing needs neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cardinal.apps.evm import StateDelta, rlp
+from cardinal.apps.evm.encoded import EncodedBlock
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.rpc import hexadecimal, raw
+from cardinal.apps.evm.trie import EMPTY_ROOT, keyed_root
+from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
+
+from .fetch import BlockFetcher
+
+_ACCOUNTS: Final = 256
+"""Accounts in one answer; geth gives no more."""
+
+_REMEDY: Final = (
+    "name the genesis file of the chain behind # of the node's URL (genesis=/path/genesis.json), or begin above that "
+    "block (--start 1)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account of the first block's state: ``storage`` has the slots by the hash of their names, in bytes."""
+
+    nonce: int = 0
+    balance: int = 0
+    code: bytes = b""
+    storage: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+class _Listed(msgspec.Struct):
+    """An account as ``debug_accountRange`` shows it: under its address, or with the hash of it as ``key``."""
+
+    balance: str
+    nonce: int = 0
+    code: str = "0x"
+    storage: dict[str, str] = {}
+    key: str | None = None
+    address: str | None = None
+
+
+class _Page(msgspec.Struct):
+    accounts: dict[str, _Listed]
+    next: str | None = None
+
+
+class _Allocated(msgspec.Struct):
+    """An account of a genesis file. Numbers are hexadecimal or decimal texts, or numbers."""
+
+    balance: str | int = 0
+    nonce: str | int = 0
+    code: str = "0x"
+    storage: dict[str, str] = {}
+
+
+class _Genesis(msgspec.Struct):
+    alloc: dict[str, _Allocated]
+
+
+async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path | None, chain_id: int) -> StateDelta:
+    """All of the state of a chain's first block, as what that block did to the state.
+
+    Arguments:
+        fetcher: the node.
+        written: the first block, checked.
+        file: the chain's genesis file; None: the node is asked.
+        chain_id: whose paths it has.
+
+    Raises:
+        ConfigurationError: the file is none, or the genesis of another chain.
+        NodeAnswerError: the node does not list its accounts.
+        IntegrityError: what it lists is not the state of the first block.
+
+    """
+    root = raw(written.shown.state_root)
+    if root == EMPTY_ROOT:
+        return StateDelta()
+    if file is not None:
+        accounts = await asyncio.to_thread(_of_file, file)
+    else:
+        accounts = await _of_node(fetcher)
+    delta, found = _written(accounts, chain_id)
+    if found == root:
+        return delta
+    if file is not None:
+        raise ConfigurationError(
+            f"the state of {file} has the root 0x{found.hex()}, and the chain of the node begins with "
+            f"0x{root.hex()}: name the genesis file of this chain",
+            setting="genesis",
+        )
+    raise IntegrityError(
+        f"The accounts that the node lists for the first block do not make its state root: {_REMEDY}.",
+        number=written.number,
+        block_hash=written.hash,
+        check="state",
+    )
+
+
+def _written(accounts: Mapping[bytes, Account], chain_id: int) -> tuple[StateDelta, bytes]:
+    """The state as paths and values, and its root."""
+    updates: dict[str, bytes] = {}
+    storage: dict[str, bytes] = {}
+    for name, account in sorted(accounts.items()):
+        path = f"c/{chain_id:x}/a/{name.hex()}"
+        numbers = (rlp.encode_int(account.nonce), rlp.encode_int(account.balance))
+        hashes = (keyed_root(dict(sorted(account.storage.items()))), keccak(account.code))
+        updates[f"{path}/d"] = rlp.wrap([*numbers, *map(rlp.encode_bytes, hashes)])
+        if account.code:
+            updates[f"c/{chain_id:x}/c/{hashes[1].hex()}"] = account.code
+        storage.update({f"{path}/s/{slot.hex()}": value for slot, value in account.storage.items()})
+    values = {name: updates[f"c/{chain_id:x}/a/{name.hex()}/d"] for name in sorted(accounts)}
+    return StateDelta(updates, frozenset(), storage), keyed_root(values)
+
+
+def _slots(named: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Slots by the hash of their names, with their numbers as a trie has them; zero is no slot."""
+    return {
+        keccak(name.rjust(32, b"\0")): rlp.encode_bytes(value.lstrip(b"\0"))
+        for name, value in named
+        if value.strip(b"\0")
+    }
+
+
+async def _of_node(fetcher: BlockFetcher) -> dict[bytes, Account]:
+    accounts: dict[bytes, Account] = {}
+    after: str = ""
+    while True:
+        page = await _page(fetcher, after)
+        with hexadecimal("the list of accounts"):
+            fresh = dict(_listed(page))
+        if page.next is None or not fresh.keys() - accounts.keys():
+            return accounts | fresh
+        accounts |= fresh
+        after = page.next
+
+
+async def _page(fetcher: BlockFetcher, after: str) -> _Page:
+    """Accounts from a place on, which a node names by bytes in base64 and is asked for in hexadecimal."""
+    try:
+        start = "0x" + base64.b64decode(after, validate=True).hex()
+        page = await fetcher.call(_Page, "debug_accountRange", "0x0", start, _ACCOUNTS, *(False, False, True))
+    except binascii.Error:
+        raise NodeAnswerError("The node names the next of its accounts by what is no base64.") from None
+    except NodeAnswerError as refused:
+        raise NodeAnswerError(
+            f"The state of the chain's first block cannot be had: {refused}; {_REMEDY}", code=refused.code
+        ) from refused
+    return page or _Page({})
+
+
+def _listed(page: _Page) -> Iterator[tuple[bytes, Account]]:
+    for name, shown in page.accounts.items():
+        key = raw(shown.key) if shown.key else keccak(raw(shown.address or name))
+        storage = _slots((_bytes(slot), _bytes(value)) for slot, value in shown.storage.items())
+        yield key, Account(shown.nonce, int(shown.balance), _bytes(shown.code), storage)
+
+
+def _of_file(file: Path) -> dict[bytes, Account]:
+    try:
+        read = msgspec.json.decode(file.expanduser().read_bytes(), type=_Genesis)
+        return {
+            keccak(_bytes(address).rjust(20, b"\0")): Account(
+                _number(one.nonce),
+                _number(one.balance),
+                _bytes(one.code),
+                _slots((_bytes(slot), _bytes(value)) for slot, value in one.storage.items()),
+            )
+            for address, one in read.alloc.items()
+        }
+    except OSError as absent:
+        raise ConfigurationError(
+            f"the genesis file {file} cannot be read: {absent.strerror}", setting="genesis"
+        ) from None
+    except (msgspec.DecodeError, ValueError) as wrong:
+        raise ConfigurationError(
+            f"{file} is no genesis file, which has the accounts of a chain under alloc: {wrong}", setting="genesis"
+        ) from wrong
+
+
+def _bytes(text: str) -> bytes:
+    """Hexadecimal digits, with 0x or without, also an odd number of them."""
+    digits = text.removeprefix("0x")
+    return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
+
+
+def _number(said: str | int) -> int:
+    return said if isinstance(said, int) else int(said, 0)
