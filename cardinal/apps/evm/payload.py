@@ -138,9 +138,9 @@ def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
                 values[below + places[offset]] = log
                 offset += 1
     if block.derived is not None:
-        index = len(block.receipts)
-        values[f"{prefix}/br/{index:x}"] = raw(block.derived.logs_bloom)
-        values |= {f"{prefix}/bl/{index:x}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
+        last = f"{len(block.receipts):x}"
+        values[f"{prefix}/br/{last}"] = raw(block.derived.logs_bloom)
+        values |= {f"{prefix}/bl/{last}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
     return values
 
 
