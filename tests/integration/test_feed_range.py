@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -92,6 +93,31 @@ async def test_block_is_located_by_number_hash_and_time(scheme: str) -> None:
                 await feed.locate(unknown)
         with pytest.raises(ConfigurationError, match="its number, its hash or a time"):
             await feed.locate("yesterday")
+        await feed.close()
+
+
+@asynchronous
+async def test_block_is_located_by_another_node_where_the_first_one_cannot() -> None:
+    chain = grow(None, 30)
+
+    def fails(method: str, params: Sequence[object]) -> None:
+        if method != "eth_chainId" and params[0] != "0x0":
+            raise NodeAnswerError("missing trie node", code=-32000)
+
+    pruned = replay(chain[20:])
+    async with serving(replay(chain)) as one, serving(replay(chain)) as two, serving(pruned) as three:
+        for urls, text in ((f"{one.url},{two.url}", chain[12].name), (f"{three.url},{two.url}", chain[12].name)):
+            feed = NodeFeed(urls)
+            await feed.chain_id()
+            one.before = fails
+            assert await feed.locate(text) == 12
+            await feed.close()
+        feed = NodeFeed(f"{one.url},{two.url}")
+        with pytest.raises(NodeAnswerError, match="missing trie node"):  # of the first, though the second answers
+            await feed.locate("0x" + "12" * 32)
+        await two.stop()
+        with pytest.raises(NodeAnswerError, match="missing trie node"):
+            await feed.locate(chain[12].name)
         await feed.close()
 
 

@@ -154,9 +154,19 @@ class NodeFeed:
             return None
 
     async def locate(self, text: str) -> int:
-        """The number of a block that is named by its number, its hash, or a time; see :func:`.places.locate`."""
+        """The number of a block that is named by its number, its hash, or a time; see :func:`.places.locate`.
+
+        A node that fails, or whose chain has no such block, is not the last that is asked.
+        """
         await self._nodes.greet()
-        return await locate(self._nodes.active.fetcher, text)
+        failure: FeedError | None = None
+        for node in (self._nodes.active, *self._nodes.others()):
+            try:
+                await node.greet()
+                return await locate(node.fetcher, text)
+            except FeedError as refused:
+                failure = failure or refused
+        raise failure or NodeUnreachableError("No node is left to ask.", address=self._nodes.address)
 
     async def close(self) -> None:
         """Release connections. May be called twice."""
