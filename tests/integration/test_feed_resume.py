@@ -1,0 +1,87 @@
+"""Where a feed begins and ends: at a number, above what is published, at a block that is not there yet."""
+
+from __future__ import annotations
+
+import pytest
+from ethereum_blocks import grow, replay
+from feeding import (
+    asynchronous,
+    everything,
+    given,
+    hashes,
+    next_after_looks,
+    opened,
+    refs,
+    take,
+)
+
+from cardinal.errors import ReorgTooDeepError
+
+
+@asynchronous
+async def test_start_is_the_first_block_given() -> None:
+    chain = grow(None, 20)
+    async with opened(replay(chain)) as (_, feed):
+        assert given(await everything(feed.follow(start=12, until=15))) == hashes(chain[12:16])
+
+
+@asynchronous
+async def test_start_above_the_head_waits_for_it() -> None:
+    chain = grow(None, 20)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    async with opened(served, "ws") as (node, feed):
+        payloads = feed.follow(start=10)
+        first = await next_after_looks(payloads, node, lambda: served.set_head(chain[10].name))
+    assert first.hash == chain[10].hash
+
+
+@pytest.mark.parametrize("length", [3, 100])
+@asynchronous
+async def test_resumes_above_what_is_published(length: int) -> None:
+    chain = grow(None, 10 + length)
+    async with opened(replay(chain)) as (_, feed):
+        payloads = await everything(feed.follow(refs(chain[5:10]), until=9 + length))
+    assert given(payloads) == hashes(chain[10:])
+    assert payloads[-1].weight == chain[-1].total
+
+
+@pytest.mark.parametrize("length", [3, 100])
+@asynchronous
+async def test_resumes_above_the_highest_published_block_that_the_chain_still_has(length: int) -> None:
+    trunk = grow(None, 10)
+    lost, kept = grow(trunk[-1], 4, "a"), grow(trunk[-1], length, "b")
+    async with opened(replay([*trunk, *kept])) as (_, feed):
+        payloads = await everything(feed.follow(refs([*trunk, *lost]), until=kept[-1].number))
+    assert given(payloads) == hashes(kept)
+
+
+@pytest.mark.parametrize("length", [3, 100])
+@asynchronous
+async def test_published_blocks_of_another_chain_are_refused_by_name(length: int) -> None:
+    ours, theirs = grow(None, 8, "a"), grow(None, 8 + length, "b")
+    async with opened(replay(theirs)) as (_, feed):
+        with pytest.raises(ReorgTooDeepError, match="none of the blocks") as refused:
+            await everything(feed.follow(refs(ours[2:]), until=7 + length))
+    assert (refused.value.number, refused.value.hash) == (2, ours[2].hash)
+
+
+@asynchronous
+async def test_until_that_is_published_already_ends_at_once() -> None:
+    chain = grow(None, 10)
+    async with opened(replay(chain)) as (_, feed):
+        assert await everything(feed.follow(refs(chain), until=9)) == []
+        assert await everything(feed.follow(refs(chain[5:]), until=2)) == []
+        assert await everything(feed.follow(start=5, until=2)) == []
+
+
+@asynchronous
+async def test_until_is_awaited_on_a_chain_that_is_not_there_yet() -> None:
+    chain = grow(None, 10)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(until=7)
+        await take(payloads, 5)
+        served.set_head(chain[9].name)
+        assert given(await everything(payloads)) == hashes(chain[5:8])
