@@ -1,0 +1,31 @@
+"""The bytes of Polygon's state syncs (type 127), which no node shows in a block and every check needs (PIP-74)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from cardinal.errors import NodeAnswerError
+
+if TYPE_CHECKING:
+    from cardinal.apps.evm.rpc import RpcBlock
+
+    from .fetch import BlockFetcher
+
+_TYPE: Final = "0x7f"
+
+
+async def with_bytes(fetcher: BlockFetcher, block: RpcBlock) -> RpcBlock:
+    """The block, its last transaction with its bytes where it is a state sync and the node gives them.
+
+    Where it does not, the block stays as it is, and is refused by what reads it, which says what is missing.
+    """
+    last = block.transactions[-1] if block.transactions else None
+    if last is None or last.type != _TYPE or last.raw is not None:
+        return block
+    try:
+        given = await fetcher.call(str, "eth_getRawTransactionByHash", last.hash)
+    except NodeAnswerError:
+        return block
+    return structs.replace(block, transactions=[*block.transactions[:-1], structs.replace(last, raw=given)])
