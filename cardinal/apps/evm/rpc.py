@@ -1,4 +1,4 @@
-"""JSON-RPC's blocks and receipts as typed structures, and their texts as RLP.
+"""JSON-RPC's blocks and receipts as typed structures.
 
 Rules:
 
@@ -11,13 +11,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from cardinal.errors import ApplicationError, MissingExtraError
-
-from . import rlp
 
 try:
     import msgspec
@@ -184,13 +182,23 @@ def read(kind: type[_Kind], value: _Kind | Mapping[str, Any]) -> _Kind:
         raise ApplicationError(f"the node's {name} does not have the form of JSON-RPC: {error}") from None
 
 
-@contextmanager
-def hexadecimal(what: str) -> Iterator[None]:
+class hexadecimal:  # noqa: N801 - a context manager, used like a function
     """Within this, a text that is no hexadecimal becomes an error that says in what it stood."""
-    try:
-        yield
-    except (ValueError, TypeError, OverflowError, AttributeError) as error:
-        raise ApplicationError(f"{what} holds a value that cannot be read: {error}") from None
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say where it stood."""
+        if isinstance(error, (ValueError, TypeError, OverflowError, AttributeError)):
+            raise ApplicationError(f"{self._what} holds a value that cannot be read: {error}") from None
 
 
 def raw(text: str) -> bytes:
@@ -198,25 +206,3 @@ def raw(text: str) -> bytes:
     if not text.startswith("0x"):
         raise ValueError(f"{text[:20]!r} does not begin with 0x")
     return bytes.fromhex(text[2:])
-
-
-def data(text: str) -> bytes:
-    """The RLP of data."""
-    return rlp.encode_bytes(bytes.fromhex(text[2:]))
-
-
-def optional_data(text: str | None) -> bytes:
-    """The RLP of data; empty where there is none."""
-    return rlp.encode_bytes(bytes.fromhex(text[2:])) if text else rlp.encode_bytes(b"")
-
-
-def quantity(text: str | None) -> bytes:
-    """The RLP of a quantity, which must be there."""
-    if text is None:
-        raise ValueError("a quantity is missing")
-    return rlp.encode_int(int(text, 16))
-
-
-def optional_quantity(text: str | None) -> bytes:
-    """The RLP of a quantity; zero where there is none."""
-    return rlp.encode_int(int(text, 16) if text else 0)

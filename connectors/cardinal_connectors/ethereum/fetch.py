@@ -23,7 +23,8 @@ import msgspec
 from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 
-from .rpc import NO_METHOD, NULL, Call, Outcome, RpcClient, parse
+from .rpc import NO_METHOD, Call, Outcome, RpcClient, is_null, parse
+from .synced import lacks_bytes, with_bytes
 
 if TYPE_CHECKING:
     from .evidence import Evidence
@@ -88,7 +89,7 @@ class Answer(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether both are there, and neither is null."""
-        return all(isinstance(part, msgspec.Raw) and bytes(part) != NULL for part in self)
+        return all(isinstance(part, msgspec.Raw) and not is_null(part) for part in self)
 
     @property
     def texts(self) -> tuple[bytes, bytes]:
@@ -129,7 +130,13 @@ class BlockFetcher:
 
     async def by_numbers(self, numbers: Sequence[int]) -> list[Fetched | None]:
         """The blocks at these heights of the node's chain, in order; None where the node lacks one."""
-        return await asyncio.gather(*(self.assembled(answer) for answer in await self.answers(numbers)))
+        answers = await self.answers(numbers)
+        blocks = [_together(answer) for answer in answers]
+        if lacking := [at for at, block in enumerate(blocks) if block is None]:
+            asked = await asyncio.gather(*(self._completed(answers[at]) for at in lacking))
+            for at, block in zip(lacking, asked, strict=True):
+                blocks[at] = block
+        return blocks
 
     async def answers(self, numbers: Sequence[int]) -> list[Answer]:
         """What the node says of the blocks at these heights, in order, unread."""
@@ -153,23 +160,28 @@ class BlockFetcher:
 
     async def assembled(self, answer: Answer) -> Fetched | None:
         """A block and what belongs to it, from the answers that are there and those that are still missing."""
+        return _together(answer) or await self._completed(answer)
+
+    async def _completed(self, answer: Answer) -> Fetched | None:
+        """A block of which something has to be asked for."""
         receipts = answer.receipts
         raw = _got(answer.block)
         block = parse(RpcBlock, raw, "eth_getBlockBy…")
         if block is None:
             return None
+        block = await with_bytes(self, block)
         header = header_of(block)
         name = header.hash
-        size = len(bytes(raw))
+        size = len(raw)
         if isinstance(receipts, NodeAnswerError) and receipts.code in NO_METHOD:
             self._whole_receipts, receipts = False, None
         if receipts is None:
             found = await self._receipts_each(name, block.transactions)
         else:
             raw = _got(receipts)
-            size += len(bytes(raw))
+            size += len(raw)
             found = parse(list[RpcReceipt], raw, "eth_getBlockReceipts")
-            if found is not None and any(receipt.block_hash != name for receipt in found):
+            if found is not None and not _all_of(found, name):
                 found = await self._receipts_of(name)
         if found is None:
             return None
@@ -200,6 +212,24 @@ class BlockFetcher:
         ]
         have = [uncle for uncle in uncles if uncle is not None]
         return have if len(have) == count else None
+
+
+def _together(answer: Answer) -> Fetched | None:
+    """A block from what there is, where nothing more has to be asked for; NodeAnswerError where it is no block."""
+    written, receipts = answer
+    if isinstance(written, NodeAnswerError) or receipts is None or isinstance(receipts, NodeAnswerError):
+        return None
+    found = parse(list[RpcReceipt], receipts, "eth_getBlockReceipts")
+    block = parse(RpcBlock, written, "eth_getBlockBy…")
+    if block is None or found is None or block.uncles or lacks_bytes(block):
+        return None
+    header = header_of(block)
+    return Fetched(header, block, found, [], len(written) + len(receipts)) if _all_of(found, header.hash) else None
+
+
+def _all_of(receipts: Sequence[RpcReceipt], name: str) -> bool:
+    """Whether receipts are of the block with this hash."""
+    return [receipt.block_hash for receipt in receipts] == [name] * len(receipts)
 
 
 def _got(outcome: Outcome) -> msgspec.Raw:

@@ -16,7 +16,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -203,7 +204,7 @@ class RpcClient:
         outcomes: list[Outcome] = []
         for call, one in zip(calls, ids, strict=True):
             reply = by_id.get(one)
-            if reply is None or (reply.error is None and not bytes(reply.result)):
+            if reply is None or (reply.error is None and not len(reply.result)):
                 message = f"The node at {self.address} gave no answer to {call.method} in a batch."
                 outcomes.append(NodeAnswerError(message, code=-32005))
             elif reply.error is not None:
@@ -219,12 +220,23 @@ class RpcClient:
 
 def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
     """A result as a value of this type or None for null; NodeAnswerError where it is something else."""
-    if bytes(raw) == NULL:
+    if is_null(raw):
         return None
+    decoder: msgspec.json.Decoder[_Value] = _decoder(kind)  # type: ignore[arg-type]  # classes are hashable
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoder.decode(raw)
     except msgspec.DecodeError as other:
         raise NodeAnswerError(f"The node's answer to {method} is not what the method gives: {other}.") from other
+
+
+def is_null(raw: msgspec.Raw) -> bool:
+    """Whether a node does not have what was asked for."""
+    return len(raw) == len(NULL) and bytes(raw) == NULL
+
+
+@lru_cache(maxsize=64)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type
+    return msgspec.json.Decoder(kind)
 
 
 def _too_much(reply: Reply) -> Refusal | None:

@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 _TYPE: Final = "0x7f"
 
 
+def lacks_bytes(block: RpcBlock) -> bool:
+    """Whether the last transaction of a block is a state sync whose bytes have to be asked for."""
+    last = block.transactions[-1] if block.transactions else None
+    return last is not None and last.type == _TYPE and last.raw is None
+
+
 async def with_bytes(fetcher: BlockFetcher, block: RpcBlock) -> RpcBlock:
     """The block, its last transaction with its bytes where it is a state sync and the node gives them.
 
     Where it does not, the block stays as it is, and is refused by what reads it, which says what is missing.
     """
-    last = block.transactions[-1] if block.transactions else None
-    if last is None or last.type != _TYPE or last.raw is not None:
+    if not lacks_bytes(block):
         return block
+    last = block.transactions[-1]
     try:
         given = await fetcher.call(str, "eth_getRawTransactionByHash", last.hash)
     except NodeAnswerError:
