@@ -11,7 +11,8 @@ from ethereum_blocks import keccak, raw
 from feeding import asynchronous
 from signing import EMPTY_BLOB_COMMITMENT, Wallet
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
+from cardinal.apps.evm import blob_gas_price, decode, frames, payload_from_rpc, verify
+from cardinal.apps.evm.blobs import CANCUN
 from cardinal.apps.evm.presets import CHAINS, Chain
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
@@ -62,6 +63,8 @@ async def test_a_set_code_transaction_passes_every_check_and_decodes_without_los
         assert (entry.chain_id, entry.address, entry.nonce) == (CHAIN_ID, target, 0)
         # The code that the other account now runs wrote a log: the delegation worked.
         assert [log.address for log in decode(payload).logs] == [other.address]
+        (row,) = frames([payload], tables=["transactions"])["transactions"].to_pylist()
+        assert [each["authority"] for each in row["authorization_list"]] == ["0x" + other.address.hex()]
         block["transactions"][0]["authorizationList"][0]["nonce"] = "0x1"
         with pytest.raises(IntegrityError, match="transaction hashes"):
             verify(block, receipts)
@@ -88,6 +91,10 @@ async def test_a_blob_transaction_is_held_to_its_hash_where_the_nodes_root_is_an
         assert (row["max_fee_per_blob_gas"], row["blob_versioned_hashes"]) == (str(10**10), ["0x" + BLOB_HASH.hex()])
         (header,) = frames([payload], tables=["blocks"])["blocks"].to_pylist()
         assert header["blob_gas_used"] == 131_072
+        (receipt,) = frames([payload], tables=["receipts"])["receipts"].to_pylist()
+        assert receipt["blob_gas_used"] == int(receipts[0]["blobGasUsed"], 16)
+        price = blob_gas_price(header["excess_blob_gas"], CANCUN)
+        assert price == int(receipts[0]["blobGasPrice"], 16)
         block["transactions"][0]["blobVersionedHashes"] = ["0x" + "01" * 32]
         with pytest.raises(IntegrityError, match="transaction hashes"):
             verify(block, receipts, chain=ours)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from coincurve import PrivateKey
 
-from cardinal.apps.evm import blob_gas_price, decode, frames, payload_from_rpc, rlp, verify
+from cardinal.apps.evm import Abi, blob_gas_price, decode, decoded_frames, frames, payload_from_rpc, rlp, verify
 from cardinal.apps.evm.blobs import CANCUN, PRAGUE
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.presets import CHAINS
 from cardinal.apps.evm.schemas import TABLES, schema
 from cardinal.errors import ApplicationError, ConfigurationError
-from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.payload import MissingPayload, Payload
 from evm_blocks import ZERO_ADDRESS, Json, minimal, receipts_of, sealed, signed, text
 
 KEY, OTHER = PrivateKey(b"\x46" * 32), PrivateKey(b"\x47" * 32)
@@ -175,6 +176,31 @@ def test_blocks_that_come_one_by_one_give_the_rows_that_they_give_together() -> 
     assert table.column("nonce").to_pylist() == table.column("block_number").to_pylist()
     assert table.column("nonce").num_chunks > 1  # a table of so many bytes was not made at once
     assert table.combine_chunks().schema.equals(schema("transactions"))
+
+
+def test_what_is_held_beside_the_tables_does_not_grow_with_the_blocks() -> None:
+    def peak(blocks: int) -> int:
+        tracemalloc.start()  # which sees Python's objects, and not what Arrow holds
+        try:
+            table = frames((large(number, 3) for number in range(blocks)), senders=False)["transactions"]
+            assert table.num_rows == 3 * blocks
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(240) < 1.3 * peak(60)
+
+
+@pytest.mark.parametrize("tables", [None, ["blocks"]])
+def test_a_block_whose_content_cannot_be_had_is_refused_by_number_and_hash(tables: list[str] | None) -> None:
+    missing = MissingPayload(7, b"\xab" * 32)
+    for call_of in (
+        lambda: decode(missing),
+        lambda: frames([block_of(), missing], tables=tables),
+        lambda: decoded_frames([missing], Abi([])),
+    ):
+        with pytest.raises(ApplicationError, match=r"block 7 \(0xabab.*leave it out, or.*on_incomplete='halt'"):
+            call_of()
 
 
 def test_only_the_parts_that_a_table_is_made_of_are_looked_at() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from cardinal.errors import MissingExtraError
-from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.payload import AnyPayload
 
 try:
     import pyarrow as pa
@@ -68,11 +68,11 @@ SCHEMAS: Final = {
 _MICROSECONDS: Final = 1_000_000
 
 
-def decoded_frames(payloads: Iterable[Payload], abi: Abi) -> dict[str, pa.Table]:
+def decoded_frames(payloads: Iterable[AnyPayload], abi: Abi) -> dict[str, pa.Table]:
     """What logs and calls say, by the signatures that are known.
 
     Raises:
-        ApplicationError: a payload is none of this application.
+        ApplicationError: a payload is none of this application, or has no content.
 
     """
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from cardinal.errors import ApplicationError
-from cardinal.protocols.streams.payload import PathMap, Payload
+from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, PathMap, Payload
 
 from . import rlp
 from .items import ADDRESS, HASH, exactly, hashes, items_of, number
@@ -34,7 +34,7 @@ from .values import (
     Withdrawal,
 )
 
-__all__ = ["decode", "decode_parts", "decode_transaction"]
+__all__ = ["decode", "decode_parts", "decode_transaction", "present"]
 
 _SIZES: Final = {"miner": ADDRESS, "logs_bloom": 256, "nonce": 8}
 _NUMBERS: Final = frozenset(
@@ -52,15 +52,16 @@ RAW: Final = "raw"
 _CHAIN: Final = re.compile(r"c/(0|[1-9a-f][0-9a-f]*)/")
 
 
-def decode(payload: Payload) -> Block:
+def decode(payload: AnyPayload) -> Block:
     """The block that a payload describes.
 
     Raises:
-        ApplicationError: a value is not what its path promises; ``path`` names it.
+        ApplicationError: a value is not what its path promises; ``path`` names it. Or the block has no content
+            (:class:`~cardinal.MissingPayload`).
         MissingExtraError: the extra ``evm`` is not installed.
 
     """
-    return _parts(payload, None).block(payload)
+    return _parts(present(payload), None).block()
 
 
 def decode_parts(payload: Payload, kinds: frozenset[str]) -> tuple[Block, Mapping[int, bytes]]:
@@ -76,12 +77,22 @@ def decode_parts(payload: Payload, kinds: frozenset[str]) -> tuple[Block, Mappin
 
     """
     parts = _parts(payload, kinds)
-    block = parts.block(payload)
+    block = parts.block()
     return block, parts.raw or {entry.index: entry.raw for entry in block.transactions}
 
 
+def present(payload: AnyPayload) -> Payload:
+    """The payload. ApplicationError for a block without content."""
+    if isinstance(payload, MissingPayload):
+        raise ApplicationError(
+            f"block {payload.number} (0x{payload.hash.hex()}) has no content (MissingPayload): leave it out, or "
+            "consume with on_incomplete='halt'"
+        )
+    return payload
+
+
 def _parts(payload: Payload, kinds: frozenset[str] | None) -> _Parts:
-    parts = _Parts(payload.hash, kinds)
+    parts = _Parts(payload, kinds)
     for path, value in _items(payload.updates):
         try:
             parts.put(path, value)
@@ -100,8 +111,9 @@ def _items(updates: Mapping[str, bytes]) -> Iterable[tuple[str, bytes]]:
 class _Parts:
     """The parts of one block as they are found; paths come in any order."""
 
-    def __init__(self, block_hash: bytes, kinds: frozenset[str] | None) -> None:
-        self._block = f"b/{block_hash.hex()}/"
+    def __init__(self, payload: Payload, kinds: frozenset[str] | None) -> None:
+        self._payload = payload
+        self._block = f"b/{payload.hash.hex()}/"
         self._kinds = kinds
         self._prefix: str | None = None
         self.chain_id: int | None = None
@@ -160,8 +172,9 @@ class _Parts:
         else:
             self.rest[path] = value
 
-    def block(self, payload: Payload) -> Block:
+    def block(self) -> Block:
         """The block of the parts that were taken."""
+        payload = self._payload
         if sorted(self.uncles) != list(range(len(self.uncles))):
             raise ApplicationError(f"block {payload.number} lacks an uncle between others", path=f"{self._prefix}u/")
         return Block(

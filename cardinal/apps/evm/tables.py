@@ -20,14 +20,14 @@ from types import MappingProxyType
 from typing import Final
 
 from cardinal.errors import ApplicationError, MissingExtraError
-from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.payload import AnyPayload
 
 try:
     import pyarrow as pa
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("Arrow tables", "arrow") from absent
 
-from .decoding import decode_parts
+from .decoding import decode_parts, present
 from .rows import KINDS, Columns, Found, found, rows_of
 from .schemas import DIGITS, TABLES, schema, wide_columns
 
@@ -39,7 +39,7 @@ _CHUNK: Final = 8 << 20
 
 
 def frames(
-    payloads: Iterable[Payload],
+    payloads: Iterable[AnyPayload],
     *,
     integers: str = "string",
     tables: Sequence[str] | None = None,
@@ -56,7 +56,8 @@ def frames(
             time than all the rest; else null.
 
     Raises:
-        ApplicationError: a payload is none of this application, or a number does not fit its column.
+        ApplicationError: a payload is none of this application, has no content
+            (:class:`~cardinal.MissingPayload`), or holds a number that does not fit its column.
         ConfigurationError: there is no such table or way to keep numbers.
         MissingExtraError: the extra ``evm`` is not installed.
 
@@ -71,11 +72,11 @@ def frames(
     return {name: pa.Table.from_batches(made[name], schema=columns[name]) for name in wanted}
 
 
-def _chunks(payloads: Iterable[Payload], kinds: frozenset[str]) -> Iterator[list[Found]]:
+def _chunks(payloads: Iterable[AnyPayload], kinds: frozenset[str]) -> Iterator[list[Found]]:
     """The blocks, decoded, so many at a time as hold some megabytes of values."""
     blocks: list[Found] = []
     size = 0
-    for payload in payloads:
+    for payload in map(present, payloads):
         blocks.append(found(*decode_parts(payload, kinds)))
         size += sum(map(len, payload.updates.values()))
         if size >= _CHUNK:
