@@ -146,6 +146,18 @@ def test_old_blocks_make_no_other_block_overdue() -> None:
     assert scene.head == 90
 
 
+def test_while_the_chain_stands_still_old_blocks_are_not_overdue_and_those_that_it_needs_are() -> None:
+    scene = Scene()
+    scene.chain(1, 80, *HONEST)
+    scene.chain(11, 14, "c")
+    scene.chain(81, 99, "a")
+    late = [event.explanation.block for event in scene.read() if isinstance(event, Incomplete)]
+    assert late == [at(number).hash for number in range(81, 97)]
+    scene.chain(81, 99, "b")
+    assert scene.read() == stale(range(11, 15), "c")
+    assert scene.head == 99
+
+
 def test_old_blocks_that_are_too_many_to_hold_are_stale_at_once() -> None:
     scene = Scene(bounds=Bounds(open_blocks=60))
     scene.chain(1, 160, *HONEST)
@@ -172,6 +184,22 @@ def test_a_block_that_one_sent_in_time_and_one_too_late_is_told_of_both() -> Non
             "1 of 2 producers agree ('a'); 'b' supplied nothing; 'c' supplied another block, 16 blocks later",
         ),
     ]
+    why = assembler.explain(at(40).hash)
+    assert (why.state, why.number) == ("quarantined", None)
+    assert why.reason.startswith("1 of 2 producers agree ('a')")
+    assembler.receive(topics.write("b", said(at(40))))
+    assert assembler.explain(at(40).hash).state == "open"
+    assembler.head_moved(200)
+    assert assembler.explain(at(40).hash).state == "unknown"
+
+
+def test_a_part_that_is_left_of_a_block_that_was_to_be_read_again_goes_in_silence() -> None:
+    assembler, topics = quorum(), Topics()
+    assembler.receive([*topics.write("c", part(at(20))), *topics.write("a", said(at(20)))])
+    assert [type(event) for event in assembler.receive(topics.write("b", said(at(20))))] == [Completed]
+    assert assembler.reread(at(20).hash) is None
+    assert assembler.head_moved(60) == []
+    assert assembler.open_positions() == {}
 
 
 # --- one producer's word -----------------------------------------------------------------------------------

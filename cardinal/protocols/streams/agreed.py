@@ -14,11 +14,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from .accounts import Copy, as_a_whole, told_of_delivered
+from .accounts import Copy, as_a_whole, largest, told_of_delivered
 from .block import Explanation, OpenBlock
 from .deadlines import Deadlines, Due
 from .events import Divergence, Incomplete, ReassemblyEvent, Rejected, Surplus
@@ -106,7 +106,7 @@ class Agreed:
             held = voter.held(block_hash)
             if index in outcome.agreed or held is None:
                 continue
-            events += self.differences(kept, index, block_hash)
+            events += self._differences(kept, index, block_hash)
             if isinstance(held, OpenBlock):
                 outcome.copies[index] = Copy.OPEN
                 self._deadlines.expect(block_hash, outcome.seen_at, index)
@@ -162,7 +162,15 @@ class Agreed:
             return []
         return [as_a_whole(block_hash, outcome.digest, own)]
 
-    def differences(self, kept: int, index: int, block_hash: bytes) -> list[ReassemblyEvent]:
+    def disagreements(self, block_hash: bytes, standings: Mapping[int, Standing]) -> list[ReassemblyEvent]:
+        """Where producers differ on an undecided block from the most of those that completed it."""
+        if not standings:
+            return []
+        agreeing = largest(standings)
+        others = (index for index in range(len(self._voters)) if index not in agreeing)
+        return [event for index in others for event in self._differences(agreeing[0], index, block_hash)]
+
+    def _differences(self, kept: int, index: int, block_hash: bytes) -> list[ReassemblyEvent]:
         """Where a producer's messages differ from those of ``kept``, whose copy is complete."""
         found = self._voters[index].held(block_hash)
         if isinstance(found, FinishedBlock):
@@ -200,13 +208,13 @@ class Agreed:
             if outcome is None or due.producer is None or outcome.number >= floor:
                 continue
             began_after = outcome.copies[due.producer] is Copy.AFTER
-            told = self.needless(due.producer, due.block, outcome)
+            told = self.needless(due.producer, due.block)
             events += [] if began_after else [told]
         return events
 
-    def needless(self, index: int, block_hash: bytes, outcome: Outcome) -> Incomplete:
+    def needless(self, index: int, block_hash: bytes) -> Incomplete:
         """Wait no longer for a producer's copy of a delivered block."""
-        own = self._voters[index]
+        own, outcome = self._voters[index], cast("Outcome", self.get(block_hash))
         names = ", ".join(repr(self._voters[other].name) for other in sorted(outcome.agreed))
         reason = f"producer {own.name!r} never supplied all of it; {names} agreed"
         lacks = own.assembler.explain(block_hash)

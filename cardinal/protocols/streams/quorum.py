@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, cast
 
-from .accounts import Copy, largest
+from .accounts import Copy
 from .agreed import Agreed, Outcome
 from .agreement import Volatile, standing
 from .attribution import Attribution
@@ -37,11 +38,13 @@ from .deadlines import Deadlines, Due
 from .events import Completed, Incomplete, Overflow, Quarantined, ReassemblyEvent, Stale
 from .finished import FinishedBlock
 from .keys import HASH_END
-from .messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG
+from .messages import BATCH, BATCH_DELETE_MSG
 from .openblocks import Bounds
 from .policy import check_quorum, parse_policy
-from .standings import JointEnds, Standing, lowest
-from .types import Headers, Partition, Record, Routed, Row
+from .reassembler import Reassembler
+from .runs import NOBODY, runs
+from .standings import joined, lowest
+from .types import Partition, Record, Routed, Row
 from .undecided import Undecided
 from .voters import voters_of
 
@@ -80,9 +83,9 @@ class QuorumReassembler:
         bounds: Bounds = _BOUNDS,
     ) -> None:
         check_quorum(k, producers)
-        volatile = tuple(volatile)
-        self._voters = voters_of(
-            producers,
+        prefixes, volatile = tuple(prefixes), tuple(volatile)
+        make = partial(
+            Reassembler,
             tracked,
             reorg_threshold,
             prefixes=prefixes,
@@ -90,8 +93,8 @@ class QuorumReassembler:
             inline=inline,
             contents=contents,
             deadline=deadline,
-            bounds=bounds,
         )
+        self._voters = voters_of(producers, lambda own: make(bounds=own), bounds)
         self._k = k
         self._names = tuple(producers)
         self._attribution = Attribution(producers)
@@ -107,40 +110,21 @@ class QuorumReassembler:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def receive(self, records: Iterable[Row]) -> list[ReassemblyEvent]:
-        """Take records in the order read; returns what came of them, in order.
-
-        New values of one open block from one producer go to its reassembler together, as long as they cannot complete
-        the block: what is done then must find everything as it is at that record, however records are cut.
-        """
+        """Take records in the order read; returns what came of them, in order."""
         events: list[ReassemblyEvent] = []
-        run: list[Row] = []
-        last: bytes | None = None
-        headers: Headers = ()
-        index = left = 0
-        for record in records:
-            head = record[3][:HASH_END]
-            if head != last or record[6] != headers:
-                if run:
-                    self._several(index, run, events)
-                    run, last = [], None
-                if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
-                    events += self._voters[0].assembler.receive([record])  # it belongs to no block
-                    continue
-                found = self._attribution.by_headers(record[6])
-                if found is None and (found := self._attribution.producer_of(record, events)) is None:
-                    continue
-                index = found
-                if head[0] != BATCH_MSG or (left := self._room(index, head[1:])) == 0:
-                    self._one(index, record, events)
-                    continue
-                last, headers = head, record[6]
-            run.append(record)
-            left -= 1
-            if left == 0:
-                self._several(index, run, events)
-                run, last = [], None
-        if run:
-            self._several(index, run, events)
+        for index, run in runs(records, self._attribution, self._room, events):
+            if index == NOBODY:
+                events += self._voters[0].assembler.receive(run)
+                continue
+            block_hash = run[0][3][1:HASH_END]
+            outcome = self._agreed.get(block_hash)
+            if outcome is None:
+                found: Iterable[ReassemblyEvent] = self._voters[index].assembler.receive(run)
+                self._undecided.know(index, block_hash)
+            else:  # such a run is one record
+                found = self._agreed.late(index, run[0], outcome, events, past=self._past)
+            if found:
+                self._take(index, found, events)
         return events
 
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
@@ -164,21 +148,6 @@ class QuorumReassembler:
         if block is None or block.counters is None:
             return -1
         return 0 if block.careful else block.counters.outstanding or -1
-
-    def _several(self, index: int, run: list[Row], events: list[ReassemblyEvent]) -> None:
-        if found := self._voters[index].assembler.receive(run):
-            self._take(index, found, events)
-            self._undecided.know(index, run[0][3][1:HASH_END])
-
-    def _one(self, index: int, record: Row, events: list[ReassemblyEvent]) -> None:
-        block_hash = record[3][1:HASH_END]
-        outcome = self._agreed.get(block_hash)
-        if outcome is None:
-            found: Iterable[ReassemblyEvent] = self._voters[index].assembler.receive([record])
-            self._undecided.know(index, block_hash)
-        else:
-            found = self._agreed.late(index, record, outcome, events, past=self._past)
-        self._take(index, found, events)
 
     # --- what one producer's copies give -----------------------------------------------------------------------
 
@@ -207,7 +176,11 @@ class QuorumReassembler:
         before = self._undecided.standings(block.hash)
         agreed = [other for other, said in before.items() if said.digest == own.digest and other != index]
         if own.digest is not None and len(agreed) + 1 >= self._k:
-            self._deliver(event, own, (index, *agreed), before, events)
+            outcome = Outcome(own.number, self._undecided.begin(block.hash), (index, *agreed), own.digest)
+            copies = [own, *(before[other] for other in agreed)]
+            events.append(joined(event, copies, self._undecided.places(block.hash)))
+            self._undecided.release(block.hash)
+            events += self._agreed.deliver(block.hash, outcome, before)
         else:
             self._undecided.begin(block.hash)
             for other in self._undecided.wait(index, block.hash, own, events):
@@ -223,30 +196,6 @@ class QuorumReassembler:
         else:
             self._undecided.lost(block_hash)
 
-    def _deliver(
-        self,
-        event: Completed,
-        own: Standing,
-        agreed: tuple[int, ...],
-        before: dict[int, Standing],
-        events: list[ReassemblyEvent],
-    ) -> None:
-        block_hash = event.payload.hash
-        copies = [own, *(before[index] for index in agreed[1:])]
-        outcome = Outcome(own.number, self._undecided.begin(block_hash), agreed, own.digest)
-        places = self._undecided.places(block_hash)
-        self._undecided.release(block_hash)
-        events.append(
-            replace(
-                event,
-                positions=lowest(own.positions, places),
-                ends=JointEnds(tuple(copy.ends for copy in copies)),
-                published_ms=min(copy.published_ms for copy in copies),
-                sealed=any(copy.sealed for copy in copies),
-            )
-        )
-        events += self._agreed.deliver(block_hash, outcome, before)
-
     # --- deadlines -------------------------------------------------------------------------------------------
 
     def _awaits(self, due: Due) -> bool:
@@ -256,20 +205,12 @@ class QuorumReassembler:
 
     def _overdue(self, due: Due, events: list[ReassemblyEvent]) -> None:
         if due.producer is not None:
-            self._needless(due.producer, due.block, events)
+            events.append(self._agreed.needless(due.producer, due.block))
         elif self._undecided.is_late(due.block):
             self._deadlines.expect(due.block, due.seen_at)  # unless it goes when the head moves on
         else:
-            if standings := self._undecided.standings(due.block):
-                agreeing = largest(standings)
-                for index in range(len(self._voters)):
-                    if index not in agreeing:
-                        events += self._agreed.differences(agreeing[0], index, due.block)
+            events += self._agreed.disagreements(due.block, self._undecided.standings(due.block))
             events.append(Incomplete(self.explain(due.block)))
-
-    def _needless(self, index: int, block_hash: bytes, events: list[ReassemblyEvent]) -> None:
-        if (outcome := self._agreed.get(block_hash)) is not None:
-            events.append(self._agreed.needless(index, block_hash, outcome))
 
     # --- blocks as a whole -------------------------------------------------------------------------------------
 
@@ -278,7 +219,7 @@ class QuorumReassembler:
         if block_hash not in self._undecided:
             return []
         header = self._undecided.header(block_hash)
-        number = self._undecided.lowest_number(block_hash) if header is None else header.number
+        number = self._undecided.number_of(block_hash) if header is None else header.number
         self._undecided.release(block_hash)
         self._agreed.give_up(block_hash, number or 0, reason)
         return [Quarantined(block_hash, None if header is None else number, reason, header)]
@@ -309,7 +250,7 @@ class QuorumReassembler:
             for event in cast("list[Quarantined | Stale]", voter.assembler.head_moved(number)):
                 block_hash = event.block.hash if isinstance(event, Stale) else event.block
                 if block_hash in self._agreed:
-                    self._needless(index, block_hash, events)
+                    events.append(self._agreed.needless(index, block_hash))
                 else:
                     events += self._undecided.given_up(index, block_hash, event)
         for block_hash, header, told in self._undecided.passed_over(self._past):
@@ -323,8 +264,7 @@ class QuorumReassembler:
 
     def open_positions(self) -> dict[Partition, int]:
         """For every partition the lowest offset that an open block still needs, of any producer's copy."""
-        waiting = (own.positions for voter in self._voters for own in voter.standings)
-        return lowest(*(voter.assembler.open_positions() for voter in self._voters), *waiting)
+        return lowest(*(voter.open_positions() for voter in self._voters))
 
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""
@@ -333,13 +273,12 @@ class QuorumReassembler:
     @property
     def lowest_open(self) -> int | None:
         """The lowest number that a Batch gives to an open block, complete in too few copies or none; None without."""
-        numbers = map(self._undecided.lowest_number, self._undecided)
-        return min((number for number in numbers if number is not None), default=None)
+        return self._undecided.lowest
 
     @property
     def held_bytes(self) -> int:
         """What open blocks of all producers, and finished ones that are kept to compare with, cost in bytes."""
-        return sum(voter.assembler.held_bytes + voter.standings.bytes for voter in self._voters)
+        return sum(voter.held_bytes for voter in self._voters)
 
     def done_blocks(self) -> list[tuple[int, bytes]]:
         """Number and hash of the blocks that were delivered or given up, and are still recognised."""
@@ -353,12 +292,5 @@ class QuorumReassembler:
 
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for, or what became of it; the reason tells how every producer stands."""
-        if (outcome := self._agreed.get(block_hash)) is not None:
-            return self._agreed.explain(block_hash, outcome)
-        if (explanation := self._undecided.explain(block_hash)) is not None:
-            return explanation
-        copies = [voter.assembler.explain(block_hash) for voter in self._voters]
-        if copies[0].state == "done":  # every copy was told the same
-            return copies[0]
-        places = lowest(self._undecided.dropped(block_hash), *(copy.positions for copy in copies))
-        return Explanation(block_hash, None, "dropped" if places else "unknown", positions=places)
+        outcome = self._agreed.get(block_hash)
+        return self._undecided.explain(block_hash) if outcome is None else self._agreed.explain(block_hash, outcome)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from .events import Completed
 from .types import Partition
 
 _STANDING_OVERHEAD: Final = 1200
@@ -113,3 +114,21 @@ class JointEnds(Mapping[Partition, int]):
     def __len__(self) -> int:
         """How many there are."""
         return sum(1 for _ in self)
+
+
+def joined(event: Completed, copies: Sequence[Standing], places: Mapping[Partition, int]) -> Completed:
+    """The completion of a block by the last of the producers that agree on it, as one of all of them.
+
+    Arguments:
+        event: that producer's.
+        copies: what those who agree supplied.
+        places: where the messages of everybody's copies begin.
+
+    """
+    return replace(
+        event,
+        positions=lowest(event.positions, places),
+        ends=JointEnds(tuple(copy.ends for copy in copies)),
+        published_ms=min(copy.published_ms for copy in copies),
+        sealed=any(copy.sealed for copy in copies),
+    )

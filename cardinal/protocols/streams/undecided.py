@@ -191,10 +191,6 @@ class Undecided:
         """For every partition the lowest offset of a message of this block that was seen, of any producer's."""
         return lowest(self._dropped.get(block_hash, {}), *(voter.places(block_hash) for voter in self._voters))
 
-    def dropped(self, block_hash: bytes) -> Mapping[Partition, int]:
-        """Where the messages of complete copies lie that were dropped."""
-        return self._dropped.get(block_hash, {})
-
     def lift(self, block_hash: bytes) -> Mapping[Partition, int]:
         """Forget that complete copies of a block were dropped, or passed over; returns where their messages lie."""
         self._gone.forget(block_hash)
@@ -216,16 +212,27 @@ class Undecided:
                 said[block.fields.number, block.fields.parent, block.fields.weight] += 1
         return said
 
-    def lowest_number(self, block_hash: bytes) -> int | None:
+    def number_of(self, block_hash: bytes) -> int | None:
         """The lowest number that any producer's Batch gives to a block; None without a Batch."""
         return min((number for number, _, _ in self._batches(block_hash)), default=None)
 
-    def explain(self, block_hash: bytes) -> Explanation | None:
-        """What a block waits for, or waited for until it was passed over; None where it is not known."""
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number that a Batch gives to any of them; None without one."""
+        numbers = map(self.number_of, self._blocks)
+        return min((number for number in numbers if number is not None), default=None)
+
+    def explain(self, block_hash: bytes) -> Explanation:
+        """What a block waits for, or waited for until it was passed over, or where its messages lie."""
         if block_hash in self._blocks:
             return self._told(block_hash)
-        gone = self._gone.get(block_hash)
-        return None if gone is None else Explanation(block_hash, None, "quarantined", reason=gone.reason)
+        if (gone := self._gone.get(block_hash)) is not None:
+            return Explanation(block_hash, None, "quarantined", reason=gone.reason)
+        copies = [voter.assembler.explain(block_hash) for voter in self._voters]
+        if copies[0].state == "done":  # every copy was told the same
+            return copies[0]
+        places = lowest(self._dropped.get(block_hash, {}), *(copy.positions for copy in copies))
+        return Explanation(block_hash, None, "dropped" if places else "unknown", positions=places)
 
     def _told(self, block_hash: bytes) -> Explanation:
         copies = [voter.assembler.explain(block_hash) for voter in self._voters]

@@ -6,17 +6,15 @@ lies, floods or contradicts itself spoils its own copy and nobody else's, and us
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from .block import OpenBlock
-from .contents import Contents
 from .finished import FinishedBlock
 from .openblocks import Bounds
 from .reassembler import Reassembler
-from .standings import Standings
+from .standings import Standings, lowest
 from .types import Partition
 
 _STANDINGS_SHARE: Final = 8
@@ -53,32 +51,19 @@ class Voter:
         block = self.open(block_hash)
         return {} if block is None else block.first
 
+    def open_positions(self) -> dict[Partition, int]:
+        """The lowest offset that a copy still needs, of a block that is not whole or not decided."""
+        return lowest(self.assembler.open_positions(), *(own.positions for own in self.standings))
 
-def voters_of(
-    producers: Sequence[str],
-    tracked: Sequence[str] | None,
-    reorg_threshold: int,
-    *,
-    prefixes: Iterable[str],
-    volatile: Iterable[str],
-    inline: bool,
-    contents: Contents,
-    deadline: int | None,
-    bounds: Bounds,
-) -> list[Voter]:
-    """One for each producer, with an equal share of the bounds. The arguments are the Reassembler's."""
+    @property
+    def held_bytes(self) -> int:
+        """What all of its copies cost."""
+        return self.assembler.held_bytes + self.standings.bytes
+
+
+def voters_of(producers: Sequence[str], make: Callable[[Bounds], Reassembler], bounds: Bounds) -> list[Voter]:
+    """One for each producer, with an equal share of the bounds; ``make`` gives a reassembler within its own."""
     share = bounds.part(len(producers))
     waiting, most = share.open_bytes // _STANDINGS_SHARE, max(1, share.open_blocks // 2)
     own = replace(share, open_bytes=share.open_bytes - waiting, open_blocks=most)
-    make = partial(
-        Reassembler,
-        tracked,
-        reorg_threshold,
-        prefixes=tuple(prefixes),
-        volatile=tuple(volatile),
-        inline=inline,
-        contents=contents,
-        deadline=deadline,
-        bounds=own,
-    )
-    return [Voter(name, make(), Standings(most, waiting)) for name in producers]
+    return [Voter(name, make(own), Standings(most, waiting)) for name in producers]
