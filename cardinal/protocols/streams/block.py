@@ -335,10 +335,10 @@ def batch_size(batch: Record, fields: avro.BatchFields) -> int:
     return BATCH_OVERHEAD + 2 * len(batch.value) + ENTRY_OVERHEAD * len(fields.entries)
 
 
-def message_size(record: Record, content: Content = ([], {})) -> int:
+def message_size(record: Row, content: Content = ([], {})) -> int:
     """What holding another message costs, in bytes; ``content`` is a part's, decoded."""
-    size = MESSAGE_OVERHEAD + len(record.key) + len(record.value)
-    if record.key[0] < BATCH_MSG:
+    size = MESSAGE_OVERHEAD + len(record[3]) + len(record[4])
+    if record[3][0] < BATCH_MSG:
         deletes, updates = content
-        size += len(record.value) + ENTRY_OVERHEAD * (1 + len(updates)) + DELETE_OVERHEAD * len(deletes)
+        size += len(record[4]) + ENTRY_OVERHEAD * (1 + len(updates)) + DELETE_OVERHEAD * len(deletes)
     return size

@@ -28,7 +28,7 @@ from .events import Divergence, ReassemblyEvent, Rejected, Surplus
 from .keys import HASH_END, ID_END
 from .messages import BATCH, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 from .openblocks import OpenBlocks
-from .prefixes import Taken, Tracked
+from .prefixes import NO_RUN, RUN_MAX, Run, Taken, Tracked
 from .types import Record, Row, path_text
 
 _BATCHES_MAX: Final = 4
@@ -60,22 +60,34 @@ class Intake:
         self._is_prefix = is_prefix
         self._contents = contents
 
-    def take(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+    def run(self, block: OpenBlock, key: bytes) -> Run:
+        """The messages that can be taken together with this one, which may be a copy; none where that takes a look."""
+        if key[0] != BATCH_MSG or block.careful:
+            return NO_RUN
+        if block.counters is not None:
+            return block.counters.run(key)
+        return (key[:HASH_END], b"", RUN_MAX) if self._tracked is None else self._tracked.run(key)
+
+    def take(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
         """Any message of an open block."""
-        kind = record.key[0]
+        key = row[3]
+        kind = key[0]
+        known = None if kind == BATCH else block.messages.get(key)
+        if known is None and kind >= BATCH_MSG:
+            self._message(block, row, events)
+            return
+        record = Record._make(row)
         try:
             if kind == BATCH:
                 self._batch(block, record, events)
-            elif (known := block.messages.get(record.key)) is not None:
+            elif known is not None:
                 self.copy(block, Record._make(known), record, events)
-            elif kind >= BATCH_MSG:
-                self._message(block, record, events)
             elif kind == SUB_BATCH_HEADER:
                 self._header(block, record, events)
             else:
                 self._part(block, record, events)
         except DecodeError as error:
-            events.append(Rejected((record.topic, record.partition, record.offset), record.key, error.reason))
+            events.append(Rejected(record[:3], key, error.reason))
 
     def _batch(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
         if len(record.key) != HASH_END:
@@ -102,16 +114,17 @@ class Intake:
             events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
         self._open.grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
 
-    def _message(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+    def _message(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
+        key = row[3]
         if block.counters is None:
-            if self._tracked is not None and not self._tracked.may_belong(record.key[HASH_END:]):
+            if self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
                 return
-        elif not self.counts(block, record, events):
+        elif not self.counts(block, row, events):
             return
-        if record.key[0] != BATCH_MSG:
+        if key[0] != BATCH_MSG:
             block.mixed = True
-        block.messages[record.key] = record
-        self._open.grow(block, message_size(record))
+        block.messages[key] = row
+        self._open.grow(block, message_size(row))
 
     def _header(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
         count = avro.read_int(record.value)

@@ -13,6 +13,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 from cardinal.errors import ConfigurationError
 
@@ -33,6 +35,14 @@ class Taken(Enum):
     IGNORED = "of an entry that is not followed"
 
 
+Run: TypeAlias = tuple[bytes, bytes, int]
+"""BatchMsgs of one block that count, or may belong, alike: what their keys begin with (type, hash, part of a path), the
+prefix that they count under (empty where nothing is counted yet), and how many of them may come."""
+
+NO_RUN: Final[Run] = b"", b"", 0
+RUN_MAX: Final = 1 << 29
+
+
 class Counters:
     """The counted prefixes of one block and how many messages each still expects.
 
@@ -40,20 +50,23 @@ class Counters:
         counts: prefix and count of the entries that are followed.
         ignored: counted prefixes that are not followed: what has its longest prefix among them does not count.
 
-    ``left`` holds the prefixes that a path's directory finds at once: they end in "/", and no longer prefix begins with
-    them that does not. Callers in a hurry look there themselves (see ``take``); all others are found by length.
+    ``_left`` holds the prefixes that a path's directory finds at once: they end in "/", and no longer prefix begins
+    with them that does not. All others are found by length.
     """
 
-    __slots__ = ("_ignored", "_lengths", "_others", "left", "outstanding")
+    __slots__ = ("_ignored", "_left", "_lengths", "_nested", "_others", "outstanding")
 
     def __init__(self, counts: Mapping[bytes, int], ignored: Iterable[bytes] = ()) -> None:
         self._ignored = frozenset(ignored)
-        odd = sorted(prefix for prefix in (*counts, *self._ignored) if not prefix.endswith(b"/"))
-        self.left: dict[bytes, int] = {}
+        prefixes = sorted((*counts, *self._ignored))
+        odd = [prefix for prefix in prefixes if not prefix.endswith(b"/")]
+        # In order of bytes what begins with a prefix follows it.
+        self._nested = frozenset(one for one, after in pairwise(prefixes) if after.startswith(one))
+        self._left: dict[bytes, int] = {}
         self._others: dict[bytes, int] = {}
         for prefix, count in counts.items():
             plain = not odd or (prefix.endswith(b"/") and not _begins_one(prefix, odd))
-            (self.left if plain else self._others)[prefix] = count
+            (self._left if plain else self._others)[prefix] = count
         self.outstanding = sum(counts.values())
         self._lengths: list[int] | None = None
 
@@ -62,19 +75,37 @@ class Counters:
         size = len(path)
         if self._lengths is None:
             self._lengths = sorted(
-                {len(prefix) for prefix in (*self.left, *self._others, *self._ignored)}, reverse=True
+                {len(prefix) for prefix in (*self._left, *self._others, *self._ignored)}, reverse=True
             )
         for length in self._lengths:
             if length <= size:
                 found = path[:length]
-                if found in self.left or found in self._others or found in self._ignored:
+                if found in self._left or found in self._others or found in self._ignored:
                     return found
         return None
+
+    def run(self, key: bytes) -> Run:
+        """The BatchMsgs that count under the same prefix as this one; none where some count under a longer one."""
+        path = key[HASH_END:]
+        counted = path[: path.rfind(b"/") + 1]
+        left = self._left.get(counted)
+        if left is None:
+            found = self.prefix(path)
+            if found is None or found in self._ignored:
+                return NO_RUN
+            counted = found
+            left = self._left[found] if found in self._left else self._others[found]
+        return NO_RUN if counted in self._nested else (key[:HASH_END] + counted, counted, left)
+
+    def take_run(self, prefix: bytes, count: int) -> None:
+        """Count so many messages under a followed prefix that expects as many."""
+        (self._left if prefix in self._left else self._others)[prefix] -= count
+        self.outstanding -= count
 
     def take(self, path: bytes) -> Taken:
         """Count one message."""
         found: bytes | None = path[: path.rfind(b"/") + 1]
-        left = self.left
+        left = self._left
         if found not in left:
             found = self.prefix(path)
             if found is None:
@@ -109,16 +140,16 @@ class Counters:
         for directory, count in found.items():
             if directory[0] != BATCH_MSG or len(directory) < HASH_END:
                 return False
-            if self.left.get(directory[HASH_END:] + b"/", 0) < count:
+            if self._left.get(directory[HASH_END:] + b"/", 0) < count:
                 return False
         for directory, count in found.items():
-            self.left[directory[HASH_END:] + b"/"] -= count
+            self._left[directory[HASH_END:] + b"/"] -= count
             self.outstanding -= count
         return True
 
     def missing(self) -> dict[bytes, int]:
         """The prefixes that still expect messages, and how many."""
-        return {prefix: count for prefix, count in {**self.left, **self._others}.items() if count > 0}
+        return {prefix: count for prefix, count in {**self._left, **self._others}.items() if count > 0}
 
 
 def _begins_one(prefix: bytes, others: list[bytes]) -> bool:
@@ -145,7 +176,7 @@ class Tracked:
         self._inlined = inline
         self._keep_all = any(_LOOKS_AHEAD.search(source) for source in expressions)
         self.directories: set[bytes] = set()
-        """Directories every path of which may belong; a look here saves most calls of :meth:`may_belong`."""
+        """Directories every path of which may belong."""
 
     def _search(self, path: bytes) -> bool:
         text = path_text(path)
@@ -156,6 +187,15 @@ class Tracked:
         if self._inlined and not entry.count and entry.sub_batch == NO_ID:
             return True
         return self._search(entry.path)
+
+    def run(self, key: bytes) -> Run:
+        """The BatchMsgs that may belong because this one's directory matches an expression; none if it does not."""
+        if self._keep_all:
+            return key[:HASH_END], b"", RUN_MAX
+        directory = key[HASH_END : key.rfind(b"/") + 1]
+        if directory in self.directories or (self.may_belong(key[HASH_END:]) and directory in self.directories):
+            return key[:HASH_END] + directory, b"", RUN_MAX
+        return NO_RUN
 
     def may_belong(self, path: bytes) -> bool:
         """Whether a message that came before its Batch can belong to a followed entry.

@@ -53,7 +53,7 @@ from .late import LateCopies
 from .messages import BATCH_DELETE_MSG, BATCH_MSG, Ping, Reorg, ReorgComplete
 from .openblocks import Bounds, OpenBlocks
 from .payload import Payload
-from .prefixes import Tracked, path_test
+from .prefixes import NO_RUN, Tracked, path_test
 from .tombstones import Tombstones
 from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, Row, path_text, short
 
@@ -121,29 +121,30 @@ class Reassembler:
     ) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order.
 
-        Most records are a new value of the block, and from the partition, of the record before: what they need of
-        their block stands in local names. Every other record begins with a look at its block, and all that is not a
-        new value of a block in time ends with ``last = _NO_HEAD``, so that the next record takes that look again.
+        Messages mostly come in runs: new values of one block, under one counted prefix, from one partition. What they
+        need of their block stands in local names, and is written back when the run ends: with its room or count used
+        up, or at the first record that does not belong to it (``room = 0`` ends it).
         """
         events: list[ReassemblyEvent] = []
         find, done = self._open.get, self._done.get
-        tracked, most, overhead = self._tracked, self._bounds.open_bytes, MESSAGE_OVERHEAD
-        known_directories = set() if tracked is None else tracked.directories
+        most, overhead = self._bounds.open_bytes, MESSAGE_OVERHEAD
         records = records if isinstance(records, list) else list(records)
         reading = iter(records)
         end = self._records + len(records)
-        last, late, topic, partition = _NO_HEAD, _NO_HEAD, "", _SUPPLIED
+        late, topic, partition = _NO_HEAD, "", _SUPPLIED
         block, finished = OpenBlock(b"", 0), FinishedBlock(0)  # until there are others
+        messages: dict[bytes, Row] = {}
+        hold = messages.setdefault
         copies: dict[bytes, Row] = {}
-        size = 0  # of the messages that `block` does not account for yet
+        begins, counted, expected = NO_RUN
+        left = size = room = held = 0
         for record in reading:
             key = record[3]
-            head = key[:HASH_END]
-            if head != last or record[1] is not partition or record[0] is not topic:
+            if not room or not key.startswith(begins) or record[1] is not partition or record[0] is not topic:
                 if size:
-                    self._open.grow(block, size)
-                    size = 0
-                last = _NO_HEAD
+                    self._took(block, counted, expected - left, size)
+                size = room = 0
+                head = key[:HASH_END]
                 if head == late:
                     known = copies.get(key)
                     if known is None or known[4] != record[4]:
@@ -167,41 +168,37 @@ class Reassembler:
                 block, topic, partition = found, record[0], record[1]
                 if partition >= 0 and (topic, partition) not in block.first:
                     block.first[topic, partition] = record[2]
-                if head[0] != BATCH_MSG or block.careful:
+                begins, counted, expected = self._intake.run(block, key)
+                if not expected:
                     self._other(block, record, events)
                     late = _NO_HEAD
                     continue
-                last, messages, hold, counters = head, block.messages, block.messages.setdefault, block.counters
-                held, room = len(messages), most - self._open.bytes
-                left = {} if counters is None else counters.left
-            if tracked is not None and counters is None:
-                directory = key[HASH_END : key.rfind(b"/") + 1]
-                if directory not in known_directories and not tracked.may_belong(key[HASH_END:]):
-                    continue
+                messages, hold = block.messages, block.messages.setdefault
+                held, left, room = len(messages), expected, most - self._open.bytes
             known = hold(key, record)
             if len(messages) == held:
                 if known[4] != record[4] or known[1] < 0:
+                    self._took(block, counted, expected - left, size)
+                    size = room = 0
                     self._intake.copy(block, Record._make(known), Record._make(record), events)
-                    last = _NO_HEAD
                 continue
-            if counters is not None:
-                directory = key[HASH_END : key.rfind(b"/") + 1]
-                if left.get(directory, 0) > 0:
-                    left[directory] -= 1
-                    counters.outstanding -= 1
-                elif not self._intake.counts(block, record, events):
-                    del messages[key]
-                    continue
             held += 1
+            left -= 1
             size += len(key) + len(record[4]) + overhead
-            if size > room or not (counters is None or counters.outstanding):
-                self._open.grow(block, size)
-                size, last, late = 0, _NO_HEAD, _NO_HEAD
+            if not left or size > room:
+                self._took(block, counted, expected - left, size)
+                size, room, late = 0, 0, _NO_HEAD
                 self._settle(block, events)
         if size:
-            self._open.grow(block, size)
+            self._took(block, counted, expected - left, size)
         self._records = end
         return events
+
+    def _took(self, block: OpenBlock, counted: bytes, count: int, size: int) -> None:
+        """So many messages of a run are held."""
+        if block.counters is not None:
+            block.counters.take_run(counted, count)
+        self._open.grow(block, size)
 
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
         """Take messages that a node or an archive had: they count where no topic brought a copy."""
@@ -252,7 +249,7 @@ class Reassembler:
 
     def _other(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> None:
         """Every message but a BatchMsg of a block that is in time: the same, one step after the other."""
-        self._intake.take(block, Record._make(record), events)
+        self._intake.take(block, record, events)
         if block.messages or block.candidates:
             self._settle(block, events)
         else:
