@@ -26,10 +26,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
+from cardinal.consuming.checks import at_least, check_hashes, check_positions, check_start, choice
 from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
-from cardinal.consuming.options import choice, settings_of
+from cardinal.consuming.options import settings_of
 from cardinal.consuming.pruning import wanted_topics
 from cardinal.consuming.reading import Reader
 from cardinal.consuming.starting import Beginning, at_number, at_time
@@ -63,9 +64,9 @@ class Consumer:
     Arguments:
         url: where from, see :mod:`cardinal.transports.url`; or the name of a stream of the settings.
         app: the application or its name.
-        start: a cursor or its text; or where to begin without one: ``start`` (everything that is kept), ``tail``
-            (what comes from now on), the number of the first block to deliver, or the time from which on blocks were
-            published.
+        start: a cursor or its text; or where to begin without one: None or ``start`` (everything that is kept),
+            ``tail`` (what comes from now on), the number of the first block to deliver, or the time from which on
+            blocks were published.
         chain_id: which chain, where ``app`` is a name; default: the only one that is there.
         on_event: told of everything that is not an update.
         tracked: expressions over a Batch's entries; only blocks' content under these is waited for, and only the topics
@@ -102,7 +103,7 @@ class Consumer:
         url: str | TransportUrl,
         app: str | Application = "evm",
         *,
-        start: str | Cursor | int | datetime = "start",
+        start: str | Cursor | int | datetime | None = "start",
         chain_id: int | None = None,
         on_event: Callable[[Event | HealingFailed], None] | None = None,
         tracked: Sequence[str] | None = None,
@@ -119,6 +120,13 @@ class Consumer:
         topics_timeout: float = _TOPICS_SECONDS,
         idle_timeout: float | None = None,
     ) -> None:
+        check_start(start)
+        start = "start" if start is None else start
+        check_hashes(whitelist or {}, blacklist)
+        check_positions(skip)
+        at_least(1, max_open_bytes, "max_open_bytes")
+        at_least(0, topics_timeout, "topics_timeout")
+        at_least(0, idle_timeout or 0, "idle_timeout")
         url = find_url(url, config)
         cursor = start if isinstance(start, Cursor) else None
         if isinstance(start, str) and start not in ("start", "tail"):
@@ -136,6 +144,7 @@ class Consumer:
             on_finality_violation=choice(OnFinalityViolation, on_finality_violation, "on_finality_violation"),
         )
         self._idle_timeout = idle_timeout
+        self._withholds = settings.on_finality_violation is OnFinalityViolation.HALT
         self._given = False
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
@@ -187,6 +196,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ChainUpdate]:
         """Updates as they become complete, until the consumer is closed or idle for too long."""
         last = time.monotonic()
+        self._given = False  # an iteration that was left for this one asks for the next update, too
         while not self._closed.is_set():
             if self._driver.ready:
                 self._given = True
@@ -201,6 +211,7 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[ChainUpdate]:
         """The same, without holding up the event loop: records are read on another thread."""
         last = time.monotonic()
+        self._given = False  # an iteration that was left for this one asks for the next update, too
         while not self._closed.is_set():
             if self._driver.ready:
                 self._given = True
@@ -236,7 +247,7 @@ class Consumer:
             self.caught_up
             and not self._driver.ready
             and not self._given
-            and self._driver.follower.orderer.violation is None
+            and not (self._withholds and self._driver.follower.orderer.violation is not None)
         )
 
     @property

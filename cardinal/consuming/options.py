@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.follower import FollowerSettings
 from cardinal.protocols.streams.payload import Payload
 
@@ -15,8 +13,6 @@ if TYPE_CHECKING:
     from cardinal.apps import Application
     from cardinal.protocols.streams.events import Header
     from cardinal.protocols.streams.types import Finality
-
-_Choice = TypeVar("_Choice", bound=Enum)
 
 
 def settings_of(app: Application, tracked: Sequence[str] | None) -> FollowerSettings:
@@ -37,12 +33,3 @@ def settings_of(app: Application, tracked: Sequence[str] | None) -> FollowerSett
         volatile=tuple(app.volatile_paths),
         default_topic=app.default_topic,
     )
-
-
-def choice(kind: type[_Choice], value: str, setting: str) -> _Choice:
-    """The member of this name; ConfigurationError names the setting and the choices."""
-    try:
-        return kind(value)
-    except ValueError:
-        names = " or ".join(repr(member.value) for member in kind)
-        raise ConfigurationError(f"{setting} must be {names}, not {value!r}", setting=setting) from None

@@ -40,7 +40,7 @@ def test_an_update_that_waits_to_be_fetched_is_not_delivered(broker: MemoryBroke
         assert consumer.ready
 
 
-@pytest.mark.parametrize("policy", ["halt"])
+@pytest.mark.parametrize("policy", ["halt", "follow"])
 def test_a_consumer_that_withholds_a_switch_is_not_ready(broker: MemoryBroker, policy: str) -> None:
     """5a says that 4a is final; 3b to 9b are heavier."""
     *below, newest = line(1, 5)

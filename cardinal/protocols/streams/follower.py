@@ -35,7 +35,7 @@ from .ordering import Past
 from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
 from .reorgs import Graft, Outcome
-from .resuming import begin_at, check, refuse_shorter
+from .resuming import begin_at, check, left, refuse_shorter, without
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
 from .types import Partition, Record, Routed, Row, short
@@ -102,7 +102,12 @@ class Follower:
         """
         if self._cursor is None:
             return {partition: low for partition, (low, _) in marks.items()}
-        return begin_at(self._cursor, marks, self._reorgs.is_channel)
+        begin = begin_at(self._cursor, marks, self._reorgs.is_channel)
+        if away := left(self._cursor, marks, self._reorgs.is_channel):
+            self._cursor = without(self._cursor, away)
+            self._where.restore(self._cursor)
+            self._resume = {place: at for place, at in self._resume.items() if place not in away}
+        return begin
 
     def channels(self) -> tuple[str, ...]:
         """The topics of reorg channels to read now, beside the application's topics."""

@@ -1,0 +1,67 @@
+"""What a consumer is told that cannot be meant is refused before anything is read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from blocks import Blocks, line, publish, steps
+from cardinal.consumer import Consumer
+from cardinal.errors import ConfigurationError
+from cardinal.testing.memory import MemoryBroker
+
+HASH = bytes(32)
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
+        publish(broker, line(1, 3))
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("start", b"c1:AAAA"),
+        ("start", 3.5),
+        ("start", True),
+        ("start", ["start"]),
+        ("whitelist", {3: "0x" + HASH.hex()}),
+        ("whitelist", {"3": HASH}),
+        ("whitelist", {3: HASH[1:]}),
+        ("blacklist", ["0x" + HASH.hex()]),
+        ("blacklist", [b"short"]),
+        ("blacklist", HASH),
+        ("skip", [("topic", 0)]),
+        ("skip", [("topic", "0", 1)]),
+        ("skip", ["topic"]),
+        ("max_open_bytes", 0),
+        ("idle_timeout", -1),
+        ("topics_timeout", -0.5),
+        ("on_incomplete", "wait"),
+        ("on_finality_violation", ""),
+        ("policy", "quorum"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(broker: MemoryBroker, option: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=option) as caught:
+        Consumer(broker.url, Blocks(), **{option: value})  # type: ignore[arg-type]
+    assert caught.value.setting == option
+
+
+def test_no_start_is_the_start(broker: MemoryBroker) -> None:
+    with Consumer(broker.url, Blocks(), start=None, idle_timeout=0.2) as consumer:
+        assert steps(list(consumer))[-1].endswith("3a")
+
+
+def test_iterating_anew_asks_for_the_next_update(broker: MemoryBroker) -> None:
+    with Consumer(broker.url, Blocks(), idle_timeout=0.2) as consumer:
+        for update in consumer:
+            if update.added[-1].number == 3:
+                break
+        assert not consumer.ready
+        assert list(consumer) == []
+        assert consumer.ready
