@@ -1,0 +1,77 @@
+"""A recording whose disk was full for a moment: what could not be written then is recorded by the next run."""
+
+from __future__ import annotations
+
+import resource
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocks import DEADLINE, Blocks, line, publish
+from cardinal.copying.recording import Recorder
+from cardinal.errors import TransportError
+from cardinal.protocols.streams.types import Record
+from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import open_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_was_read_and_not_written_is_not_passed_over_when_there_is_room_again_at_the_end(tmp_path: Path) -> None:
+    """The folder takes nothing while the records come, and everything again when the recorder says where it stands."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        publish(broker, line(1, 3))
+        _record(broker, tmp_path)
+        publish(broker, line(4, 9))
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+        with _files_no_larger_than(10), pytest.raises(TransportError, match="start again"):
+            _step_for_ever(recorder)
+        recorder.close()
+        _record(broker, tmp_path)
+        assert sorted(_records(tmp_path)) == broker.records()
+
+
+@contextmanager
+def _files_no_larger_than(size: int) -> Iterator[None]:
+    """What a full disk is to who writes; the limit of the process, so nothing else is to be written meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _step_for_ever(recorder: Recorder) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        recorder.step(0.05)
+
+
+def _record(broker: MemoryBroker, folder: Path) -> None:
+    recorder = Recorder(broker.url, f"file://{folder}", Blocks())
+    deadline = time.monotonic() + DEADLINE
+    while not recorder.at_end:
+        assert time.monotonic() < deadline
+        recorder.step(0.05)
+    recorder.close()
+
+
+def _records(folder: Path) -> list[Record]:
+    source = open_source(f"file://{folder}", Blocks())
+    try:
+        marks = source.watermarks()
+        source.assign({where: low for where, (low, _) in marks.items()})
+        found: list[Record] = []
+        while any(at < marks[where][1] for where, at in source.positions().items()):
+            polled = source.poll(1_000, 1.0)
+            assert polled, "positions were moved over records that are not there"
+            found += polled
+        return found
+    finally:
+        source.close()
