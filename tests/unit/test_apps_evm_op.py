@@ -14,6 +14,7 @@ from cardinal.apps.evm.presets import chain_of
 from cardinal.apps.evm.receipts import encode_receipt
 from cardinal.apps.evm.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
+from cardinal.protocols.streams.payload import Payload
 from evm_blocks import EMPTY_ROOT, NO_UNCLES
 
 NO_BLOOM = "0x" + "00" * 256
@@ -169,6 +170,40 @@ TOLD = L1Attributes(
 
 def test_a_real_block_says_what_it_was_told_of_the_chain_below() -> None:
     assert l1_attributes(decode(payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=OP_CHAIN))) == TOLD
+
+
+# The only transaction of block 1,048,576 of another chain of the OP Stack, after Isthmus, as its node shows it.
+ISTHMUS_DEPOSIT = {
+    "type": "0x7e",
+    "sourceHash": "0x79ab34de993de378f15eafd864cab321ca382dc65b7aa82d0cc10618e68041e6",
+    "from": "0xdeaddeaddeaddeaddeaddeaddeaddeaddead0001",
+    "to": "0x4200000000000000000000000000000000000015",
+    "mint": "0x0",
+    "value": "0x0",
+    "gas": "0x5f5e100",
+    "input": "0x098999be00000558000c5fc50000000000000053000000006922225700000000016c0746"
+    "0000000000000000000000000000000000000000000000000000000004157764"
+    "0000000000000000000000000000000000000000000000000000000000000001"
+    "f7c63d3b8cb8f194b5ac53452faf9f8c0d14f790e43e85a12558906bbe6a5adf"
+    "000000000000000000000000b98c6b1a805b96707a43e1f1acfa163b68098fa6"
+    "000000000000000000000000",
+    "hash": "0x243d39c7f6cd74a9a081a6fe4bdfce37ac6136b9454691aeeb9ed77998450cbc",
+    "gasPrice": "0x0",
+    "nonce": "0xfffff",
+}
+
+
+def test_a_real_deposit_after_isthmus_has_its_hash_and_tells_what_its_source_hash_names() -> None:
+    written = encode_transaction(ISTHMUS_DEPOSIT)
+    assert "0x" + keccak(written).hex() == ISTHMUS_DEPOSIT["hash"]
+    block_hash = bytes(32)
+    payload = Payload(1_048_576, block_hash, block_hash, 1, {f"c/10e6/b/{block_hash.hex()}/t/0": written})
+    told = l1_attributes(decode(payload))
+    assert told is not None
+    assert (told.number, told.timestamp, told.base_fee) == (0x16C0746, 0x69222257, 0x4157764)
+    assert (told.base_fee_scalar, told.blob_base_fee_scalar, told.blob_base_fee) == (0x558, 0xC5FC5, 1)
+    assert (told.sequence_number, told.operator_fee_scalar, told.operator_fee_constant) == (0x53, 0, 0)
+    assert told.hash.hex() == "f7c63d3b8cb8f194b5ac53452faf9f8c0d14f790e43e85a12558906bbe6a5adf"
 
 
 def test_a_block_without_transactions_tells_nothing() -> None:
