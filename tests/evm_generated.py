@@ -27,10 +27,10 @@ from evm_blocks import (
     text,
 )
 
-MERGED = frozenset({17_000, 560_048, 10, 8453})
-"""Chains all of whose blocks come after the merge."""
-NEVER_MERGED = frozenset({137, 56})
-DEPOSITS = frozenset({10, 8453})
+NEVER_MERGED = frozenset({137, 80_002, 56})
+"""Chains none of whose blocks come after the merge."""
+ALL_FORKS = frozenset({56})
+"""Those of them whose headers have the fields of later forks too."""
 AUTHORITIES = frozenset({100})
 KEYS = tuple(PrivateKey(bytes((byte,)) * 32) for byte in (0x46, 0x47, 0x48))
 ZERO = "0x" + "00" * 32
@@ -124,7 +124,7 @@ def headers(draw: st.DrawFn, chain: Chain, number: int, *, merged: bool) -> Json
         signature = st.binary(min_size=65, max_size=65).map(text)
         return made | {"step": draw(longs), "signature": draw(signature)}
     made |= {"mixHash": draw(hashes), "nonce": draw(st.binary(min_size=8, max_size=8).map(text))}
-    forks = draw(st.integers(1 if merged else 0, len(LATER) if merged else 1))
+    forks = draw(st.integers(1 if merged else 0, len(LATER) if merged or chain.chain_id in ALL_FORKS else 1))
     return made | {name: draw(longs if name in AMOUNTS else hashes) for name in LATER[:forks]}
 
 
@@ -139,15 +139,16 @@ def uncles(draw: st.DrawFn, chain: Chain) -> Json:
 @st.composite
 def blocks(draw: st.DrawFn, chain: Chain) -> Shown:
     """A block of a chain: before or after the merge, of any fork, with any transactions that it can have."""
-    merged = chain.chain_id in MERGED or (chain.chain_id not in NEVER_MERGED and draw(st.booleans()))
+    always = chain.final_total_difficulty in (0, 1)  # merged with its first block
+    merged = always or (chain.chain_id not in NEVER_MERGED and draw(st.booleans()))
     number = draw(st.integers(1, 2**40))
     if chain.state_sync_in_body is not None:
         number = chain.state_sync_in_body + draw(st.sampled_from([-1, 0]))
     header = draw(headers(chain, number, merged=merged))
-    if merged and "withdrawalsRoot" in header:
+    if "withdrawalsRoot" in header:
         header["withdrawals"] = draw(withdrawals) if chain.withdrawals else []
     transactions = draw(st.lists(signed_transactions(chain.chain_id), max_size=4))
-    if chain.chain_id in DEPOSITS:
+    if not chain.withdrawals:  # the OP Stack
         transactions = [*draw(st.lists(deposits(), min_size=1, max_size=2)), *transactions]
     synced = chain.state_sync and draw(st.booleans())
     in_body = chain.state_sync_in_body is not None and number >= chain.state_sync_in_body

@@ -97,6 +97,7 @@ def chain_of(chain_id: int) -> Chain:
 _GETH = "go-ethereum, params/config.go: genesis hash"
 _ERIGON = "erigon, params/config.go: genesis hash"
 _OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 0"
+_OP_SPECIFICATION = "OP Stack specification, deposits; Isthmus, execution engine"
 _OP_NOTES = (
     "Deposits (type 126) and, from Canyon on, their receipts' nonce and version are under the roots; before Canyon the "
     "nonce of a deposit that creates a contract is the node's word. What a transaction paid to the chain below is not "
@@ -155,6 +156,15 @@ _PRESETS: Final = (
         ),
     ),
     Chain(
+        chain_id=80_002,
+        name="amoy",
+        genesis="0x7202b2b53c5a0836e773e319d18922cc756dd67432f9a1f65352b61f4406c697",
+        state_sync=True,
+        state_sync_in_body=28_899_616,
+        notes="Polygon's test network: as there, with Madhugiri at block 28,899,616.",
+        sources=(_ERIGON, "bor, params/config.go, as other implementations of it have it: Madhugiri's block"),
+    ),
+    Chain(
         chain_id=100,
         name="gnosis",
         genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
@@ -175,7 +185,7 @@ _PRESETS: Final = (
         final_total_difficulty=0,
         withdrawals=False,
         notes=_OP_NOTES + " Blocks before Bedrock (105,235,063) have a total of their own: start at it.",
-        sources=(_OP, "OP Stack specification, deposits; Isthmus, execution engine"),
+        sources=(_OP, _OP_SPECIFICATION),
     ),
     Chain(
         chain_id=8453,
@@ -184,7 +194,25 @@ _PRESETS: Final = (
         final_total_difficulty=0,
         withdrawals=False,
         notes=_OP_NOTES,
-        sources=(_OP, "OP Stack specification, deposits; Isthmus, execution engine"),
+        sources=(_OP, _OP_SPECIFICATION),
+    ),
+    Chain(
+        chain_id=11_155_420,
+        name="optimism-sepolia",
+        genesis="0x102de6ffb001480cc9b8b548fd05c34cd4f46ae4aa91759393db90ea0409887d",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES,
+        sources=(_OP, _OP_SPECIFICATION),
+    ),
+    Chain(
+        chain_id=84_532,
+        name="base-sepolia",
+        genesis="0x0dcc9e089e30b90ddfc55be9a37dd15bc551aeee999d2e2b51414c54eaf934e4",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES,
+        sources=(_OP, _OP_SPECIFICATION),
     ),
     Chain(
         chain_id=56,
