@@ -11,8 +11,10 @@ from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 
 
 def test_nodes_and_options_are_read() -> None:
-    nodes, settings = read_url("ws://u:p@a:1/k,ey,http://b:2?x=1,ipc:///run/g.ipc#lag=3&rate=2.5&finality=safe&batch=9")
-    assert nodes == ["ws://u:p@a:1/k,ey", "http://b:2?x=1", "ipc:///run/g.ipc"]
+    nodes, settings = read_url(
+        "ws://u:s3cr3t@a:1/k,ey,http://b:2?x=1,ipc:///run/g.ipc#lag=3&rate=2.5&finality=safe&batch=9"
+    )
+    assert nodes == ["ws://u:s3cr3t@a:1/k,ey", "http://b:2?x=1", "ipc:///run/g.ipc"]
     assert settings == FeedSettings(lag=3, finality="safe", rpc=RpcSettings(rate=2.5, batch=9))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from secrets_watch import leaking
+from secrets_watch import leaking, marks_in
 
 HEAD = """
 import base64, logging, os, subprocess, sys
@@ -83,6 +84,10 @@ def test_what_must_leak():
 """
 
 
+PASSWORD = re.compile(r"[a-z]+://[^\s:/@]*:([^\s/@]+)@")
+"""What stands between a user and a host."""
+
+
 def run(folder: Path, source: str) -> tuple[int, str]:
     """A run of pytest of its own: its status, and what it printed."""
     test = folder / "test_planted.py"
@@ -134,3 +139,22 @@ def test_a_broker_s_file_that_others_may_read_is_a_leak(tmp_path: Path, mode: in
     status, said = run(tmp_path, KEPT.replace("0o600", oct(mode)))
     assert status == 1
     assert "server.properties holds a secret" in said
+
+
+def test_every_password_that_a_test_writes_into_a_url_is_one_that_is_watched() -> None:
+    """Another word, such as `hidden`, could be printed anywhere and nobody would see it."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in Path(__file__).parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for password in PASSWORD.findall(_text(node))
+        if "{" not in password and not marks_in(password)
+    ]
+    assert found == []
+
+
+def _text(node: ast.AST) -> str:
+    """What stands in a string; `{}` for what is put in when the test runs."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
