@@ -30,6 +30,7 @@ class TransportUrl:
         user, password: decoded; None where the URL has none.
         options: the query, in order. Names and meanings are the transport's.
         members: of a mux: the first partition number and the URL of each.
+        unread: the same URL before the files of its secrets were read; None where it names none.
 
     """
 
@@ -39,6 +40,7 @@ class TransportUrl:
     password: str | None = field(default=None)
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     members: tuple[tuple[int, TransportUrl], ...] = ()
+    unread: TransportUrl | None = field(default=None, compare=False)
 
     @property
     def address(self) -> str:

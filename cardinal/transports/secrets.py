@@ -2,6 +2,9 @@
 
 What the file holds (UTF-8, one newline at its end left out) takes the place of the option without ``_file``. The text
 of a secret is never part of an error.
+
+Files are read when a transport is opened, and again where a transport connects anew (websocket) or is refused (Kafka),
+because secrets are changed while clients run.
 """
 
 from __future__ import annotations
@@ -44,7 +47,20 @@ def with_secrets(url: TransportUrl) -> TransportUrl:
             password = secret
         else:
             options[proper] = secret
-    return replace(url, password=password, options=MappingProxyType(options))
+    return replace(url, password=password, options=MappingProxyType(options), unread=url)
+
+
+def read_again(url: TransportUrl) -> TransportUrl | None:
+    """The URL with what its files hold now; None where it names none, or one of them cannot be read just now.
+
+    A file that is being replaced may be away or empty for a moment.
+    """
+    if url.unread is None:
+        return None
+    try:
+        return with_secrets(url.unread)
+    except ConfigurationError:
+        return None
 
 
 def read_secret(path: Path, setting: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from serving import DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from cardinal.embedded import EmbeddedKafka
     from cardinal.transports import Source
@@ -98,6 +100,70 @@ def test_a_token_that_is_right_again_is_taken_by_who_still_waits(broker: MemoryB
             _add(broker)
             assert len(read(source, 5)) == 5
             assert both.progress.unauthorized == 0
+            source.close()
+
+
+def test_a_token_file_that_was_changed_is_read_again_by_who_comes_again(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Changed while the client is connected, and while nobody answers; the consumer goes on as if nothing was."""
+    file = tmp_path / "token"
+    file.write_text(f"{OLD}\n")
+    with serving(broker.url, APP, tokens=(OLD,)) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = from_start(open_source(f"ws://{proxy.address}?token_file={file}", APP))
+        read(source, len(broker.records()))
+        file.write_text(f"{NEW}\n")
+        proxy.reset()
+        port = served.port
+        served.stop()
+        with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
+            _add(broker)
+            assert len(read(source, 5)) == 5
+            assert changed.progress.unauthorized == 0
+            assert NEW not in repr(vars(source)) + repr(vars(source._link))
+            source.close()
+
+
+def test_a_token_file_that_is_away_or_empty_while_it_is_changed_counts_as_it_was(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(OLD)
+    with serving(broker.url, APP, tokens=(OLD,)) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = from_start(open_source(f"ws://{proxy.address}?token_file={file}", APP))
+        expected = len(broker.records())
+        read(source, expected)
+        for spoil in (file.unlink, lambda: file.write_text(""), lambda: file.write_bytes(b"\xff horse-battery")):
+            spoil()
+            accepted = proxy.stats.accepted
+            proxy.reset()
+            until(lambda accepted=accepted: proxy.stats.accepted > accepted)
+            _add(broker)
+            assert len(read(source, 5)) == 5
+        assert served.progress.unauthorized == 0
+        source.close()
+
+
+def test_a_token_file_that_is_changed_only_when_the_server_has_refused_the_old_one(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """What was shown is compared with what the file says after the refusal: another one is tried at once."""
+    file = tmp_path / "token"
+    file.write_text(OLD)
+
+    with serving(broker.url, APP, tokens=(OLD,)) as served:
+        source = from_start(open_source(f"{served.url}?token_file={file}", APP))
+        read(source, len(broker.records()))
+        port = served.port
+        served.stop()
+        with socket.create_server(("127.0.0.1", port)) as refusing:
+            client, _ = refusing.accept()
+            assert OLD.encode() in client.recv(10_000)
+            file.write_text(NEW)
+            client.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+            client.close()
+        with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
+            _add(broker)
+            assert len(read(source, 5)) == 5
+            assert changed.progress.unauthorized == 0
             source.close()
 
 

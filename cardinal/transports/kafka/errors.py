@@ -17,6 +17,8 @@ from cardinal.errors import ConfigurationError, FencedError, RefusedError, Trans
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .login import Login
+
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001 - public codes with private names
 _TLS: Final = frozenset({KafkaError._SSL})  # noqa: SLF001 - the same
 _AWAY: Final = frozenset(
@@ -55,11 +57,13 @@ class Reasons:
     Arguments:
         address: the brokers without credentials.
         look: a look of our own at a broker that librdkafka fails with, for what it does not say (:mod:`.probe`).
+        login: what is shown to the broker, where that may change.
 
     """
 
-    def __init__(self, address: str, look: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(self, address: str, look: Callable[[], str | None] = lambda: None, login: Login | None = None) -> None:
         self.address = address
+        self.login = login
         self._look = look
         self._looked = False
         self._seen: str | None = None
@@ -69,10 +73,16 @@ class Reasons:
     def __call__(self, error: KafkaError) -> None:
         """Keep this error: librdkafka's ``error_cb``."""
         if _is_refusal(error):
-            self._refusal = error
+            if error.code() in _LOGIN and self.login is not None:
+                self.login.refused(lambda: self._refuse(error))
+            else:
+                self._refuse(error)
         elif error.code() in _AWAY and (self._away is None or error.code() != KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - public code
             # "all brokers are down" says less than the reason of the last of them
             self._away = error
+
+    def _refuse(self, error: KafkaError) -> None:
+        self._refusal = error
 
     def refusal(self) -> RefusedError | None:
         """The error that says that the broker refuses us, once it has said so."""

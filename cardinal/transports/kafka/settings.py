@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError
+from cardinal.transports.secrets import read_again
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +108,7 @@ class KafkaSettings:
         connect_timeout: seconds until a broker must have answered.
         queue_bytes: how much may be handed over and not yet acknowledged before ``send`` waits.
         transaction_timeout: seconds that a transaction may be open; None: no transactions.
+        url: what they were made of.
 
     """
 
@@ -119,6 +121,17 @@ class KafkaSettings:
     connect_timeout: float
     queue_bytes: int
     transaction_timeout: float | None = None
+    url: TransportUrl | None = None
+
+    @property
+    def login_may_change(self) -> bool:
+        """Whether a file can say another user or password later."""
+        return self.url is not None and self.url.unread is not None and "sasl.username" in self.properties
+
+    def again(self) -> KafkaSettings:
+        """The same with what the files of secrets hold now; as they are where one cannot be used just now."""
+        url = None if self.url is None else read_again(self.url)
+        return self if url is None else kafka_settings(url)
 
     def client(self) -> dict[str, str]:
         """Properties that every kind of client takes."""
@@ -194,6 +207,7 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
         connect_timeout=(_number(ours, "connect.timeout.ms", 10_000) or 10_000) / 1000,
         queue_bytes=_number(ours, "queue.bytes", 64 << 20) or 64 << 20,
         transaction_timeout=timeout,
+        url=url,
     )
     if ours:
         name = next(iter(ours))

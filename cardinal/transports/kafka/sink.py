@@ -98,6 +98,8 @@ class KafkaSink:
         self._calls = 0
         self._closed = False
         self._outbox = Outbox(self._connect())
+        if reasons.login is not None:
+            reasons.login.serves(self, "_outbox.client")
 
     # --- Sink ----------------------------------------------------------------------------------------------
 
@@ -226,9 +228,12 @@ class KafkaSink:
 
     def _connect(self) -> Producer:
         try:
-            return Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
+            client = Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
         except KafkaException as error:
             raise bad_setting(error) from None
+        if self._reasons.login is not None:
+            self._reasons.login.begins(client)
+        return client
 
     def _oversize(self, topic: str, key: bytes, size: int) -> OversizeError:
         path, limit = path_text(key[_PATH]), self._topics[topic].max_message_bytes

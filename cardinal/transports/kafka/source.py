@@ -180,6 +180,8 @@ class KafkaSource:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        if self._reasons.login is not None:
+            self._reasons.login.goes_on(self, self._consumer)
         self._commit()
         self._whole = whole
         rows = self._release(limit)

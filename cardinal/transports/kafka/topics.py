@@ -29,6 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 from cardinal.errors import RefusedError, TopicError
 
 from .errors import FORBIDDEN, Reasons, bad_setting, kafka_error
+from .login import Login
 from .probe import reason
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class TopicAdmin:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self.reasons = Reasons(settings.address, partial(reason, settings.properties))
+        login = Login(settings, lambda now: TopicAdmin(now).names()) if settings.login_may_change else None
+        self.reasons = Reasons(settings.address, partial(reason, settings.properties), login)
         self._answered = False
         # The client is kept: a temporary one would be collected in the middle of a call.
         try:
@@ -84,6 +86,8 @@ class TopicAdmin:
             self._client = AdminClient(config)
         except KafkaException as error:
             raise bad_setting(error) from None
+        if login is not None:
+            login.serves(self, "_client")
 
     def names(self) -> frozenset[str]:
         """The names of all topics, Kafka's own left out."""

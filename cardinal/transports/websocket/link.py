@@ -4,7 +4,8 @@ Rules:
 
 1. The first connection is made, or refused, before anything else; from then on a server that is away is waited for,
    with growing pauses, the next of its addresses each time.
-2. What refuses us (token, certificate, another protocol) ends the link: time does not heal it.
+2. What refuses us (token, certificate, another protocol) ends the link: time does not heal it. A token or certificate
+   in a file is read anew for every connection, and a token that was changed while it was refused is shown at once.
 3. A request whose connection breaks is asked again on the next one, until its time is over.
 4. The thread never waits for who reads: so pings are answered however slow that is, and a server that is gone is
    noticed.
@@ -18,11 +19,13 @@ import itertools
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import (
     CardinalError,
+    ConfigurationError,
     MissingExtraError,
+    RefusedError,
     RemoteProtocolError,
     TransportError,
     UnreachableError,
@@ -34,34 +37,15 @@ from .quiet import QuietLogger
 from .wire import decode_answer, encode_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from .listener import Listener
     from .settings import WebsocketSettings
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _AWAY_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 1.0
-
-
-class Listener(Protocol):
-    """Who is told what happens. All calls come from the link's thread."""
-
-    def greeting(self, number: Callable[[], int]) -> Sequence[Request]:
-        """What to send first on a new connection; ids of requests by ``number``."""
-        ...
-
-    def take(self, frame: Records, size: int) -> None:
-        """Records, in a frame of so many bytes. RemoteProtocolError ends the link."""
-        ...
-
-    def refused(self, frame: Failed) -> None:
-        """An answer to the greeting, or to nothing: the reading has failed."""
-        ...
-
-    def ended(self) -> None:
-        """The link has ended, or has changed: who waits looks again."""
-        ...
 
 
 class Link:
@@ -206,12 +190,14 @@ class Link:
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         for attempt in itertools.count():
+            if attempt:
+                self._renew()
             address = self._settings.addresses[attempt % len(self._settings.addresses)]
             self._useful = False
             error = self._connect_and_receive(address)
             if self._stop.is_set():
                 return
-            ended = not isinstance(error, UnreachableError)
+            ended = not isinstance(error, UnreachableError) and not (isinstance(error, RefusedError) and self._renew())
             if ended or (self._connections == 0 and attempt + 1 >= len(self._settings.addresses)):
                 self._end(error)
                 return
@@ -220,6 +206,15 @@ class Link:
             # Jitter, so that the clients of a server that comes back do not all come at once.
             self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _renew(self) -> bool:
+        """Read the files of secrets and certificates again; whether another token is shown from now on."""
+        before = self._settings.headers
+        self._settings = settings = self._settings.again()
+        if settings.tls:
+            with contextlib.suppress(ConfigurationError):  # half written: the one from before
+                self._tls = settings.tls()
+        return settings.headers != before
 
     def _end(self, error: CardinalError) -> None:
         with self._changed:

@@ -1,7 +1,8 @@
 """The options of ``ws://``, ``wss://`` and ``cardinal://`` URLs.
 
 * ``token_file=PATH`` (or ``token=``; or the environment variable ``CARDINAL_TOKEN``): what the server wants to be
-  shown.
+  shown. Files of secrets, and certificates, are read anew for every connection: they may be changed while a client
+  runs.
 * ``ssl.ca.location``: a PEM file with the authority that signed the server's certificate; default: the system's.
   ``ssl.certificate.location``, ``ssl.key.location``, ``ssl.key.password_file``: a certificate of our own.
 * ``path``: the resource behind the host, where a proxy needs one (default ``/``).
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from cardinal.errors import ConfigurationError
+from cardinal.transports.secrets import read_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +69,7 @@ class WebsocketSettings:
         tls: makes the context for ``wss``; None for ``ws``.
         window, frame_max: bytes.
         connect_timeout, ping_interval: seconds.
+        url: what they were made of.
 
     """
 
@@ -79,6 +82,15 @@ class WebsocketSettings:
     frame_max: int
     connect_timeout: float
     ping_interval: float
+    url: TransportUrl
+
+    def again(self) -> WebsocketSettings:
+        """The same with what the files of secrets hold now; as they are where one cannot be used just now."""
+        url = read_again(self.url)
+        try:
+            return self if url is None else websocket_settings(url)
+        except ConfigurationError:
+            return self
 
 
 def websocket_settings(url: TransportUrl) -> WebsocketSettings:
@@ -105,6 +117,7 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
         frame_max=options.frame_max,
         connect_timeout=options.connect_timeout_ms / 1000,
         ping_interval=options.ping_interval_ms / 1000,
+        url=url,
     )
 
 
