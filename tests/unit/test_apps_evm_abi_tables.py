@@ -57,6 +57,16 @@ def test_what_is_known_has_its_name_and_what_is_not_is_kept() -> None:
     assert (other["name"], other["input"], other["block_timestamp"]) == (None, "0x0102", None)
 
 
+def test_many_blocks_are_made_in_pieces_and_give_the_same_rows() -> None:
+    abi, payload = Abi([]), block()
+    one = decoded_frames([payload], abi)
+    many = decoded_frames((payload for _ in range(9_000)), abi)
+    for name, table in many.items():
+        assert table.num_rows == 9_000 * one[name].num_rows
+        assert table.column("block_number").num_chunks > 1
+        assert table.slice(table.num_rows - one[name].num_rows).equals(one[name])
+
+
 def test_without_blocks_the_tables_have_their_columns() -> None:
     tables = decoded_frames([], Abi([]))
     assert {name: (table.num_rows, table.schema) for name, table in tables.items()} == {

@@ -8,6 +8,7 @@ Rules:
    text in it, so that no reader rounds them; bytes and addresses ``0x`` text; of an indexed value of a dynamic type
    ``{"hash": "0x…"}``.
 3. The first columns are those of every table (:mod:`.schemas`).
+4. A table of many rows is in several chunks: rows are held as Python's objects only until some thousands are together.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ SCHEMAS: Final = {
 """The columns of both tables."""
 
 _MICROSECONDS: Final = 1_000_000
+_CHUNK: Final = 16_384
+"""Rows that are held as dictionaries at once."""
 
 
 def decoded_frames(payloads: Iterable[AnyPayload], abi: Abi) -> dict[str, pa.Table]:
@@ -75,12 +78,24 @@ def decoded_frames(payloads: Iterable[AnyPayload], abi: Abi) -> dict[str, pa.Tab
         ApplicationError: a payload is none of this application, or has no content.
 
     """
+    made: dict[str, list[pa.RecordBatch]] = {name: [] for name in SCHEMAS}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
     for payload in payloads:
         block = decode(payload)
         rows["decoded_logs"] += _logs(block, abi)
         rows["decoded_inputs"] += _inputs(block, abi)
-    return {name: pa.Table.from_pylist(rows[name], schema=columns) for name, columns in SCHEMAS.items()}
+        if sum(map(len, rows.values())) >= _CHUNK:
+            _move(rows, made)
+    _move(rows, made)
+    return {name: pa.Table.from_batches(made[name], schema=columns) for name, columns in SCHEMAS.items()}
+
+
+def _move(rows: dict[str, list[dict[str, Any]]], made: dict[str, list[pa.RecordBatch]]) -> None:
+    """What was decoded so far becomes a batch, which takes a fraction of the memory."""
+    for name, columns in SCHEMAS.items():
+        if rows[name]:
+            made[name].append(pa.RecordBatch.from_pylist(rows[name], schema=columns))
+            rows[name].clear()
 
 
 def _logs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
