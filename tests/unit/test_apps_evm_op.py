@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import decode, frames, l1_attributes, payload_from_rpc, verify
+from cardinal.apps.evm import decode, frames, l1_attributes, payload_from_rpc, rlp, verify
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.l1 import L1Attributes
 from cardinal.apps.evm.presets import chain_of
@@ -15,7 +15,7 @@ from cardinal.apps.evm.receipts import encode_receipt
 from cardinal.apps.evm.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
-from evm_blocks import EMPTY_ROOT, NO_UNCLES
+from evm_blocks import EMPTY_ROOT, NO_UNCLES, data, minimal
 
 NO_BLOOM = "0x" + "00" * 256
 ZERO = "0x" + "00" * 32
@@ -204,6 +204,18 @@ def test_a_real_deposit_after_isthmus_has_its_hash_and_tells_what_its_source_has
     assert (told.base_fee_scalar, told.blob_base_fee_scalar, told.blob_base_fee) == (0x558, 0xC5FC5, 1)
     assert (told.sequence_number, told.operator_fee_scalar, told.operator_fee_constant) == (0x53, 0, 0)
     assert told.hash.hex() == "f7c63d3b8cb8f194b5ac53452faf9f8c0d14f790e43e85a12558906bbe6a5adf"
+
+
+def test_the_size_of_a_block_after_isthmus_is_what_its_node_says() -> None:
+    written = encode_transaction(ISTHMUS_DEPOSIT)
+    hashes, bloom = [bytes(32)] * 3, bytes(256)
+    numbers = (0, 0x100000, 0x2540BE400, 0xFE56, 0x692225D3)  # those of the block; of its hashes the size counts
+    items = [bytes(32), data(NO_UNCLES), bytes(20), *hashes, bloom, *map(minimal, numbers), bytes(9)]
+    items += [bytes(32), bytes(8), minimal(0xF4240), b"\x66" * 32, b"", b"", bytes(32), bytes(32)]
+    own = f"c/10e6/b/{bytes(32).hex()}"
+    payload = Payload(1_048_576, bytes(32), bytes(32), 1, {f"{own}/h": rlp.encode(items), f"{own}/t/0": written})
+    (row,) = frames([payload], tables=["blocks"])["blocks"].to_pylist()
+    assert row["size"] == 0x384
 
 
 def test_a_block_without_transactions_tells_nothing() -> None:

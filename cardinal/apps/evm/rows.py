@@ -245,7 +245,7 @@ def _count(each: Found) -> int | None:
 def _size(each: Found) -> int | None:
     """The bytes of a whole block's RLP, as nodes give it; None where a part is missing."""
     block, header = each.block, each.block.header
-    if header is None or _count(each) is None or not _has_rest(block, header):
+    if header is None or _count(each) is None or not _has_rest(each, header):
         return None
     transactions = sum(len(raw) if raw[:1] >= bytes((_LIST,)) else len(rlp.encode(raw)) for raw in each.raw.values())
     uncles = sum(len(uncle.encode()) for uncle in block.uncles)
@@ -255,12 +255,14 @@ def _size(each: Found) -> int | None:
     return _wrapped(parts)
 
 
-def _has_rest(block: Block, header: Header) -> bool:
+def _has_rest(each: Found, header: Header) -> bool:
     """Whether the uncles and withdrawals that the header promises are there."""
-    uncles = bool(block.uncles) or header.sha3_uncles == _NO_UNCLES
-    # A block without withdrawals has no entry for them, before and after the fork that brought them.
-    none = header.withdrawals_root in (None, EMPTY_ROOT)
-    return uncles and (block.withdrawals is None) == none
+    uncles = bool(each.block.uncles) or header.sha3_uncles == _NO_UNCLES
+    # A block without withdrawals has no entry for them, before and after the fork that brought them. Those of the OP
+    # Stack, which begin with a deposit, never have any, and the root is then of something else.
+    of_op_stack = each.raw.get(0, b"")[:1] == bytes((DEPOSIT,))
+    none = header.withdrawals_root in (None, EMPTY_ROOT) or of_op_stack
+    return uncles and (each.block.withdrawals is None) == none
 
 
 def _wrapped(size: int) -> int:
