@@ -39,8 +39,14 @@ _NAMED = 10
 
 
 @click.command()
-@click.option("--from", "from_url", required=True, metavar="URL", help="The node: http(s)://, ws(s)://, dev://…")
-@click.option("--to", "to_url", required=True, metavar="URL", help="The stream: kafka://host:port")
+@click.option(
+    "--from",
+    "from_url",
+    required=True,
+    metavar="URL",
+    help="The node: http(s)://, ws(s)://, ipc:///socket (several with commas, options behind #), archive://, dev://",
+)
+@click.option("--to", "to_url", required=True, metavar="URL", help="The stream: kafka://host:port, file:///folder")
 @click.option("--start", metavar="NUMBER|HASH|TIME", help="First block, where nothing is published yet (default 0).")
 @click.option("--until", type=click.IntRange(0), help="Stop after this block (default: follow the head for ever).")
 @click.option("--lag", type=click.IntRange(0), help="Stay so many blocks below the node's head.")

@@ -112,7 +112,7 @@ def _options(url: str) -> dict[str, str]:
         name = parts.fragment.partition("=")[0]
         raise ConfigurationError(
             f"a development chain has no option {name[:20]!r}, as nodes have: it has a seed and options, {FORM}",
-            setting=name,
+            setting="from",
         )
     if parts.scheme != "dev" or parts.netloc or parts.path.strip("/"):
         raise ConfigurationError(
