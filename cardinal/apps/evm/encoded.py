@@ -23,6 +23,7 @@ class EncodedBlock:
         header: the header's RLP.
         transactions: canonical bytes, in order.
         blooms: the RLP of every receipt's bloom.
+        bloom: what those are together, as a number; None where one is not that of its receipt's logs.
         logs: for every receipt the RLP of its logs.
         withdrawals: the RLP of each; None where the block has no such list.
         uncles: the RLP of the uncles' headers.
@@ -40,6 +41,7 @@ class EncodedBlock:
     header: bytes
     transactions: list[bytes]
     blooms: list[bytes]
+    bloom: int | None
     logs: list[list[bytes]]
     withdrawals: list[bytes] | None
     uncles: list[bytes]
@@ -72,6 +74,7 @@ def encode_block(
     ommers = [read(RpcHeader, uncle) for uncle in uncles]
     with hexadecimal("the block"):
         shown, answered, derived = without_derived(shown, answered, chain)
+        blooms, bloom = write_blooms(answered)
         return EncodedBlock(
             int(shown.number, 16),
             raw(shown.hash),
@@ -79,7 +82,8 @@ def encode_block(
             answered,
             write_header(shown),
             write_transactions(shown, chain),
-            write_blooms(answered),
+            blooms,
+            bloom,
             write_logs(answered),
             None if shown.withdrawals is None else write_withdrawals(shown.withdrawals),
             [write_header(uncle) for uncle in ommers],

@@ -14,9 +14,7 @@ from .rpc import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, ra
 from .transactions import DEPOSIT, LEGACY
 
 BLOOM_SIZE: Final = 256
-NO_BLOOM: Final = "0x" + bytes(BLOOM_SIZE).hex()
-"""The bloom of no logs, as JSON-RPC shows it."""
-
+_BLOOM_HEAD: Final = rlp.string_head(BLOOM_SIZE)
 _NO_CONTRACT: Final = rlp.encode_bytes(bytes(20))
 _NOTHING: Final = rlp.encode_bytes(b"")
 _TOPIC_TEXT: Final = 66
@@ -61,16 +59,32 @@ def _log(shown: RpcLog) -> str:
     return wrap((data(address), wrap([data(topic) for topic in topics]), data(text)))
 
 
-def write_blooms(receipts: Iterable[RpcReceipt]) -> list[bytes]:
-    """The RLP of each receipt's bloom, within :func:`.rpc.hexadecimal`."""
-    return to_parts([data(receipt.logs_bloom) for receipt in receipts])
+def write_blooms(receipts: Iterable[RpcReceipt]) -> tuple[list[bytes], int | None]:
+    """The RLP of each receipt's bloom, within :func:`.rpc.hexadecimal`.
+
+    Returns:
+        Beside it the bits of all of them together; None where one is not that of its receipt's logs.
+
+    """
+    written: list[bytes] = []
+    whole, lies = 0, False
+    for receipt in receipts:
+        claimed, bits = receipt.logs_bloom, bloom_of(receipt.logs)
+        own = bits.to_bytes(BLOOM_SIZE, "big")
+        bloom = _BLOOM_HEAD + own
+        if claimed[2:] != own.hex() or claimed[:2] != "0x":
+            bloom = to_bytes(data(claimed))
+            lies = lies or bloom != _BLOOM_HEAD + own  # not so where only the capitals differ
+        written.append(bloom)
+        whole |= bits
+    return written, None if lies else whole
 
 
 def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
     """The consensus form: post-state root (before Byzantium) or status, gas, bloom and logs."""
     shown = read(RpcReceipt, receipt)
     with hexadecimal("a receipt"):
-        return write_receipt(shown, write_blooms((shown,))[0], write_logs((shown,))[0])
+        return write_receipt(shown, to_bytes(data(shown.logs_bloom)), write_logs((shown,))[0])
 
 
 def write_receipt(shown: RpcReceipt, bloom: bytes, logs: Sequence[bytes]) -> bytes:
