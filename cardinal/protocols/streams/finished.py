@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
-from .block import Candidate, Ends, OpenBlock
+from .block import Candidate, OpenBlock
 
 HASHES_MAX: Final = 100_000
 _SLACK: Final = 1000
@@ -23,25 +23,22 @@ _SLACK: Final = 1000
 class FinishedBlock:
     """What is remembered of a block. ``held`` and ``candidate`` are None where nothing is left to compare with."""
 
-    __slots__ = ("candidate", "ends", "held", "number", "reason")
+    __slots__ = ("candidate", "held", "number", "reason")
 
     def __init__(
         self,
         number: int,
         held: OpenBlock | None = None,
         candidate: Candidate | None = None,
-        ends: Ends | None = None,
         reason: str = "",
     ) -> None:
         self.number = number
         self.held = held
         self.candidate = candidate
-        self.ends = Ends(()) if ends is None else ends
         self.reason = reason
 
     def release(self) -> int:
         """Let go what is held; returns its bytes."""
-        self.ends.found()  # whoever still asks must not need the records
         size = 0 if self.held is None else self.held.size
         self.held = self.candidate = None
         return size

@@ -256,6 +256,8 @@ class Follower:
                 self._order(self.orderer.caught_up(), out)
             return
         self._ends = self._ends if ends is None else ends
+        if not self._patience.looks(caught_up=self._caught_up):
+            return
         candidate = self.orderer.candidate()
         if candidate is not None and self._patience.begins(
             candidate, self.reassembler.lowest_open, positions, self._ends, caught_up=self._caught_up

@@ -35,6 +35,7 @@ class Patience:
         self._threshold = threshold
         self._times: dict[Partition, int] = {}
         self._published: dict[bytes, int] = {}
+        self._look_at = 0
         self.exhausted = False
         """Whoever reads has said that nothing comes any more."""
 
@@ -47,6 +48,18 @@ class Patience:
     def completed(self, block_hash: bytes, published_ms: int) -> None:
         """A block is complete; when its Batch was written."""
         self._published[block_hash] = published_ms
+
+    def looks(self, *, caught_up: bool) -> bool:
+        """Whether to look for a candidate now.
+
+        Before the reader has caught up that is done when the blocks have grown by a sixteenth, so that the work, which
+        grows with them, stays linear.
+        """
+        blocks = len(self._published)
+        if not caught_up and blocks < self._look_at:
+            return False
+        self._look_at = blocks + blocks // 16
+        return True
 
     def doubts(self, candidate: Candidate, lowest_open: int | None) -> bool:
         """Whether something is missing below the candidate; ``lowest_open`` is the lowest incomplete block's number."""

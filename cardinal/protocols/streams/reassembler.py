@@ -287,7 +287,7 @@ class Reassembler:
             replaced = block.candidates[0].batch
             events.append(Superseded(block.hash, fields.number, replaced[:3], batch[:3]))
         ends = block.ends(candidate)
-        self._done.add(block.hash, FinishedBlock(fields.number, block, candidate, ends))
+        self._done.add(block.hash, FinishedBlock(fields.number, block, candidate))
         sealed = any(name == SEALED_HEADER for name, _ in batch.headers)
         events.append(Completed(payload, block.first, ends, batch.timestamp_ms, sealed, block.size))
         if fields.parent in self._done or fields.parent in self._open:
