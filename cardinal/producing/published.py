@@ -14,26 +14,27 @@ Rules:
 3. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
 4. Half published is what is spoken of near the ends of the topics and is not complete: by a Batch without the rest, or
    by other messages without a Batch. "Near" is so many seconds before the newest Batch: what a producer that was
-   killed had under way.
+   killed had under way. Where others went on meanwhile, it is so many before the last Batch of the one that starts
+   again, as far as that one is still in the tail.
 """
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import DecodeError, TransportError
+from cardinal.errors import DecodeError
+from cardinal.producing.ranges import read_range
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, Batch
 from cardinal.protocols.streams.reassembler import Reassembler
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef, Partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.types import Record
@@ -46,19 +47,21 @@ _BEFORE_BATCH_MS: Final = 60_000
 
 _NEAR_MS: Final = 10_000
 _NEAR_RECORDS: Final = 8_192
-_POLL_RECORDS: Final = 10_000
-_POLL_SECONDS: Final = 0.2
-_IDLE_SECONDS: Final = 15.0
 
 
 @dataclass(slots=True)
 class _Tail:
-    """What was found: Batches by hash, which of them are sealed, and the numbers per partition."""
+    """What was found: Batches by hash, which of them are sealed, and the numbers per partition.
 
+    ``left`` is when the producer that looks sent its last Batch, in the life before this one.
+    """
+
+    who: tuple[str, bytes] | None = None
     batches: dict[bytes, Batch] = field(default_factory=dict)
     complete: set[bytes] = field(default_factory=set)
     lowest: dict[Partition, int] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
+    left: int | None = None
 
     def add(self, record: Record) -> None:
         if record.key[:1] != bytes((BATCH,)):
@@ -72,6 +75,8 @@ class _Tail:
             self.batches[batch.hash] = batch
             self.lowest[where] = min(batch.number, self.lowest.get(where, batch.number))
             self.times.setdefault(batch.hash, record.timestamp_ms)
+            if self.who in record.headers:
+                self.left = max(record.timestamp_ms, self.left or 0)
             if any(name == SEALED_HEADER for name, _ in record.headers):
                 self.complete.add(batch.hash)
 
@@ -105,11 +110,23 @@ class Survey:
     half: tuple[HalfPublished, ...]
 
 
-def survey(source: Source, app: Stream, *, tail: int = _TAIL) -> Survey:
-    """Where the topics end, and what is half published there; the arguments are those of :func:`published_chain`."""
-    chain, found = _look(source, app, tail)
+def survey(source: Source, app: Stream, *, producer_id: str = "", tail: int = _TAIL) -> Survey:
+    """Where the topics end, and what is half published there.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        tail: see :func:`published_chain`.
+        producer_id: who starts again, and may have left something behind that others have gone on above.
+
+    Raises:
+        TransportError: the records do not arrive.
+
+    """
+    chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()))
     newest = max(found.times.values(), default=None)
-    spoken = {} if newest is None else _spoken_of(source, app, newest - _NEAR_MS, found)
+    near = newest if found.left is None else found.left
+    spoken = {} if near is None else _spoken_of(source, app, near - _NEAR_MS, found)
     missing = [block for block in found.batches if block not in found.complete]
     half = [
         HalfPublished(block, found.batches[block].number if block in found.batches else None, spoken.get(block, 0))
@@ -134,14 +151,14 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
     return _look(source, app, tail)[0]
 
 
-def _look(source: Source, app: Stream, tail: int) -> tuple[list[BlockRef], _Tail]:
+def _look(source: Source, app: Stream, tail: int, who: tuple[str, bytes] | None = None) -> tuple[list[BlockRef], _Tail]:
     """The chain, and what was found on the way."""
     marks = source.watermarks()
     default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
     ends = {where: high for where, (_, high) in marks.items()}
     while True:
         starts = {where: max(low, high - tail) for where, (low, high) in default.items()}
-        found = _Tail()
+        found = _Tail(who)
         read_range(source, starts, ends, found.add)
         since = found.unsealed_since()
         if since is not None:
@@ -265,23 +282,3 @@ def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int
         head = parent
         chain.append(BlockRef(head.number, head.hash))
     return chain[::-1]
-
-
-def read_range(
-    source: Source, starts: Mapping[Partition, int], ends: Mapping[Partition, int], take: Callable[[Record], None]
-) -> None:
-    """Give every record between these offsets to ``take``. TransportError when none comes for a while."""
-    source.assign(starts)
-    last = time.monotonic()
-    while any(at < ends[where] for where, at in source.positions().items()):
-        records = source.poll(_POLL_RECORDS, _POLL_SECONDS)
-        for record in records:
-            if record.offset < ends[record.topic, record.partition]:
-                take(record)
-        now = time.monotonic()
-        if records:
-            last = now
-        elif now - last > _IDLE_SECONDS:
-            raise TransportError(
-                f"the records at the topics' end did not arrive within {_IDLE_SECONDS:.0f} s; try again"
-            )

@@ -118,6 +118,26 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
     assert wounded.whole() == set(range(BLOCKS + 1))
 
 
+def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_sealed_since(
+    wounded: Wounded, processes: Processes
+) -> None:
+    """Killed while the tip was on its way: some content, no Batch; blocks above its number are sealed."""
+    tip = _stranger(wounded.blocks[40])
+    wounded.publish()
+    sink = open_sink(wounded.stream, wounded.app, producer_id="killed")
+    sink.send(split(tip, wounded.app.topics, wounded.app.default_topic)[:-1][::2], None).result(DEADLINE)
+    sink.close()
+    status, _, said = processes.run(
+        "produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "killed"
+    )
+    assert status == 0, said
+    assert f"continues after block {BLOCKS}" in said
+    named = f"? (0x{tip.hash.hex()})"
+    assert f"1 blocks half published where the topics end, sent again as the node gives them: {named}" in said
+    assert f"1 blocks left half published, because the node did not give them (consumers expire them): {named}" in said
+    assert wounded.whole() == set(range(BLOCKS + 1))
+
+
 def test_repair_refuses_a_range_that_is_none_and_a_stream_that_is_not_there(
     wounded: Wounded, processes: Processes
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.producer import Producer
-from cardinal.producing.published import complete_chain, published_chain
+from cardinal.producing.published import complete_chain, published_chain, survey
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.splitter import split
@@ -168,3 +168,25 @@ def test_what_retention_took_is_not_asked_for(broker: MemoryBroker) -> None:
     assert found[-1] == 200
     assert found == list(range(found[0], 201))
     assert found[0] > 80
+
+
+def test_what_a_killed_producer_left_is_named_when_it_starts_again_though_others_went_on() -> None:
+    """The tip of a side branch, without its Batch, below blocks that another one has sealed for a minute since."""
+    seconds, app, payloads = 1_000.0, Blocks(), _payloads(40)
+    orphan = Payload(4, bytes([9]) * 32, payloads[2].hash, 4, payloads[3].updates)
+    *content, batch = split(orphan, app.topics, app.default_topic)
+    with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
+        killed = broker.sink(app, producer_id="one")
+        _publish(broker, payloads[:5])
+        killed.send(content, None).result(5)
+        with Producer(broker.url, app, producer_id="two") as other:
+            for payload in payloads[5:]:
+                seconds += 2
+                other.add(payload).result(5)
+        source = broker.source(app.all_topics)
+        found = survey(source, app, producer_id="one")
+        assert found.chain[-1] == payloads[-1].ref
+        assert [(one.number, one.hash, one.messages) for one in found.half] == [(None, orphan.hash, len(content))]
+        assert survey(source, app, producer_id="two").half == (), "it has left nothing behind"
+        killed.send((), batch).result(5)
+        assert survey(source, app, producer_id="one").half == ()

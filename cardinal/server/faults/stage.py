@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.errors import CardinalError, RefusedError
-from cardinal.producing.published import read_range
+from cardinal.producing.ranges import read_range
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.payload import Payload
