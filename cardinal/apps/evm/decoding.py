@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from cardinal.errors import ApplicationError
@@ -204,6 +205,7 @@ def _ordered(parts: dict[int, _T]) -> tuple[_T, ...]:
     return tuple([parts[index] for index in sorted(parts)])
 
 
+@lru_cache(maxsize=4096)
 def _index(text: str) -> int:
     try:
         index = int(text, 16)

@@ -9,6 +9,7 @@ from cardinal.errors import ApplicationError
 from . import rlp
 
 _WIDEST: Final = 32
+_from_bytes: Final = int.from_bytes  # big-endian is what it takes where nothing is said
 HASH: Final = 32
 """Bytes of a hash."""
 ADDRESS: Final = 20
@@ -17,9 +18,9 @@ ADDRESS: Final = 20
 
 def number(item: rlp.Decoded) -> int:
     """A number of up to 256 bits, without leading zeros."""
-    if not isinstance(item, bytes) or len(item) > _WIDEST or item[:1] == b"\0":
-        raise ApplicationError("a number was expected: up to 32 bytes, the first not zero")
-    return int.from_bytes(item, "big")
+    if isinstance(item, bytes) and len(item) <= _WIDEST and item[:1] != b"\0":
+        return _from_bytes(item)
+    raise ApplicationError("a number was expected: up to 32 bytes, the first not zero")
 
 
 def exactly(item: rlp.Decoded, size: int | None = None) -> bytes:
