@@ -1,0 +1,44 @@
+"""A segment that is cut short, though others follow: nothing of it is passed over in silence."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cardinal.errors import LogDamagedError
+from cardinal.transports.file.segments import numbers_of, path_of
+from file_logs import DEADLINE, block, everything, sink_of, source_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cardinal.protocols.streams.types import Record
+    from cardinal.transports.file import FileSource
+
+
+@pytest.mark.parametrize("lost", [1, 7, 40])
+def test_a_reader_that_comes_to_the_cut_says_which_file_is_damaged(tmp_path: Path, lost: int) -> None:
+    sink = sink_of(tmp_path, "segment.bytes=3000&fsync=never")
+    for number in range(40):
+        sink.send(*block(number)).result(DEADLINE)
+    sink.close()
+    whole = everything(tmp_path)
+    damaged = path_of(tmp_path, numbers_of(tmp_path)[1])
+    os.truncate(damaged, damaged.stat().st_size - lost)
+    source = source_of(tmp_path)
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    read: list[Record] = []
+    with pytest.raises(LogDamagedError) as caught:
+        _read_on(source, read)
+    assert str(damaged) in str(caught.value)
+    with_key = [record for record in read if record.key]
+    assert with_key == whole[: len(with_key)]
+    assert 0 < len(with_key) < len(whole)
+    source.close()
+
+
+def _read_on(source: FileSource, read: list[Record]) -> None:
+    while polled := source.poll(50, 0.0):
+        read += polled
