@@ -22,7 +22,7 @@ def test_sending_waits_while_the_disk_stands_still_and_then_everything_is_writte
 
     def send() -> None:
         for number in range(CALLS):
-            futures.append(sink.send(*block(number, messages=1, size=SIZE)))
+            futures.append(sink.send(*block(number, messages=1, size=SIZE)))  # noqa: PERF401 - it is looked at meanwhile
 
     sender = threading.Thread(target=send)
     with sink._committer.writing:  # what the writer's thread needs for every write
