@@ -23,11 +23,15 @@ _IN_STRING: Final = re.compile(rb'["\\]')
 _OPENING: Final = b"{["
 
 
+class LongTextError(NodeAnswerError):
+    """A text that is longer than any may be."""
+
+
 class JsonFrames:
     """Cuts a stream.
 
     Arguments:
-        most: bytes that one text may have; a longer one is a NodeAnswerError.
+        most: bytes that one text may have; a longer one is a LongTextError.
 
     """
 
@@ -45,11 +49,13 @@ class JsonFrames:
         self._buffer += data
         frames: list[bytes] = []
         while (end := self._line() if self._lines else self._brackets()) is not None:
+            if end > self._most:
+                break
             frames.append(bytes(self._buffer[:end]))
             del self._buffer[:end]
             self._at, self._first_done = 0, True
         if len(self._buffer) > self._most:
-            raise NodeAnswerError(f"The node's answer is longer than {self._most} bytes; ask for less.")
+            raise LongTextError(f"The node's answer is longer than {self._most} bytes; ask for less.")
         return frames
 
     def _line(self) -> int | None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Sequence
+from typing import Final
 
 import aiohttp
 
-from cardinal.errors import NodeAnswerError
+from cardinal.errors import ConfigurationError, NodeAnswerError
 
 from .settings import RpcSettings, public_address
 from .wire import BusyError, Replies, SlowError, TooLargeError, closed_error, read_replies, unreachable
 
 LONGEST_PAUSE = 60.0
 """Seconds; a node that asks for a longer pause is asked after this one all the same."""
+
+_LARGE: Final = 1 << 20
+"""Bytes from which on a body is sent a piece at a time, so that others have their turn."""
+
+_ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class HttpWire:
@@ -33,10 +40,18 @@ class HttpWire:
             raise closed_error(self._url)
         session = self._session = self._session or self._open()
         try:
-            async with session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as answer:
+            # What is behind a redirection may be anybody, and would be given what was meant for the node.
+            async with session.post(
+                self._url,
+                data=body if len(body) < _LARGE else io.BytesIO(body),
+                headers={"Content-Type": "application/json"},
+                allow_redirects=False,
+            ) as answer:
                 text = await self._read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             raise unreachable(self._url, failure, self._settings) from None
+        if answer.status in _ELSEWHERE:
+            raise _elsewhere(public_address(self._url), answer.status, answer.headers.get("Location", ""))
         return self._judge(answer.status, text, answer.headers.get("Retry-After"))
 
     async def close(self) -> None:
@@ -95,6 +110,15 @@ class HttpWire:
                 raise NodeAnswerError(f"{address} answers HTTP {status}; is it a node's address?", code=status)
             case _:
                 return read_replies(text)
+
+
+def _elsewhere(address: str, status: int, place: str) -> NodeAnswerError:
+    """The one sentence for a redirection. Of the other place only what may be shown of any address."""
+    try:
+        to = f", to {public_address(place)}" if "://" in place else ""
+    except ConfigurationError:
+        to = ""
+    return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL.", code=status)
 
 
 def _seconds(later: str | None) -> float | None:

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
 from .conversation import Conversation
-from .frames import JsonFrames
+from .frames import JsonFrames, LongTextError
 from .settings import RpcSettings, public_address
-from .wire import Replies, closed_error, unreachable
+from .wire import Replies, TooLargeError, closed_error, unreachable
 
 _READ_BYTES = 1 << 18
 
@@ -98,6 +98,8 @@ class IpcWire:
             while data := await reader.read(_READ_BYTES):
                 for frame in frames.receive(data):
                     self._conversation.take(frame)
+        except LongTextError as long:
+            failure = TooLargeError(str(long))
         except NodeAnswerError as malformed:
             failure = malformed
         except OSError:

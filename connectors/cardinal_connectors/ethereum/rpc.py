@@ -7,7 +7,7 @@ Rules:
    of the node is repeated only where its code says that it passes (:data:`PASSING`).
 3. A node that refuses a batch as too large (with an object, a one-element array, a code inside it, or HTTP 413), or
    does not answer it in time, is asked for half as much from then on, and for more again later (:mod:`.pacing`).
-4. No error carries more of the URL than scheme, host and port.
+4. No error carries more of the URL than scheme, host and port, also where the node's own words repeat it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachable
 from .http_wire import HttpWire
 from .ipc_wire import IpcWire
 from .pacing import Bearing, Throttle
-from .settings import RpcSettings, public_address
+from .settings import RpcSettings, public_address, quoted
 from .socket_wire import SocketWire
 from .wire import BusyError, Refusal, Reply, SlowError, TooLargeError, Wire
 
@@ -72,6 +72,7 @@ class RpcClient:
     def __init__(self, url: str, settings: RpcSettings | None = None) -> None:
         self._settings = settings or RpcSettings()
         self.address = public_address(url)
+        self._url = url
         self.noticed = asyncio.Event()
         self._wire = self._open(url)
         self._ids = itertools.count(1)
@@ -192,9 +193,11 @@ class RpcClient:
         if len(calls) > 1 and len(replies) == 1 and (refusal := replies[0].error) is not None:
             if refusal.code in PASSING and "batch" not in refusal.message.lower():
                 return [self._refused(call, refusal) for call in calls]
-            raise TooLargeError(f"The node at {self.address} refuses a batch: {refusal.message}", code=refusal.code)
+            raise TooLargeError(
+                f"The node at {self.address} refuses a batch: {self._words(refusal)}", code=refusal.code
+            )
         if len(calls) > 1 and (refusal := next(filter(None, map(_too_much, replies)), None)) is not None:
-            raise TooLargeError(f"The node at {self.address} cuts a batch: {refusal.message}", code=refusal.code)
+            raise TooLargeError(f"The node at {self.address} cuts a batch: {self._words(refusal)}", code=refusal.code)
         return self._paired(calls, ids, replies)
 
     def _paired(self, calls: Sequence[Call], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
@@ -214,8 +217,11 @@ class RpcClient:
         return outcomes
 
     def _refused(self, call: Call, refusal: Refusal) -> NodeAnswerError:
-        message = f"The node at {self.address} answers {call.method} with error {refusal.code}: {refusal.message}"
+        message = f"The node at {self.address} answers {call.method} with error {refusal.code}: {self._words(refusal)}"
         return NodeAnswerError(message, code=refusal.code)
+
+    def _words(self, refusal: Refusal) -> str:
+        return quoted(self._url, refusal.message)
 
 
 def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:

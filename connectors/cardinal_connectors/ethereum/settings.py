@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-from urllib.parse import urlsplit
+from typing import Final, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cardinal.apps.evm.presets import Chain
 from cardinal.errors import ConfigurationError
+
+_SECRET: Final = 6
+"""Characters from which on a part of a URL is taken for a secret: ``v3`` and ``rpc`` are none."""
+
+_SHOWN: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,9 @@ class FeedSettings:
             the node does not list it (:mod:`.genesis`).
         workers: processes that check long ranges beside this one; None: one for each processor, where there are
             several.
-        worker_blocks: blocks from which on a range is long. A process takes half a second to start.
+        worker_blocks: blocks from which on a range is long.
+        worker_bytes: bytes of answers that have still to come from which on processes are started. To start one takes
+            as long as to check 30 MB of them.
         behind: blocks that the node which is followed may be behind another one before that is followed.
         watch: seconds between two looks at the heads of the other nodes.
         rest: seconds that a node which failed is not gone to, where another one does not fail.
@@ -92,6 +99,7 @@ class FeedSettings:
     genesis: Path | None = None
     workers: int | None = None
     worker_blocks: int = 1_000
+    worker_bytes: int = 128 << 20
     behind: int = 3
     watch: float = 2.0
     rest: float = 30.0
@@ -114,6 +122,22 @@ def public_address(url: str) -> str:
         host = f"[{host}]"
     port = _port(url)
     return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
+
+
+def quoted(url: str, text: str) -> str:
+    """A node's own words as they may be shown: on one line, not without end, and without what its URL hides.
+
+    Gateways repeat the address that they were asked at, with the key in its path; what a node says of a transaction may
+    hold anything, also what moves a terminal's cursor.
+    """
+    parts = urlsplit(url)
+    said = [*parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))] if parts.scheme != "ipc" else []
+    hidden = {one for one in {*said, *map(unquote, said)} if len(one) >= _SECRET}
+    hidden |= {one for one in (parts.password, unquote(parts.password or "")) if one}
+    for one in sorted(hidden, key=len, reverse=True):
+        text = text.replace(one, "…")
+    line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
 def _port(url: str) -> int | None:

@@ -13,7 +13,7 @@ from cardinal.errors import NodeUnreachableError
 
 from .conversation import Conversation
 from .settings import RpcSettings, public_address
-from .wire import Replies, closed_error, unreachable
+from .wire import Replies, TooLargeError, closed_error, unreachable
 
 HEARTBEAT_SECONDS = 20.0
 
@@ -81,9 +81,16 @@ class SocketWire:
             return self._socket
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[Any]) -> None:
+        address = public_address(self._url)
+        failure: NodeUnreachableError | TooLargeError = NodeUnreachableError(
+            f"The node at {address} closed the connection.", address=address
+        )
         async for message in socket:
+            if message.type is aiohttp.WSMsgType.ERROR and socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+                failure = TooLargeError(
+                    f"The node's answer is longer than {self._settings.answer} bytes; ask for less."
+                )
             if message.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
                 self._conversation.take(message.data.encode() if isinstance(message.data, str) else message.data)
-        address = public_address(self._url)
-        self._conversation.fail(NodeUnreachableError(f"The node at {address} closed the connection.", address=address))
+        self._conversation.fail(failure)
         self._noticed()  # whoever waits for a head looks by itself now, over a new connection
