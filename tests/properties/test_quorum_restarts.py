@@ -3,18 +3,21 @@
 The honest ones die and send again what they may have sent, one may be far behind the other, and both publish every
 block in the end. The liar knows every block before anybody publishes it. Whatever it does: no wrong block is
 delivered, and every block that both published is.
+
+Where nobody lies, but the third comes late, dies for good or leaves messages out, nobody is said to contradict anybody.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.protocols.streams import Batch, BatchMsg, Payload, Reorg, Routed, encode
+from cardinal.protocols.streams import Batch, BatchMsg, Incomplete, Payload, Reorg, Routed, Stale, encode
 from cardinal.protocols.streams.follower import OnIncomplete
 from cardinal.protocols.streams.types import BlockRef
 from quorums import LIES, SETTINGS, Reading, Topics, as_delivered, said, true, without_marks
@@ -31,10 +34,11 @@ LAGS = st.sampled_from([3, 12, LENGTH])
 class Honest:
     """A producer that publishes every block of its node, and after a restart again what it may not have finished."""
 
-    def __init__(self, name: str, topics: Topics, rng: random.Random) -> None:
+    def __init__(self, name: str, topics: Topics, rng: random.Random, left_out: bytes = b"nothing") -> None:
         self.name, self._topics, self._rng = name, topics, rng
         self.block = 0
         self._left: list[Routed] = []
+        self._left_out = left_out
 
     @property
     def done(self) -> bool:
@@ -46,7 +50,8 @@ class Honest:
             if not self._left:
                 payload = CHAIN[self.block]
                 marks = {f"head/{payload.number}a": f"{self.name}{self._rng.random()}".encode()}
-                self._left = said(replace(payload, updates={**payload.updates, **marks}))
+                whole = said(replace(payload, updates={**payload.updates, **marks}))
+                self._left = [message for message in whole if not message.key.endswith(self._left_out)]
                 self.block += 1
             part, self._left = self._left[:messages], self._left[messages:]
             self._topics.write(self.name, part)
@@ -108,11 +113,12 @@ class Play:
         self.liar = Liar(topics, rng)
         self.most_lag = most_lag
 
-    def run(self) -> Reading:
+    def run(self, *third: Callable[[], None]) -> Reading:
+        """Until both have published everything; ``third`` is what the third producer may do."""
         for honest in (self.ahead, self.behind):
             honest.publish(40)
         self.reading.read()
-        steps = [self.lead, self.lead, self.follow, self.follow, self.lie, self.lie, self.die, self.read, self.kill]
+        steps = [self.lead, self.lead, self.follow, self.follow, self.die, self.read, self.kill, *third]
         while not (self.ahead.done and self.behind.done):
             self.rng.choice(steps)()
         self.reading.read()
@@ -147,7 +153,11 @@ class Play:
 
 
 def check(seed: int, most_lag: int) -> None:
-    reading = Play(seed, most_lag).run()
+    play = Play(seed, most_lag)
+    delivers_the_chain(play.run(play.lie, play.lie))
+
+
+def delivers_the_chain(reading: Reading) -> None:
     for update in reading.updates:
         for added in update.added:
             assert isinstance(added, Payload)
@@ -165,6 +175,24 @@ def test_no_wrong_block_is_delivered_and_every_block_that_two_honest_producers_p
     seed: int, most_lag: int
 ) -> None:
     check(seed, most_lag)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**9), LAGS, st.sampled_from([b"nothing", b"/t/0", b"state/gone"]), st.integers(0, 2 * LENGTH))
+def test_where_nobody_lies_nobody_is_said_to_contradict_anybody(
+    seed: int, most_lag: int, left_out: bytes, gone_after: int
+) -> None:
+    """The third producer comes when it likes, leaves messages out perhaps, and is gone for good after a while."""
+    play = Play(seed, most_lag)
+    third = Honest("c", play.reading.topics, play.rng, left_out)
+
+    def publish() -> None:
+        if third.block < gone_after:
+            third.publish(play.rng.randint(1, 80))
+
+    delivers_the_chain(play.run(publish))
+    # Blocks that came too late, and copies that were not whole when they were due; nothing else.
+    assert {type(event) for event in play.reading.reports} <= {Stale, Incomplete}
 
 
 @pytest.mark.slow
