@@ -39,6 +39,12 @@ def test_a_producer_with_a_failed_block_does_not_ping_until_it_was_added_again(b
         _wait_for_pings(broker, before + 3)
 
 
+def test_the_first_ping_is_there_when_the_producer_is(broker: MemoryBroker) -> None:
+    """Whoever else starts just then counts it, though the next is an hour away."""
+    with Producer(broker.url, Blocks(), producer_id="one", ping_seconds=3600):
+        assert _pings(broker) == 1
+
+
 def _pings(broker: MemoryBroker) -> int:
     return sum(record.key[:1] == bytes((PING,)) for record in broker.records("block"))
 
