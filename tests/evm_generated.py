@@ -37,6 +37,7 @@ ZERO = "0x" + "00" * 32
 
 amounts = st.one_of(st.integers(0, 300), st.integers(0, 2**256 - 1)).map(hex)
 longs = st.integers(0, 2**40).map(hex)
+times = st.integers(0, 2**32).map(hex)
 addresses = st.binary(min_size=20, max_size=20).map(text)
 hashes = st.binary(min_size=32, max_size=32).map(text)
 datas = st.binary(max_size=70).map(text)
@@ -119,7 +120,7 @@ def headers(draw: st.DrawFn, chain: Chain, number: int, *, merged: bool) -> Json
     """A header without what follows from the block's parts, of any fork."""
     made: Json = {name: draw(hashes) for name in ("parentHash", "stateRoot")}
     made |= {"miner": draw(addresses), "number": hex(number), "extraData": draw(datas), "gasLimit": draw(longs)}
-    made |= {"timestamp": draw(longs), "difficulty": "0x0" if merged else hex(draw(st.integers(1, 2**128)))}
+    made |= {"timestamp": draw(times), "difficulty": "0x0" if merged else hex(draw(st.integers(1, 2**128)))}
     if chain.chain_id in AUTHORITIES and not merged:
         signature = st.binary(min_size=65, max_size=65).map(text)
         return made | {"step": draw(longs), "signature": draw(signature)}

@@ -6,7 +6,6 @@ import gzip
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from cardinal.apps.evm import decode, frames, rlp
 from cardinal.apps.evm.schemas import TABLES, schema
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
+from evm_rows import block_row, tables_of
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 MAINNET = SHARED / "fixtures" / "mainnet"
@@ -47,129 +47,16 @@ def mainnet(number: int, *kinds: str) -> Payload:
     return Payload(number, *hashes, int(found["weight"]), updates, frozenset(found["deletes"]))
 
 
-def number(value: str | None) -> int | None:
-    return None if value is None else int(value, 16)
-
-
-def text(value: str | None) -> str | None:
-    return None if value is None else str(int(value, 16))
-
-
-def time(block: Json) -> datetime:
-    return datetime.fromtimestamp(int(block["timestamp"], 16), UTC)
-
-
-def keys(block: Json) -> Json:
-    return {"block_number": number(block["number"]), "block_hash": block["hash"], "block_timestamp": time(block)}
-
-
-def block_row(block: Json) -> Json:
-    """What ethereum-etl makes of a JSON-RPC block."""
-    return {
-        **keys(block),
-        "number": number(block["number"]),
-        "hash": block["hash"],
-        "parent_hash": block["parentHash"],
-        "nonce": block["nonce"],
-        "sha3_uncles": block["sha3Uncles"],
-        "logs_bloom": block["logsBloom"],
-        "transactions_root": block["transactionsRoot"],
-        "state_root": block["stateRoot"],
-        "receipts_root": block["receiptsRoot"],
-        "miner": block["miner"],
-        "difficulty": text(block["difficulty"]),
-        "total_difficulty": text(block["totalDifficulty"]),
-        "size": number(block["size"]),
-        "extra_data": block["extraData"],
-        "gas_limit": number(block["gasLimit"]),
-        "gas_used": number(block["gasUsed"]),
-        "timestamp": time(block),
-        "transaction_count": len(block["transactions"]),
-        "base_fee_per_gas": text(block["baseFeePerGas"]),
-        "withdrawals_root": None,
-        "blob_gas_used": None,
-        "excess_blob_gas": None,
-        "mix_hash": block["mixHash"],
-        "parent_beacon_block_root": None,
-        "requests_hash": None,
-    }
-
-
-def transaction_row(block: Json, transaction: Json) -> Json:
-    return {
-        **keys(block),
-        "transaction_index": number(transaction["transactionIndex"]),
-        "hash": transaction["hash"],
-        "nonce": number(transaction["nonce"]),
-        "from_address": transaction["from"],
-        "to_address": transaction["to"],
-        "value": text(transaction["value"]),
-        "gas": number(transaction["gas"]),
-        "gas_price": text(transaction["gasPrice"]),
-        "input": transaction["input"],
-        "max_fee_per_gas": text(transaction.get("maxFeePerGas")),
-        "max_priority_fee_per_gas": text(transaction.get("maxPriorityFeePerGas")),
-        "transaction_type": number(transaction["type"]),
-        "max_fee_per_blob_gas": None,
-        "blob_versioned_hashes": [],
-        "access_list": access_list(transaction),
-        "authorization_list": None,
-        "source_hash": None,
-        "mint": None,
-    }
-
-
-def access_list(transaction: Json) -> list[Json] | None:
-    if transaction["type"] == "0x0":
-        return None
-    return [{"address": each["address"], "storage_keys": each["storageKeys"]} for each in transaction["accessList"]]
-
-
-def receipt_row(block: Json, receipt: Json) -> Json:
-    return {
-        **keys(block),
-        "transaction_index": number(receipt["transactionIndex"]),
-        "transaction_hash": receipt["transactionHash"],
-        "cumulative_gas_used": number(receipt["cumulativeGasUsed"]),
-        "gas_used": number(receipt["gasUsed"]),
-        "contract_address": receipt["contractAddress"],
-        "status": number(receipt["status"]),
-        "effective_gas_price": text(receipt["effectiveGasPrice"]),
-        "blob_gas_used": None,
-    }
-
-
-def log_row(block: Json, log: Json) -> Json:
-    return {
-        **keys(block),
-        "log_index": number(log["logIndex"]),
-        "transaction_index": number(log["transactionIndex"]),
-        "transaction_hash": log["transactionHash"],
-        "address": log["address"],
-        "data": log["data"],
-        "topics": log["topics"],
-    }
-
-
 @recorded
 def test_recorded_blocks_become_the_rows_that_json_rpc_says() -> None:
     found = [recording(number) for number in NUMBERS]
-    expected = {
-        "blocks": [block_row(each["block"]) for each in found],
-        "transactions": [
-            transaction_row(each["block"], one) for each in found for one in each["block"]["transactions"]
-        ],
-        "receipts": [receipt_row(each["block"], one) for each in found for one in each["receipts"]],
-        "logs": [
-            log_row(each["block"], one) for each in found for receipt in each["receipts"] for one in receipt["logs"]
-        ],
-        "withdrawals": [],
-    }
+    each = [tables_of(one["block"], one["receipts"]) for one in found]
+    expected = {name: [row for tables in each for row in tables[name]] for name in TABLES}
     tables = frames([mainnet(number) for number in NUMBERS])
     assert list(tables) == list(TABLES)
     for name, table in tables.items():
         assert table.schema.equals(schema(name))
-        assert table.to_pylist() == expected[name]
+        assert table.to_pylist() == [{column: row[column] for column in table.column_names} for row in expected[name]]
 
 
 @recorded

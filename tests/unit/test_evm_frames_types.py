@@ -107,6 +107,16 @@ def test_a_factor_that_no_chain_can_have_is_refused(fraction: int, least: int) -
     assert refused.value.setting == "update_fraction"
 
 
+@pytest.mark.parametrize(("chain_id", "number", "status"), [(1, 4_369_999, None), (1, 4_370_000, 0), (5, 1, 0)])
+def test_before_byzantium_nobody_knows_whether_a_transaction_went_well(
+    chain_id: int, number: int, status: int | None
+) -> None:
+    """The stream says 0 of every receipt that had a root."""
+    meta = rlp.encode([bytes(20), b"\1", b"\1", bytes(256), b"", b"", b""])
+    path = f"c/{chain_id:x}/b/{bytes(32).hex()}/r/0"
+    assert row(Payload(number, bytes(32), bytes(32), 1, {path: meta}), "receipts")["status"] == status
+
+
 # --- many blocks, and some of their tables ----------------------------------------------------------------------------
 
 

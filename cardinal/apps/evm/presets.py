@@ -32,6 +32,7 @@ class Chain(BaseModel):
         final_total_difficulty: the total difficulty at which proof of work ended and stays for ever; None where that
             is not known, or where it has not ended.
         unchecked: names of checks that this chain's honest blocks do not pass.
+        status_from: the first block whose receipts say whether their transaction went well (Byzantium).
         state_sync: its nodes add a transaction, its receipt and logs to a block's that no root of the header covers.
         state_sync_in_body: the first block in whose body that transaction is one like all others, of type 127, and
             under the roots; None where there is no such block.
@@ -51,6 +52,7 @@ class Chain(BaseModel):
     genesis: Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")] | None = None
     final_total_difficulty: Annotated[int, Field(ge=0)] | None = None
     unchecked: frozenset[str] = frozenset()
+    status_from: Annotated[int, Field(ge=0)] = 0
     state_sync: bool = False
     state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
     withdrawals: bool = True
@@ -113,9 +115,13 @@ _PRESETS: Final = (
         name="mainnet",
         genesis="0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
         final_total_difficulty=58_750_003_716_598_352_816_469,
+        status_from=4_370_000,
         notes="Before Byzantium (block 4,370,000) nodes that leave a receipt's root out need `unchecked = "
         "['receipts root']`; receipts are then held to the bloom and the gas alone.",
-        sources=(_GETH, "total difficulty: nodes' answers for block 15,537,394; reth, chainspec mainnet"),
+        sources=(
+            _GETH + ", Byzantium",
+            "total difficulty: nodes' answers for block 15,537,394; reth, chainspec mainnet",
+        ),
     ),
     Chain(
         chain_id=11_155_111,

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from . import rlp
 from .decoding import RAW
 from .keccak import keccak
+from .presets import chain_of
 from .signed import Authorization
 from .statesync import derived_hash
 from .transactions import BLOB, DEPOSIT, LEGACY, SET_CODE, STATE_SYNC
@@ -54,7 +55,8 @@ _WITHOUT_LIST: Final = frozenset({LEGACY, DEPOSIT, STATE_SYNC})
 class Found:
     """A block and what many of its rows repeat.
 
-    ``raw`` and ``hashes`` are the transactions' bytes and hashes by index, where they are known.
+    ``raw`` and ``hashes`` are the transactions' bytes and hashes by index, where known. ``has_status`` is false
+    where receipts had a root instead, and the stream says 0 of all of them.
     """
 
     block: Block
@@ -64,6 +66,7 @@ class Found:
     base_fee: int | None
     transactions: Mapping[int, Transaction]
     hashes: Mapping[int, str]
+    has_status: bool
 
 
 def found(block: Block, raw: Mapping[int, bytes]) -> Found:
@@ -84,6 +87,7 @@ def found(block: Block, raw: Mapping[int, bytes]) -> Found:
         None if header is None else header.base_fee_per_gas,
         transactions,
         hashes,
+        block.chain_id is None or block.number >= chain_of(block.chain_id).status_from,
     )
 
 
@@ -185,7 +189,7 @@ def _receipts(blocks: Sequence[Found]) -> Columns:
         "cumulative_gas_used": [entry.cumulative_gas_used for _, entry in rows],
         "gas_used": [entry.gas_used for _, entry in rows],
         "contract_address": [_optional(entry.contract_address) for _, entry in rows],
-        "status": [entry.status for _, entry in rows],
+        "status": [entry.status if each.has_status else None for each, entry in rows],
         "effective_gas_price": [
             None if transaction is None else transaction.effective_gas_price(each.base_fee)
             for transaction, (each, _) in zip(sent, rows, strict=True)

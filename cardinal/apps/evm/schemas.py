@@ -68,7 +68,7 @@ _COLUMNS: Final = (
     (
         "receipts",
         ("transaction_index long!", "transaction_hash text", "cumulative_gas_used long!", "gas_used long!"),
-        ("contract_address text", "status long!", "effective_gas_price wide", "blob_gas_used long"),
+        ("contract_address text", "status long", "effective_gas_price wide", "blob_gas_used long"),
     ),
     (
         "logs",

@@ -152,9 +152,10 @@ class Transaction:
 
     def effective_gas_price(self, base_fee: int | None) -> int | None:
         """What a unit of gas cost in a block with this base fee (EIP-1559); None where that is needed and unknown."""
-        if self.max_fee_per_gas is None or self.max_priority_fee_per_gas is None:
+        highest, priority = self.max_fee_per_gas, self.max_priority_fee_per_gas
+        if self.gas_price is not None or highest is None or priority is None:
             return self.gas_price
-        return None if base_fee is None else min(self.max_fee_per_gas, base_fee + self.max_priority_fee_per_gas)
+        return None if base_fee is None else min(highest, base_fee + priority)
 
     def encode(self) -> bytes:
         """The canonical bytes, built from the fields."""
