@@ -10,8 +10,11 @@ Rules:
 
 from __future__ import annotations
 
+from typing import Final
+
 from cardinal.apps.evm import StateDelta, state_delta
 from cardinal.apps.evm.encoded import EncodedBlock
+from cardinal.apps.evm.trie import EMPTY_ROOT
 from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError
 
 from .evidence import Evidence, evidence
@@ -19,6 +22,8 @@ from .fetch import BlockFetcher, Fetched
 from .genesis import first_state
 from .settings import FeedSettings
 from .walk import ChainMovedError
+
+_NO_STATE: Final = f"0x{EMPTY_ROOT.hex()}"
 
 
 async def delta_of(
@@ -43,7 +48,7 @@ async def delta_of(
         if not written.number:
             return await first_state(fetcher, written, settings.genesis, chain_id)
         said = fetched.evidence or await _asked(fetcher, written, fetched)
-        return state_delta(said.traces, said.proofs, block=written, parent=said.parent, chain_id=chain_id)
+        return _proven(written, said, chain_id)
     except ApplicationError as unfit:
         raise IntegrityError(
             f"The state delta of block {written.number} (0x{written.hash.hex()}) cannot be made: {unfit}.",
@@ -62,3 +67,19 @@ async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched)
         raise NodeAnswerError(
             f"State deltas need a node that traces blocks and proves accounts: {refused}", code=refused.code
         ) from refused
+
+
+def _proven(written: EncodedBlock, said: Evidence, chain_id: int) -> StateDelta:
+    try:
+        return state_delta(said.traces, said.proofs, block=written, parent=said.parent, chain_id=chain_id)
+    except IntegrityError as unproven:
+        if said.parent.state_root != _NO_STATE:
+            raise
+        raise IntegrityError(
+            f"The header of block {written.number - 1} says that there was no state, and the one of block "
+            f"{written.number} shows more than it did: development nodes begin so. Begin above it "
+            f"(--start {written.number + 1}), or publish without state.",
+            number=written.number,
+            block_hash=written.hash,
+            check="state",
+        ) from unproven
