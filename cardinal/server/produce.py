@@ -195,7 +195,7 @@ class ProduceService:
     def _survey(self) -> Survey:
         source = open_source(self._url, self._app)
         try:
-            return survey(source, self._app)
+            return survey(source, self._app, producer_id=self._settings.producer_id)
         finally:
             source.close()
 
