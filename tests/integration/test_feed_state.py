@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 from anvil_node import anvil
 from ethereum_blocks import grow, keccak, minimal, raw, replay, rlp, text
 from feeding import QUICK, asynchronous, connected, everything, serving, take
 from geth_node import CHAIN_ID, geth
+from passing import passing
 from storing import CREATING, word
 
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
@@ -22,8 +19,6 @@ from cardinal_connectors.ethereum.address import read_url
 from cardinal_connectors.ethereum.workers import worker_count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from node_values import Asked
 
     from cardinal.protocols.streams import Payload
@@ -128,45 +123,21 @@ async def test_delta_that_does_not_explain_the_state_root_is_refused() -> None:
     assert refused.value.check == "state"
 
 
-@asynccontextmanager
-async def counted(url: str) -> AsyncIterator[tuple[str, list[Any]]]:
-    """The way to a node through a server that writes down what is asked."""
-    asked: list[Any] = []
-
-    async def pass_on(request: web.Request) -> web.Response:
-        body = await request.read()
-        asked.append(json.loads(body))
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
-            return web.Response(body=await answer.read())
-
-    application = web.Application()
-    application.router.add_post("/", pass_on)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with aiohttp.ClientSession() as session:
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-        finally:
-            await runner.cleanup()
-
-
 @pytest.mark.node
 @asynchronous
 async def test_states_of_many_blocks_are_asked_for_at_once_and_nothing_is_asked_twice() -> None:
-    async with anvil() as node, counted(node.url) as (url, asked):
+    async with anvil() as node, passing(node.url) as way:
         await node.mine(81, 1)
         settings = replace(QUICK, walk=4)
-        async with connected(url + "#state=yes", settings) as feed:
+        async with connected(way.url + "#state=yes", settings) as feed:
             payloads = await everything(feed.follow(start=2, until=81))
         assert len(payloads) == 80
         assert all(payload.sub_batches for payload in payloads)
-        calls = [one for body in asked for one in (body if isinstance(body, list) else [body])]
-        traces = [one["params"][0] for one in calls if one["method"] == "debug_traceBlockByHash"]
+        traces = [one["params"][0] for one in way.calls if one["method"] == "debug_traceBlockByHash"]
         assert sorted(traces) == sorted(f"0x{payload.hash.hex()}" for payload in payloads)
-        proofs = [(one["params"][0], one["params"][2]) for one in calls if one["method"] == "eth_getProof"]
+        proofs = [(one["params"][0], one["params"][2]) for one in way.calls if one["method"] == "eth_getProof"]
         assert len(proofs) < 1.2 * len(set(proofs)), "between two batches a block is asked for by both"
-        assert len(asked) < len(payloads), "before, each block took three requests and more"
+        assert len(way.asked) < len(payloads), "before, each block took three requests and more"
 
 
 def test_deltas_are_made_without_other_processes() -> None:
