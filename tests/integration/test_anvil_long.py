@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from anvil_node import Anvil, anvil
-from commands import DEADLINE, Processes, fresh_chain_id
+from commands import Processes, fresh_chain_id
 from ethereum_blocks import raw, text
 from feeding import asynchronous
+from mortals import assert_no_seq_is_missing, reading, restarted
 from node_values import assert_values_recompute
 from signing import Wallet
-
-from cardinal import Consumer, Payload
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
@@ -33,60 +29,6 @@ AUTHORITY = bytes.fromhex("dbda1821b80551c9d65939329250298aa3472ba22feea921c0cf5
 """The keys of the last two accounts that anvil gives coins to, as its banner prints them."""
 
 DEEPEST = 20
-LIVES = (1.5, 3.0)
-"""Seconds that the producer lives which keeps being killed."""
-
-
-class Reading:
-    """A consumer on a thread of its own: the chain that its updates build."""
-
-    def __init__(self, stream: str, chain_id: int) -> None:
-        self.chain: list[Payload] = []
-        self.reorgs: list[int] = []
-        self.seqs: list[int] = []
-        self.failed: BaseException | None = None
-        self._stop = threading.Event()
-        self._consumer = Consumer(stream, chain_id=chain_id, topics_timeout=DEADLINE)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            for update in self._consumer:
-                for payload in update.removed:
-                    assert self.chain.pop().hash == payload.hash
-                for payload in update.added:
-                    assert isinstance(payload, Payload)
-                    assert not self.chain or payload.parent == self.chain[-1].hash
-                    self.chain.append(payload)
-                if update.removed:
-                    self.reorgs.append(len(update.removed))
-                self.seqs += [update.first_seq, update.seq]
-                if self._stop.is_set():
-                    return
-        except BaseException as failed:  # noqa: BLE001 - the test's thread raises it
-            self.failed = failed
-
-    async def reaches(self, block_hash: bytes) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while not (self.chain and self.chain[-1].hash == block_hash):
-                if self.failed is not None:
-                    raise self.failed
-                await asyncio.sleep(0.05)
-
-    def close(self) -> None:
-        self._stop.set()
-        self._consumer.close()
-        self._thread.join(DEADLINE)
-
-
-@contextmanager
-def reading(stream: str, chain_id: int) -> Iterator[Reading]:
-    one = Reading(stream, chain_id)
-    try:
-        yield one
-    finally:
-        one.close()
 
 
 async def set_code(node: Anvil, chain_id: int) -> None:
@@ -95,21 +37,6 @@ async def set_code(node: Anvil, chain_id: int) -> None:
     for wallet in (sender, authority):
         wallet.nonce = int(await node.ask("eth_getTransactionCount", text(wallet.address), "pending"), 16)
     await node.ask("eth_sendRawTransaction", text(sender.set_code(b"\x22" * 20, b"\x33" * 20, authority)))
-
-
-async def restarted(processes: Processes, command: list[str], until: asyncio.Event, dice: random.Random) -> int:
-    """A producer that is killed every few seconds, and begins again; how often."""
-    killed = 0
-    while not until.is_set():
-        process = processes.start(*command)
-        try:
-            async with asyncio.timeout(dice.uniform(*LIVES)):
-                await until.wait()
-        except TimeoutError:
-            killed += 1
-        process.kill()
-        await asyncio.to_thread(process.wait)
-    return killed
 
 
 async def mine(node: Anvil, blocks: int, dice: random.Random, chain_id: int) -> None:
@@ -147,10 +74,7 @@ async def consumed_chain_is_the_nodes(broker: EmbeddedKafka, folder: Path, block
                 assert [payload.hash for payload in consumed.chain] == [raw(block["hash"]) for block in final]
                 for payload, block in zip(consumed.chain, final, strict=True):
                     await assert_values_recompute(node, payload, block, chain_id)
-                assert consumed.seqs[0] == 1
-                assert all(
-                    second == first + 1 for first, second in zip(consumed.seqs[1::2], consumed.seqs[2::2], strict=False)
-                )
+                assert_no_seq_is_missing(consumed.seqs)
         assert killed >= 2
         assert consumed.reorgs
         assert {int(one["type"], 16) for block in final for one in block["transactions"]} == {0, 1, 2, 4}
