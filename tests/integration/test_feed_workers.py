@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from ethereum_blocks import Built, build, grow, replay
 from feeding import QUICK, asynchronous, connected, everything, given, hashes, serving, take
@@ -17,7 +18,7 @@ from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum.settings import FeedSettings
 from cardinal_connectors.ethereum.workers import worker_count
 
-BESIDE = replace(QUICK, workers=2, worker_blocks=10, fetch_blocks=8)
+BESIDE = replace(QUICK, workers=2, worker_blocks=10, worker_bytes=0, fetch_blocks=8)
 ONE_BESIDE = replace(BESIDE, workers=1)
 ALONE = replace(QUICK, workers=0)
 
@@ -117,6 +118,21 @@ async def test_node_without_block_receipts_is_read_without_processes() -> None:
             | {"eth_getUncleByBlockHashAndIndex"}
         )
         assert given(await everything(feed.follow(until=99))) == hashes(chain)
+
+
+@asynchronous
+async def test_processes_are_started_only_where_enough_is_still_to_come() -> None:
+    chain, served = long_chain()
+    before = children()
+    async with serving(served) as node:
+        size = sum(len(msgspec.json.encode([block.block, block.receipts])) for block in chain)
+        for enough, count in ((size // 4, 2), (size * 2, 0)):
+            async with connected(node.url, replace(BESIDE, worker_bytes=enough)) as feed:
+                payloads = feed.follow(until=99)
+                taken = await take(payloads, 5)
+                assert len(children() - before) == count
+                taken += await everything(payloads)
+            assert given(taken) == hashes(chain)
 
 
 def test_processes_are_for_long_ranges() -> None:

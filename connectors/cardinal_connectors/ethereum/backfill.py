@@ -40,14 +40,15 @@ Batch: TypeAlias = "list[Answer | Fetched | Prepared | None]"
 
 
 class Batches:
-    """Blocks by number, checked by other processes where there are any.
+    """Blocks by number, checked by other processes where so many have still to come that these pay.
 
     Arguments:
         fetcher: the node.
-        workers: the processes.
+        workers: the processes; None for none.
         rules: what the blocks have to satisfy.
         finality: marks for them.
-        state: ask for what proves their state deltas, too; without workers.
+        last: the last block's number.
+        settings: from how many bytes on processes pay, and whether what proves state deltas is asked for, too.
 
     """
 
@@ -58,24 +59,33 @@ class Batches:
         rules: Rules,
         finality: Finality | None,
         *,
-        state: bool = False,
+        last: int,
+        settings: FeedSettings,
     ) -> None:
         self._fetcher = fetcher
         self._workers = workers
         self._rules = rules
         self._finality = finality
-        self._state = state
+        self._last = last
+        self._settings = settings
 
     async def by_numbers(self, numbers: Sequence[int]) -> Batch:
         """The blocks at these heights, in order; None where the node lacks one."""
-        if self._workers is None:
-            blocks = await self._fetcher.by_numbers(numbers)
-            return list(await self._with_evidence(blocks) if self._state else blocks)
         answers = await self._fetcher.answers(numbers)
-        whole = [answer for answer in answers if answer.whole]
-        job = Job(self._rules, self._finality, [answer.texts for answer in whole])
-        prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
-        return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
+        if self._workers is not None and await self._begun(self._workers, answers, numbers[-1]):
+            whole = [answer for answer in answers if answer.whole]
+            job = Job(self._rules, self._finality, [answer.texts for answer in whole])
+            prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
+            return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
+        blocks = await self._fetcher.added(answers)
+        return list(await self._with_evidence(blocks) if self._settings.state else blocks)
+
+    async def _begun(self, workers: Workers, answers: Sequence[Answer], reached: int) -> bool:
+        """Whether processes check blocks now. They are started when what lies ahead is worth it."""
+        ahead = (self._last - reached) * sum(answer.size for answer in answers) // len(answers)
+        if not workers.begun and ahead >= self._settings.worker_bytes:
+            await workers.start()
+        return workers.begun
 
     async def _with_evidence(self, answers: Sequence[Answer | Fetched | None]) -> list[Fetched | None]:
         """The blocks with what was said of their state; without it where a node refuses: the gate finds out why."""

@@ -16,18 +16,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 
+from .headers import Header, header_of
 from .rpc import NO_METHOD, Call, Outcome, RpcClient, is_null, parse
 from .synced import lacks_bytes, with_bytes
 
 if TYPE_CHECKING:
     from .evidence import Evidence
+
+__all__ = ["Answer", "BlockFetcher", "Fetched", "Header", "Tag"]
 
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
@@ -35,35 +38,6 @@ Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 _Value = TypeVar("_Value")
 _NO_UNCLES: Final = b'"uncles":[]'
 """As most nodes write it; what is written otherwise is read a little earlier, that is all."""
-
-Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
-Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
-
-
-class Header(msgspec.Struct, frozen=True, rename="camel"):
-    """What the feed needs of a header; texts as JSON-RPC has them."""
-
-    number: Quantity
-    hash: Hash
-    parent_hash: Hash
-    difficulty: Quantity = "0x0"
-    timestamp: Quantity = "0x0"
-    total_difficulty: Quantity | None = None
-
-    @property
-    def height(self) -> int:
-        """The block number."""
-        return int(self.number, 16)
-
-    @property
-    def id(self) -> bytes:
-        """The block hash, 32 bytes."""
-        return bytes.fromhex(self.hash[2:])
-
-    @property
-    def parent(self) -> bytes:
-        """The parent's hash, 32 bytes."""
-        return bytes.fromhex(self.parent_hash[2:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +114,6 @@ class BlockFetcher:
         outcomes = await self._batch(calls)
         return await self.assembled(Answer(outcomes[0], outcomes[1] if self._whole_receipts else None))
 
-    async def by_numbers(self, numbers: Sequence[int]) -> list[Answer | Fetched | None]:
-        """The blocks at these heights of the node's chain, in order; None where the node lacks one.
-
-        Those to which nothing has to be added are left unread: :meth:`assembled` reads one when its turn has come. What
-        is read long before it is checked has left the processor's cache by then (measured at 2 to 7 % of all the work).
-        """
-        answers = await self.answers(numbers)
-        blocks: list[Answer | Fetched | None] = list(answers)
-        if lacking := [at for at, answer in enumerate(answers) if not answer.plain]:
-            asked = await asyncio.gather(*(self.assembled(answers[at]) for at in lacking))
-            for at, block in zip(lacking, asked, strict=True):
-                blocks[at] = block
-        return blocks
-
     async def answers(self, numbers: Sequence[int]) -> list[Answer]:
         """What the node says of the blocks at these heights, in order, unread."""
         calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
@@ -162,6 +122,19 @@ class BlockFetcher:
         outcomes = await self._batch(calls)
         receipts: Sequence[Outcome | None] = outcomes[len(numbers) :] or [None] * len(numbers)
         return [Answer(*parts) for parts in zip(outcomes[: len(numbers)], receipts, strict=True)]
+
+    async def added(self, answers: Sequence[Answer]) -> list[Answer | Fetched | None]:
+        """Answers, and the blocks to which more had to be asked for; None where the node lacks one.
+
+        Those to which nothing has to be added are left unread: :meth:`assembled` reads one when its turn has come. What
+        is read long before it is checked has left the processor's cache by then (measured at 2 to 7 % of all the work).
+        """
+        blocks: list[Answer | Fetched | None] = list(answers)
+        if lacking := [at for at, answer in enumerate(answers) if not answer.plain]:
+            asked = await asyncio.gather(*(self.assembled(answers[at]) for at in lacking))
+            for at, block in zip(lacking, asked, strict=True):
+                blocks[at] = block
+        return blocks
 
     async def call(self, kind: type[_Value], method: str, *params: object) -> _Value | None:
         """Any other method's result as a value of this type; None for null."""
@@ -257,19 +230,3 @@ def _got(outcome: Outcome) -> msgspec.Raw:
 
 def _text(block_hash: bytes) -> str:
     return "0x" + block_hash.hex()
-
-
-def header_of(block: RpcBlock) -> Header:
-    """A block's header; NodeAnswerError where its number, hashes or difficulties are none."""
-    texts = {
-        "number": block.number,
-        "hash": block.hash,
-        "parentHash": block.parent_hash,
-        "difficulty": block.difficulty,
-        "timestamp": block.timestamp,
-        "totalDifficulty": block.total_difficulty,
-    }
-    try:
-        return msgspec.convert(texts, Header)
-    except msgspec.ValidationError as other:
-        raise NodeAnswerError(f"The node gave an object that is no block: {other}.") from other

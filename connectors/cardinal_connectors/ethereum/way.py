@@ -157,7 +157,9 @@ class Way:
                     return
             first = (await common_block(self._fetcher, self._known)).number + 1
         async with working(worker_count(head.height - first, self._settings)) as workers:
-            batches = Batches(self._fetcher, workers, self._rules, finality, state=self._settings.state)
+            batches = Batches(
+                *(self._fetcher, workers, self._rules, finality), last=head.height, settings=self._settings
+            )
             async with aclosing(backfill(batches.by_numbers, first, head.height, self._settings)) as blocks:
                 async for block in blocks:
                     yield await self._fetcher.assembled(block) if isinstance(block, Answer) else block

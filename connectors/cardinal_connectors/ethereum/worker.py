@@ -21,7 +21,7 @@ from cardinal.errors import CardinalError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
 
-from .fetch import Header, header_of
+from .headers import Header, header_of
 from .rules import Rules, clamped
 
 LENGTH: Final = struct.Struct(">I")

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. They are started when a long range begins and ended with it. A feed at the head needs none.
+1. They are started when so much of a long range has still to come that they pay, and ended with it. A feed at the head
+   needs none.
 2. A process that ends, or cannot be started, costs speed and nothing else: its blocks are checked by the feed.
 """
 
@@ -25,6 +26,8 @@ _LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 _MOST: Final = 8
 _COMMAND: Final = f"from {__package__}.worker import main; main()"
 _ENDS_SECONDS: Final = 5.0
+_AT_ONCE: Final = 4 << 20
+"""Bytes of a process's answer that are read ahead: those of a whole batch."""
 
 
 def worker_count(blocks: int, settings: FeedSettings) -> int:
@@ -38,22 +41,40 @@ def worker_count(blocks: int, settings: FeedSettings) -> int:
 
 
 class Workers:
-    """Processes, each with one job at a time."""
+    """Processes, each with one job at a time; none before :meth:`start`.
 
-    def __init__(self) -> None:
+    Arguments:
+        count: how many.
+
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._starting = asyncio.Lock()
         self._all: list[asyncio.subprocess.Process] = []
         self._idle: asyncio.Queue[asyncio.subprocess.Process | None] = asyncio.Queue()
         self._alive = 0
 
-    async def start(self, count: int) -> None:
-        """Start so many more."""
-        for _ in range(count):
-            command = [sys.executable, "-c", _COMMAND]
-            pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-            self._all.append(process)
-            self._idle.put_nowait(process)
-            self._alive += 1
+    @property
+    def begun(self) -> bool:
+        """Whether they were started."""
+        return len(self._all) == self._count
+
+    async def start(self) -> None:
+        """Start them; the second call waits for the first."""
+        async with self._starting:
+            for _ in range(self._count - len(self._all)):
+                command = [sys.executable, "-c", _COMMAND]
+                pipe = asyncio.subprocess.PIPE
+                try:
+                    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=_AT_ONCE)
+                except OSError as failure:
+                    _LOG.warning("A process that checks blocks cannot be started (%s).", failure)
+                    self._count = len(self._all)
+                    return
+                self._all.append(process)
+                self._idle.put_nowait(process)
+                self._alive += 1
 
     async def prepare(self, job: Job) -> list[Prepared | None]:
         """What comes of a job; None for every block where no process is left to take it."""
@@ -108,13 +129,12 @@ async def _asked(process: asyncio.subprocess.Process, job: Job) -> list[Prepared
 
 @asynccontextmanager
 async def working(count: int) -> AsyncIterator[Workers | None]:
-    """So many processes; None for none."""
+    """So many processes, not started yet; None for none."""
     if not count:
         yield None
         return
-    workers = Workers()
+    workers = Workers(count)
     try:
-        await workers.start(count)
         yield workers
     finally:
         await workers.close()
