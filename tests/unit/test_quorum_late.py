@@ -1,4 +1,4 @@
-"""Policy `quorum:k`: copies that come when the chain is past their block, and what one producer says of numbers."""
+"""Policy `quorum:k`: copies that come when the chain is past their block."""
 
 from __future__ import annotations
 
@@ -6,53 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.protocols.streams import Completed, Divergence, Incomplete, Payload, Quarantined, Routed, Stale
-from cardinal.protocols.streams.events import Event, ReassemblyEvent
+from cardinal.protocols.streams import Completed, Divergence, Incomplete, Quarantined, Stale
 from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.protocols.streams.quorum import QuorumReassembler
 from cardinal.protocols.streams.types import BlockRef
-from quorums import LIES, NAMES, SETTINGS, Reading, Topics, quorum, said, true
-from streams import replay
-
-HONEST = ("a", "b")
-CHAIN = [true(f"{number}a", f"{number - 1}a") for number in range(1, 201)]
-"""Block N is `CHAIN[N - 1]`; the settings' threshold is 16, so that late copies are known for 32 blocks."""
-PAST = "came when the chain was past it"
-
-
-def at(number: int) -> Payload:
-    return CHAIN[number - 1]
-
-
-def part(payload: Payload) -> list[Routed]:
-    """All of a block but one value."""
-    return [message for message in said(payload) if not message.key.endswith(b"/t/0")]
-
-
-class Scene:
-    """Producers that write, and a consumer that has read everything when it is asked."""
-
-    def __init__(self, **options: object) -> None:
-        self.topics = Topics()
-        self.reading = Reading(self.topics, replace(SETTINGS, **options))  # type: ignore[arg-type]  # by name
-
-    def write(self, producer: str, *messages: Routed) -> None:
-        self.topics.write(producer, messages)
-
-    def chain(self, first: int, last: int, *producers: str) -> None:
-        for number in range(first, last + 1):
-            for producer in producers:
-                self.write(producer, *said(at(number)))
-
-    def read(self) -> list[Event]:
-        return self.reading.read()
-
-    @property
-    def head(self) -> int:
-        head = self.reading.follower.orderer.head
-        assert head is not None
-        assert replay(self.reading.updates) == [payload.hash for payload in CHAIN[: head.number]]
-        return head.number
+from quorum_scenes import HONEST, PAST, Scene, at, part
+from quorums import LIES, NAMES, Topics, quorum, said
 
 
 def stale(numbers: range, producer: str) -> list[Stale]:
@@ -200,110 +158,3 @@ def test_a_part_that_is_left_of_a_block_that_was_to_be_read_again_goes_in_silenc
     assert assembler.reread(at(20).hash) is None
     assert assembler.head_moved(60) == []
     assert assembler.open_positions() == {}
-
-
-# --- one producer's word -----------------------------------------------------------------------------------
-
-
-def fed(*rounds: tuple[str, list[Routed]] | int) -> list[ReassemblyEvent]:
-    assembler, topics, events = quorum(), Topics(), []
-    for one in rounds:
-        events += assembler.head_moved(one) if isinstance(one, int) else assembler.receive(topics.write(*one))
-    return events
-
-
-@pytest.mark.parametrize("claimed", range(0, 46, 3))
-@pytest.mark.parametrize("shape", [said, part])
-def test_a_producer_that_is_first_and_lies_about_the_number_keeps_no_block_from_the_others(
-    claimed: int, shape: object
-) -> None:
-    false = shape(replace(at(46), number=claimed))  # type: ignore[operator]  # said or part
-    events = fed(40, ("c", false), *range(41, 46), ("a", said(at(46))), ("b", said(at(46))), 60, 80)
-    assert [event.payload.hash for event in events if isinstance(event, Completed)] == [at(46).hash]
-
-
-@pytest.mark.parametrize("claimed", [20, 24, 30, 46])
-@pytest.mark.parametrize("shape", [said, part])
-def test_no_lie_about_a_number_outlives_a_restart(claimed: int, shape: object) -> None:
-    """A consumer remembers which blocks are done with; one producer's word must not put a block among them."""
-    scene = Scene()
-    scene.chain(1, 40, *HONEST)
-    scene.write("c", *shape(replace(at(60), number=claimed)))  # type: ignore[operator]  # said or part
-    for number in range(41, 60):
-        scene.chain(number, number, *HONEST)
-        scene.read()
-    scene.reading.restart()
-    scene.chain(60, 70, *HONEST)
-    scene.read()
-    assert scene.head == 70
-
-
-def test_a_copy_that_was_let_go_is_not_called_complete() -> None:
-    assembler, topics = quorum(), Topics()
-    assembler.receive(topics.write("c", part(replace(at(46), number=20))))
-    assembler.receive(topics.write("a", said(at(46))[:2]))
-    assembler.head_moved(44)
-    assembler.receive([*topics.write("a", said(at(46))), *topics.write("b", said(at(46)))])
-    assert assembler.explain(at(46).hash).reason == "agreed on by 'a', 'b'; the copy of 'c' never became complete"
-    (event,) = assembler.receive(topics.write("c", LIES["value"](at(46))))
-    assert isinstance(event, Divergence)
-
-
-def test_a_block_that_enough_producers_put_below_the_threshold_is_done_with() -> None:
-    """They agree on its Batch, not on its content; later copies are ignored, as under the policy `first`."""
-    false = [*LIES["value"](at(20))]
-    events = fed(30, ("a", said(at(20))), ("b", false), 50)
-    (event,) = [event for event in events if isinstance(event, Quarantined)]
-    assert event.number == 20
-    assert event.header is not None
-    assert event.header.parent == at(20).parent
-    assert not [event for event in fed(50, ("a", said(at(20))), ("b", false), 60) if not isinstance(event, Stale)]
-
-
-# --- restarts and the start --------------------------------------------------------------------------------
-
-
-def test_a_restart_blames_no_producer_that_was_ahead_in_some_partitions_and_last_in_others() -> None:
-    scene = Scene()
-    for number in range(1, 61):
-        first, last = said(at(number))[:-3], said(at(number))[-3:]
-        scene.write("c", *first)
-        scene.chain(number, number, *HONEST)
-        scene.write("c", *last)
-    assert scene.read() == []
-    scene.reading.restart()
-    scene.chain(61, 80, *NAMES)
-    assert scene.read() == []
-    assert scene.head == 80
-
-
-def test_a_block_lies_where_the_first_message_of_any_copy_was_seen() -> None:
-    assembler, topics = quorum(), Topics()
-    assembler.receive(topics.write("c", LIES["value"](at(1))))
-    assembler.receive(topics.write("a", said(at(1))))
-    (event,) = [event for event in assembler.receive(topics.write("b", said(at(1)))) if isinstance(event, Completed)]
-    assert event.positions == dict.fromkeys(topics.partitions, 0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_blocks_that_too_few_have_sent_yet_leave_a_doubt_about_where_a_stream_begins(name: str) -> None:
-    """One producer's log is read ahead of the others': what only it sent so far is about to come."""
-    scene = Scene(patient=True)
-    others = [other for other in NAMES if other != name]
-    scene.chain(1, 10, name)
-    scene.chain(5, 10, *others)
-    scene.read()
-    assert scene.reading.updates == []
-    scene.chain(1, 4, *others)
-    scene.read()
-    assert scene.head == 10
-
-
-def test_the_lowest_open_block_is_one_that_is_not_agreed_on() -> None:
-    assembler: QuorumReassembler = quorum()
-    topics = Topics()
-    assert assembler.lowest_open is None
-    assembler.receive([*topics.write("c", part(at(3))), *topics.write("a", said(at(4)))])
-    assert assembler.lowest_open == 3
-    assembler.receive([*topics.write("a", said(at(3))), *topics.write("b", said(at(3)))])
-    assert assembler.lowest_open == 4

@@ -1,0 +1,70 @@
+"""Policy `quorum:k`: what else comes of a block that was delivered, given up or done with before."""
+
+from __future__ import annotations
+
+from cardinal.protocols.streams.events import Superseded
+from cardinal.protocols.streams.types import short
+from quorum_scenes import ONE, Feed, kinds
+from quorums import LIES, as_delivered, delivered, quorum, said
+
+# --- after delivery ----------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_begins_after_delivery_is_compared_message_by_message() -> None:
+    feed = Feed(quorum(deadline=2))
+    feed("a", *said(ONE))
+    feed("b", *said(ONE))
+    lies = LIES["value"](ONE)
+    assert [kind for message in lies for kind in kinds(feed("c", message))] == ["Divergence"]
+    assert feed.chain(2, 6, "a", "b", "c") != []
+    assert feed("c", *lies) == []
+    assert kinds(feed("a", *lies)) == ["Divergence"]
+
+
+def test_a_message_that_does_not_decode_is_told_once() -> None:
+    feed = Feed()
+    feed("a", *said(ONE))
+    feed("b", *said(ONE))
+    batch = said(ONE)[-1]
+    assert kinds(feed("c", batch._replace(value=b"?"))) == ["Rejected"]
+    part = next(message for message in said(ONE) if message.key[0] == 2)
+    assert kinds(feed("c", part._replace(key=part.key[:65] + b"\xff"))) in (["Surplus"], ["Rejected"])
+
+
+def test_a_late_copy_that_an_untracked_message_begins_is_nothing() -> None:
+    feed = Feed(quorum(tracked=["/t/"]))
+    feed("a", *said(ONE))
+    assert kinds(feed("b", *said(ONE))) == ["Completed"]
+    assert feed("c", *[message for message in said(ONE) if b"/l/" in message.key]) == []
+    assert feed.assembler.open_positions() == {}
+    assert feed("c", *said(ONE)) == []
+
+
+def test_a_producers_second_batch_counts_when_its_first_cannot_be_completed() -> None:
+    feed = Feed(quorum(2, ("a", "b"), deadline=2))
+    false = [message for message in LIES["one more, counted"](ONE) if not message.key.endswith(b"/t/9")]
+    feed("a", *false)
+    assert kinds(feed("a", said(ONE)[-1])) == ["Divergence"]
+    feed("b", *said(ONE))
+    events = feed.chain(2, 6, "a", "b")
+    assert any(isinstance(event, Superseded) for event in events)
+    assert as_delivered(ONE) in delivered(events)
+
+
+def test_a_block_is_read_again_when_whoever_orders_blocks_dropped_it() -> None:
+    feed = Feed()
+    feed("a", *said(ONE))
+    feed("c", *LIES["value"](ONE))
+    feed("b", *said(ONE))
+    assert feed.assembler.reread(ONE.hash) is None
+    assert feed.assembler.explain(ONE.hash).state == "unknown"
+    records = [each for log in feed.topics.partitions.values() for each in log]
+    assert kinds(feed.assembler.receive(records)) == ["Completed", "Divergence"]
+
+
+def test_blocks_from_before_a_restart_are_ignored() -> None:
+    feed = Feed()
+    feed.assembler.ignore([short(ONE.hash)])
+    assert feed("a", *said(ONE)) == []
+    assert feed.assembler.open_blocks() == []
+    assert feed.assembler.explain(ONE.hash).state == "done"
