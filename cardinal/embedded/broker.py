@@ -235,7 +235,7 @@ class EmbeddedKafka:
             running = Running(self._process.pid, settings.bootstrap)
             save_pid_file(self.data, running)
             wait_until_ready(settings, self._place, self._process, self.log, deadline)
-            introduce_users(settings.internal, self.security, deadline)
+            introduce_users(settings.internal, settings.bootstrap, self.security, deadline)
             save_pid_file(self.data, replace(running, ready=True))
         except BaseException:
             self.kill()
