@@ -10,7 +10,7 @@ single block is its start, and is taken off where blocks are compared. The
 rounds are interleaved; shown is the median. ``raw`` is the limit: aiohttp, JSON parsed, nothing looked at. Ours are
 verified whole and split into messages. ethereum-etl (2.4.2) writes CSV, cryo (0.3.2) Parquet; neither verifies.
 
-The table before it: one mainnet block of the fixtures on one core, the least of many rounds.
+Before the table: one such block, and one mainnet block of the fixtures, stage by stage, the least of many rounds.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from cardinal.apps.evm.rpc import RpcBlock, RpcReceipt
 from cardinal.protocols.streams import split
 from cardinal.testing.node import JsonRpcNode
 from cardinal_connectors.ethereum import open_feed
+from cardinal_connectors.ethereum.settings import FeedSettings
 
 FIXTURES: Final = Path(__file__).parents[3] / "shared" / "fixtures" / "mainnet"
 TRANSACTIONS: Final = 20
@@ -66,16 +67,25 @@ ETL_PACKAGES: Final = (
 """For Python 3.11, without resolving: the release's own bounds name a parsimonious that no longer imports."""
 
 
-# --- one mainnet block ------------------------------------------------------------------------------------------
+# --- one block --------------------------------------------------------------------------------------------------
 
 
-def one_block(rounds: int) -> None:
-    """Parse, verify, encode and split, in milliseconds of CPU time."""
-    raws = [_texts(path) for path in sorted(FIXTURES.glob("[0-9]*[0-9].json.gz")) if "messages" not in path.name]
-    if not raws:
+def stages(rounds: int) -> None:
+    """Parse, verify, encode and split a block, in milliseconds of CPU time."""
+    built: list[Built] = []
+    for _ in range(50):
+        built.append(build(built[-1] if built else None, transactions=TRANSACTIONS, difficulty=1))
+    one_block("block", 1337, [(_json(one.block), _json(one.receipts)) for one in built], rounds)
+    mainnet = [_texts(path) for path in sorted(FIXTURES.glob("[0-9]*[0-9].json.gz")) if "messages" not in path.name]
+    if mainnet:
+        one_block("mainnet block", 1, mainnet, rounds, goal="; goal 8")
+    else:
         _say("mainnet block: skipped, there are no fixtures beside the project")
-        return
-    chain, app = chain_of(1), apps.get("evm", chain_id=1)
+
+
+def one_block(name: str, chain_id: int, raws: list[tuple[bytes, bytes]], rounds: int, goal: str = "") -> None:
+    """One line: the least of many rounds, on average over these blocks."""
+    chain, app = chain_of(chain_id), apps.get("evm", chain_id=chain_id)
     transactions = sum(len(msgspec.json.decode(block)["transactions"]) for block, _ in raws) / len(raws)
     best: dict[str, float] = {}
     for _ in range(rounds):
@@ -83,12 +93,16 @@ def one_block(rounds: int) -> None:
         shown: Any = parsed
         written = _timed(best, "verify", lambda pairs=shown: [verify(*pair, chain=chain) for pair in pairs])
         payloads = _timed(
-            best, "encode", lambda all_=written: [payload_of(one, chain_id=1, chain=chain) for one in all_]
+            best, "encode", lambda all_=written: [payload_of(one, chain_id=chain_id, chain=chain) for one in all_]
         )
         _timed(best, "split", lambda all_=payloads: [split(one, app.topics, app.default_topic) for one in all_])
     each = {name: seconds / len(raws) * 1000 for name, seconds in best.items()}
-    parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in each.items())
-    _say(f"mainnet block of {transactions:.0f} transactions: {sum(each.values()):.2f} ms CPU ({parts}); goal 8")
+    parts = ", ".join(f"{name} {milliseconds:.3f}" for name, milliseconds in each.items())
+    _say(f"{name} of {transactions:.0f} transactions: {sum(each.values()):.3f} ms CPU ({parts}){goal}")
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(value)
 
 
 def _texts(path: Path) -> tuple[bytes, bytes]:
@@ -149,9 +163,9 @@ async def raw(url: str, blocks: int) -> None:
                 msgspec.json.decode(await answer.read())
 
 
-async def ours(url: str, blocks: int) -> None:
-    """The feed, and the messages of every payload."""
-    feed = open_feed(url)
+async def ours(url: str, blocks: int, workers: int) -> None:
+    """The feed, and the messages of every payload; processes beside it are started at once."""
+    feed = open_feed(url, settings=FeedSettings(workers=workers, worker_blocks=0, worker_bytes=0))
     app = apps.get("evm", chain_id=await feed.chain_id())
     messages = 0
     async for payload in feed.follow(until=blocks - 1):
@@ -165,8 +179,9 @@ def clients(url: str, blocks: int, installed: dict[str, Path | str], folder: Pat
     own = [sys.executable, __file__]
     made = {
         "raw": [[*own, "--client", "raw", "--url", url, "--blocks", str(blocks)]],
-        "cardinal, 1 process": [[*own, "--client", "ours", "--url", f"{url}#workers=0", "--blocks", str(blocks)]],
-        "cardinal, 2 workers": [[*own, "--client", "ours", "--url", f"{url}#workers=2", "--blocks", str(blocks)]],
+        "cardinal, 1 process": [[*own, "--client", "ours", "--url", url, "--blocks", str(blocks)]],
+        "cardinal, 1 worker": [[*own, "--client", "ours", "--url", url, "--blocks", str(blocks), "--workers", "1"]],
+        "cardinal, 2 workers": [[*own, "--client", "ours", "--url", url, "--blocks", str(blocks), "--workers", "2"]],
     }
     if isinstance(etl := installed["ethereum-etl"], Path):
         tool, span = str(etl), ["-s", "0", "-e", str(blocks - 1), "-p", url, "-w", "1", "-b", "50"]
@@ -259,15 +274,16 @@ def main() -> None:
     options.add_argument("--rounds", type=int)
     options.add_argument("--serve", action="store_true")
     options.add_argument("--client", choices=["raw", "ours"])
+    options.add_argument("--workers", type=int, default=0)
     options.add_argument("--url", default="")
     given = options.parse_args()
     blocks = given.blocks or (200 if given.quick else 2_000)
     if given.serve:
         asyncio.run(serve(blocks))
     elif given.client:
-        asyncio.run({"raw": raw, "ours": ours}[given.client](given.url, blocks))
+        asyncio.run(raw(given.url, blocks) if given.client == "raw" else ours(given.url, blocks, given.workers))
     else:
-        one_block(10 if given.quick else 40)
+        stages(10 if given.quick else 40)
         tools: dict[str, Path | str] = {}
         wanted = {"ethereum-etl": (ETL_PACKAGES, "ethereumetl"), "cryo": (("cryo==0.3.2",), "python")}
         for name, (packages, binary) in wanted.items():
