@@ -12,12 +12,17 @@ from aiohttp import web
 
 
 class Passing:
-    """``asked`` are the bodies of all requests; ``before`` is called with each call of them before it is passed on."""
+    """``asked`` are the bodies of all requests.
+
+    ``before`` is called with each call of them before it is passed on; ``change`` with each call and the node's reply
+    to it, and gives the reply that is passed back.
+    """
 
     def __init__(self) -> None:
         self.url = ""
         self.asked: list[Any] = []
         self.before: Callable[[str, list[Any]], None] | None = None
+        self.change: Callable[[str, list[Any], dict[str, Any]], dict[str, Any]] | None = None
 
     @property
     def calls(self) -> list[dict[str, Any]]:
@@ -37,7 +42,7 @@ async def passing(url: str) -> AsyncIterator[Passing]:
             if way.before is not None:
                 way.before(one["method"], one["params"])
         async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
-            return web.Response(body=await answer.read())
+            return web.Response(body=_changed(way, said, await answer.read()))
 
     application = web.Application(client_max_size=1 << 24)
     application.router.add_post("/", pass_on)
@@ -50,3 +55,15 @@ async def passing(url: str) -> AsyncIterator[Passing]:
             yield way
         finally:
             await runner.cleanup()
+
+
+def _changed(way: Passing, said: Any, body: bytes) -> bytes:  # noqa: ANN401 - JSON
+    if way.change is None:
+        return body
+    asked = {one["id"]: one for one in (said if isinstance(said, list) else [said])}
+    read = json.loads(body)
+    replies = [
+        way.change(asked[one["id"]]["method"], asked[one["id"]]["params"], one)
+        for one in (read if isinstance(read, list) else [read])
+    ]
+    return json.dumps(replies if isinstance(read, list) else replies[0]).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import random
@@ -110,7 +111,7 @@ async def test_answer_above_the_bound_that_cannot_be_cut_is_one_sentence(scheme:
 
 
 @asynccontextmanager
-async def answering(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+async def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
     """A server, by its address."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
@@ -187,6 +188,27 @@ async def test_pause_that_is_asked_for_by_a_date_is_one_of_ours() -> None:
     dates = iter(["Fri, 31 Dec 2100 23:59:59 GMT", "soon"])
     async with scripted(script) as client, asyncio.timeout(5):
         await client.call("echo", 1)
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@asynchronous
+async def test_user_and_password_of_the_url_reach_the_node_and_no_error(scheme: str) -> None:
+    came: list[str | None] = []
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        came.append(request.headers.get("Authorization"))
+        return web.Response(status=401, text="no such user alice with s3cr3t-word")
+
+    async with answering(guarded) as url:
+        client = RpcClient(f"{scheme}://alice:s3cr3t-word@{url.removeprefix('http://')}/v1", QUICK_RPC)
+        with pytest.raises(NodeAnswerError, match="refuses the credentials") as refused:
+            await client.call("eth_chainId")
+        await client.close()
+    assert came == ["Basic " + base64.b64encode(b"alice:s3cr3t-word").decode()], "not asked again with what was refused"
+    shown: BaseException | None = refused.value
+    while shown is not None:
+        assert "s3cr3t" not in f"{shown} {shown!r} {vars(shown)}"
+        shown = shown.__cause__
 
 
 KEY = "a1b2c3d4e5f6"

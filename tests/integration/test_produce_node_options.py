@@ -12,7 +12,7 @@ from anvil_node import Anvil, anvil
 from click.testing import CliRunner
 from commands import COMMAND, Processes, command, fresh_chain_id
 from ethereum_blocks import grow, keccak, raw, replay
-from feeding import asynchronous, serving
+from feeding import asynchronous, looks, serving
 
 from cardinal import Consumer
 from cardinal.cli.main import cardinal
@@ -108,6 +108,23 @@ def _children(pid: int) -> int:
     if not folder.exists():
         pytest.skip("this system does not say which processes another one has started")
     return sum(len((one / "children").read_text().split()) for one in folder.iterdir())
+
+
+@asynchronous
+async def test_only_what_the_node_calls_final_is_published(tmp_path: Path) -> None:
+    blocks = grow(None, 20)
+    chain = replay(blocks)
+    chain.safe, chain.finalized = 9, 4
+    async with serving(chain) as node:
+        for tag, last in (("safe", 9), ("finalized", 4)):
+            arguments = ("produce", "--from", f"{node.url}#poll=0.02", "--to", f"file://{tmp_path}/{tag}")
+            async with command(tmp_path / "said", *arguments, "--finality", tag, "--until", str(last + 1)) as process:
+                await looks(node, 40)
+                assert process.returncode is None, "one more block is there, and not as final as asked for"
+                setattr(chain, tag, last + 1)
+                assert await process.wait() == 0, (tmp_path / "said").read_text()
+            payloads = await asyncio.to_thread(consumed, tmp_path / tag)
+            assert [payload.number for payload in payloads] == list(range(last + 2))
 
 
 CONFLICTS = [

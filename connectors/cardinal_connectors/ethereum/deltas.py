@@ -3,7 +3,8 @@
 Rules:
 
 1. A trace is a hint. It leaves out withdrawals, system contracts and rewards; what is published is proven by the state
-   roots of the block and its parent, and complete, or the block is refused (:mod:`cardinal.apps.evm.state`).
+   roots of the block and its parent, and complete, or the block is refused (:mod:`cardinal.apps.evm.state`). Before
+   that, what its transactions only read is looked at, too (:mod:`.evidence`).
 2. A node that cannot trace or prove is refused with its own words: a stream with deltas has one for each block.
 3. The first block did all of the state that it has (:mod:`.genesis`).
 """
@@ -48,7 +49,11 @@ async def delta_of(
         if not written.number:
             return await first_state(fetcher, written, settings.genesis, chain_id)
         said = fetched.evidence or await _asked(fetcher, written, fetched)
-        return _proven(written, said, chain_id)
+        try:
+            return _proven(written, said, chain_id)
+        except IntegrityError:
+            said = await _asked(fetcher, written, fetched, read=True)
+            return _proven(written, said, chain_id)
     except ApplicationError as unfit:
         raise IntegrityError(
             f"The state delta of block {written.number} (0x{written.hash.hex()}) cannot be made: {unfit}.",
@@ -58,9 +63,9 @@ async def delta_of(
         ) from unfit
 
 
-async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched) -> Evidence:
+async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched, *, read: bool = False) -> Evidence:
     try:
-        return (await evidence(fetcher, [fetched]))[0]
+        return (await evidence(fetcher, [fetched], read=read))[0]
     except NodeAnswerError as refused:
         if await fetcher.header_by_hash(written.hash) is None:  # an orphan by now, of which some nodes say an error
             raise ChainMovedError(f"The node does not have block {written.number} any more.") from refused

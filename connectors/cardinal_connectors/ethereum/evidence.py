@@ -5,7 +5,9 @@ Rules:
 1. Nothing here is believed: :mod:`.deltas` holds it to the state roots of a block and its parent.
 2. Blocks beside each other are asked for together: one round for traces and parents, one for proofs. What a block
    left behind and its child found is one proof, not two.
-3. A node that does not have a block any more is :class:`.walk.ChainMovedError`; one that refuses is told with its own
+3. What is asked for is what traces say that transactions changed; on request also what they only read or left as it
+   was: anvil writes a slot down that was set to zero where nothing was, which is a change of the root and of no trace.
+4. A node that does not have a block any more is :class:`.walk.ChainMovedError`; one that refuses is told with its own
    words (:class:`~cardinal.errors.NodeAnswerError`).
 """
 
@@ -24,6 +26,8 @@ from .rpc import parse
 from .walk import ChainMovedError
 
 TRACER: Final = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
+
+READING_TRACER: Final = {"tracer": "prestateTracer"}
 
 _BRIEF: Final = (False,)
 """The parameter that asks for a block without its transactions."""
@@ -63,8 +67,13 @@ class _Hint(NamedTuple):
     receipts: list[RpcReceipt]
 
 
-async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[Evidence]:
+async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched], *, read: bool = False) -> list[Evidence]:
     """What a node says of these blocks, none of which is the first of its chain, in their order.
+
+    Arguments:
+        fetcher: the node.
+        blocks: what it gave.
+        read: ask also for what was only read.
 
     Raises:
         ChainMovedError: the node does not have one of them, or its parent, any more.
@@ -72,7 +81,13 @@ async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[Evi
         ApplicationError: its answers are of another form.
 
     """
-    traces = await _traces(fetcher, blocks)
+    traces = await _traces(fetcher, blocks, TRACER)
+    if read:
+        more = await _traces(fetcher, blocks, READING_TRACER)
+        traces = [
+            ([*changed, *map(_as_changed, every)], size + other)
+            for (changed, size), (every, other) in zip(traces, more, strict=True)
+        ]
     parents = await _parents(fetcher, blocks)
     wanted = [_wanted(traced, block) for (traced, _), block in zip(traces, blocks, strict=True)]
     proofs = await _proofs(fetcher, [one for block in wanted for one in block])
@@ -84,8 +99,15 @@ async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[Evi
     return found
 
 
-async def _traces(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[tuple[list[Any], int]]:
-    answers = await fetcher.calls([("debug_traceBlockByHash", (block.header.hash, TRACER)) for block in blocks])
+def _as_changed(trace: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """A trace of all that a transaction touched, as one that changed it."""
+    return {"result": {"pre": trace.get("result") if isinstance(trace, dict) else None, "post": {}}}
+
+
+async def _traces(
+    fetcher: BlockFetcher, blocks: Sequence[Fetched], tracer: Mapping[str, object]
+) -> list[tuple[list[Any], int]]:
+    answers = await fetcher.calls([("debug_traceBlockByHash", (block.header.hash, tracer)) for block in blocks])
     found = []
     for block, answer in zip(blocks, answers, strict=True):
         traced = parse(list[Any], answer, "debug_traceBlockByHash")
