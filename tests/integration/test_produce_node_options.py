@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 from commands import COMMAND, Processes, command, fresh_chain_id
 from ethereum_blocks import grow, keccak, raw, replay
 from feeding import asynchronous, looks, serving
+from geth_chains import CHAIN_ID, prague_of_many
+from geth_node import geth
 
 from cardinal import Consumer
 from cardinal.cli.main import cardinal
@@ -66,6 +69,25 @@ async def _published_with_state(folder: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["option", "file", "environment"])
 def test_state_is_published_where_it_is_asked_for(tmp_path: Path, how: str) -> None:
     asyncio.run(_published_with_state(tmp_path, how))
+
+
+@pytest.mark.node
+@asynchronous
+async def test_stream_of_state_begins_with_all_that_a_real_chain_begins_with(tmp_path: Path) -> None:
+    async with geth(tmp_path / "geth", prague_of_many) as node:
+        await node.build([node.wallet.legacy(b"\x22" * 20)])
+        await node.build([])
+        arguments = ("produce", "--from", node.ipc_url, "--to", f"file://{tmp_path}/log", "--until", "2", "--state")
+        with Processes(tmp_path) as processes:
+            status, _, said = await asyncio.to_thread(processes.run, *arguments)
+            assert status == 0, said
+    payloads = await asyncio.to_thread(consumed, tmp_path / "log")
+    assert [payload.number for payload in payloads] == [0, 1, 2]
+    alloc = json.loads((tmp_path / "geth" / "genesis.json").read_text())["alloc"]
+    assert {path for path in payloads[0].updates if "/a/" in path} == {
+        f"c/{CHAIN_ID:x}/a/{keccak(raw(address)).hex()}/d" for address in alloc
+    }
+    assert all("/s/" in " ".join(payload.updates) for payload in payloads[1:]), "the slots of system contracts"
 
 
 @pytest.mark.node
