@@ -16,7 +16,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import nlargest
 from typing import Final
@@ -24,13 +24,14 @@ from typing import Final
 from .assembler import Assembler
 from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, Header
+from .moments import Held, Listed, OpenThen, Standing, lower
 from .ordering import Orderer
 from .payload import MissingPayload
 from .pins import Pins
 from .reorgs import Reorgs
 from .settings import FollowerSettings
 from .splitter import reorg_topic
-from .types import BlockRef, FinalityViolated, Partition, short
+from .types import BlockRef, Partition, short
 
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a waiting block pins nothing."""
@@ -38,83 +39,7 @@ AGE_MAX: Final = 1_000_000
 _FINISHED: Final = 8
 """Thresholds: so many finished blocks are remembered at least."""
 
-_OPEN_MAX: Final = 64
-_OPEN_EVERY: Final = 8
 _RESUME: Final = b"resume"
-
-
-class Held:
-    """A block that is held: its weight, for every partition where its messages begin, whether its Batch is disputed."""
-
-    __slots__ = ("disputed", "missing", "places", "ref", "weight")
-
-    def __init__(self, ref: BlockRef, weight: int, places: Mapping[Partition, int], *, missing: bool = False) -> None:
-        self.ref = ref
-        self.weight = weight
-        self.places = places
-        self.missing = missing
-        self.disputed = False
-
-
-class _Open:
-    """The open blocks as they were when last looked at, and where the reading stood then.
-
-    A block that was opened later begins at or above that, so that this stays a safe answer.
-    """
-
-    def __init__(self, reassembler: Assembler, following: Mapping[Partition, int], records: int) -> None:
-        blocks = reassembler.open_blocks()
-        self.count = len(blocks)
-        self.prefixes = frozenset(short(block) for block in blocks[:_OPEN_MAX])
-        self.records = records
-        floor = reassembler.open_positions()
-        self.floor = {p: min(offset, floor.get(p, offset)) for p, offset in following.items()}
-
-    def worth(self) -> int:
-        """After how many records to look again: of many open blocks, when that costs little beside reading them."""
-        return max(self.count, _OPEN_EVERY * (self.count - _OPEN_MAX))
-
-
-class _Standing:
-    """Where the reading stood after one step. Only what is never changed afterwards is kept.
-
-    Attributes:
-        updates: the updates of the step so far.
-        finished: number and short hash of finished blocks, in order; more of them than any cursor needs.
-        cut: the same of blocks that hung on the chain below a floor, with that floor instead of their number.
-        left: where the messages begin of what was let go after the first of them.
-        channels_before: the channels that were open when the first of them was given out.
-
-    """
-
-    __slots__ = (
-        "channels",
-        "channels_before",
-        "cut",
-        "finished",
-        "floor",
-        "left",
-        "next",
-        "open",
-        "updates",
-        "violation",
-    )
-
-    def __init__(self, channels_before: tuple[BlockRef, ...] = ()) -> None:
-        self.updates = 0
-        self.finished: Sequence[tuple[int, bytes]] = ()
-        self.cut: Sequence[tuple[int, bytes]] = ()
-        self.left: dict[Partition, int] = {}
-        self.channels_before = channels_before
-        self.next: dict[Partition, int] = {}
-        self.floor: dict[Partition, int] = {}
-        self.open: frozenset[bytes] = frozenset()
-        self.channels: tuple[BlockRef, ...] = ()
-        self.violation: FinalityViolated | None = None
-
-    def closed(self) -> list[BlockRef]:
-        """The channels that were done with after the first update."""
-        return [ancestor for ancestor in self.channels_before if ancestor not in self.channels]
 
 
 class Whereabouts:
@@ -132,8 +57,8 @@ class Whereabouts:
         self._next: dict[Partition, int] = {}
         self._resume: dict[Partition, int] = {}
         self._records = 0
-        self._open: _Open | None = None
-        self._standing: _Standing | None = None
+        self._open: OpenThen | None = None
+        self._standing: Standing | None = None
         self._past: Cursor | None = None
         self._start: BlockRef | None = None
         self._root = b""
@@ -213,7 +138,7 @@ class Whereabouts:
             held = self._held.pop(block_hash, None)
             self.pins.discard(block_hash)
             if held is not None and self._standing is not None:
-                _lower(self._standing.left, held.places)
+                lower(self._standing.left, held.places)
 
     def delivered(self, update: ChainUpdate) -> tuple[tuple[Held, ...], Callable[[], Cursor]]:
         """The chain moves; returns the ring, oldest first, and what makes the update's cursor."""
@@ -233,7 +158,7 @@ class Whereabouts:
         if len(chain) > 4 * self._threshold:
             del chain[: -self._threshold - 1]
         ring = tuple(chain[-self._threshold - 1 :])
-        standing = self._standing = self._standing or _Standing(self._reorgs.open())
+        standing = self._standing = self._standing or Standing(self._reorgs.open())
         standing.updates += 1
         return ring, partial(self._make, ring, update, standing, standing.updates)
 
@@ -257,7 +182,7 @@ class Whereabouts:
         """Where the stream stands now."""
         ring = tuple(self._chain[-self._threshold - 1 :])
         update = ChainUpdate(self._orderer.seq, (), (), self._orderer.finality)
-        return self._make(ring, update, self._stand(_Standing()), 0)
+        return self._make(ring, update, self._stand(Standing()), 0)
 
     def step_ends(self) -> None:
         """All updates since the last call get the cursor of this moment."""
@@ -270,18 +195,19 @@ class Whereabouts:
         if len(self._cut) > 2 * keep:
             self._cut = self._cut[-keep:]
 
-    def _stand(self, standing: _Standing) -> _Standing:
+    def _stand(self, standing: Standing) -> Standing:
         """Write down where the reading stands now."""
         following = dict(self._next)
         for partition, offset in self._resume.items():
             following[partition] = max(offset, following.get(partition, 0))
         if self._open is None or self._records - self._open.records >= self._open.worth():
-            self._open = _Open(self._reassembler, self._next, self._records)
+            self._open = OpenThen(self._reassembler, self._next, self._records)
         floor = dict(self._next)
         for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
-            _lower(floor, places)
+            lower(floor, places)
         standing.next, standing.floor = following, floor
-        standing.finished, standing.cut = self._finished, self._cut
+        standing.finished = Listed(self._finished, len(self._finished))
+        standing.cut = Listed(self._cut, len(self._cut))
         standing.open = self._open.prefixes
         standing.channels = self._reorgs.open()
         standing.violation = self._orderer.violation
@@ -291,20 +217,20 @@ class Whereabouts:
         behind = self._next.get(partition, offset) - offset
         return behind > AGE_MAX and self._orderer.waits(name) is True
 
-    def _make(self, ring: tuple[Held, ...], update: ChainUpdate, standing: _Standing, index: int) -> Cursor:
+    def _make(self, ring: tuple[Held, ...], update: ChainUpdate, standing: Standing, index: int) -> Cursor:
         """The cursor of an update, the ``index``-th of its step; 0 for no update."""
         if not standing.next:
             # Asked for before the driver called `progress`: what is known now is safe, if lower than need be.
             self._stand(standing)
         floor, channels = dict(standing.floor), standing.channels
         for held in ring:
-            _lower(floor, held.places)
+            lower(floor, held.places)
         if index < standing.updates:
-            _lower(floor, standing.left)
+            lower(floor, standing.left)
             closed = standing.closed()
             channels = (*channels, *closed)[:CHANNELS_MAX]
             default_topic = self._settings.default_topic or ""
-            _lower(floor, {(reorg_topic(default_topic, ancestor.hash), 0): 0 for ancestor in closed})
+            lower(floor, {(reorg_topic(default_topic, ancestor.hash), 0): 0 for ancestor in closed})
         # Partitions of channels that nothing is needed of any more are left out.
         following = {
             partition: offset
@@ -330,7 +256,7 @@ class Whereabouts:
             channels=channels,
         )
 
-    def _done(self, ring: tuple[Held, ...], standing: _Standing) -> frozenset[bytes]:
+    def _done(self, ring: tuple[Held, ...], standing: Standing) -> frozenset[bytes]:
         """Blocks below the ring, or cut off with what is, that are finished with: parts of them may be read again.
 
         A ring that begins with the stream's first block may not reach down to the floor, and the first block's parent
@@ -346,8 +272,3 @@ class Whereabouts:
         if self._past is not None and self._past.ring and self._past.ring[0].number + most < ring[-1].ref.number:
             past = frozenset()  # nothing of what was done then can lie above the floor now
         return frozenset([*done, *past][:most])
-
-
-def _lower(floor: dict[Partition, int], places: Mapping[Partition, int]) -> None:
-    for partition, offset in places.items():
-        floor[partition] = min(offset, floor.get(partition, offset))

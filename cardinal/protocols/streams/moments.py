@@ -1,0 +1,109 @@
+"""What is written down of one moment of a stream, so that its cursor can be made later.
+
+Only what is never changed afterwards is kept: places, floors, names. What changes is looked up when a cursor is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from .assembler import Assembler
+from .types import BlockRef, FinalityViolated, Partition, short
+
+_OPEN_MAX: Final = 64
+_OPEN_EVERY: Final = 8
+
+
+class Held:
+    """A block that is held: its weight, for every partition where its messages begin, whether its Batch is disputed."""
+
+    __slots__ = ("disputed", "missing", "places", "ref", "weight")
+
+    def __init__(self, ref: BlockRef, weight: int, places: Mapping[Partition, int], *, missing: bool = False) -> None:
+        self.ref = ref
+        self.weight = weight
+        self.places = places
+        self.missing = missing
+        self.disputed = False
+
+
+class Listed:
+    """A list that only grows, as far as it went at that moment."""
+
+    __slots__ = ("_count", "_entries")
+
+    def __init__(self, entries: Sequence[tuple[int, bytes]] = (), count: int = 0) -> None:
+        self._entries, self._count = entries, count
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """The entries of then."""
+        return islice(self._entries, self._count)
+
+
+class OpenThen:
+    """The open blocks as they were when last looked at, and where the reading stood then.
+
+    A block that was opened later begins at or above that, so that this stays a safe answer.
+    """
+
+    def __init__(self, reassembler: Assembler, following: Mapping[Partition, int], records: int) -> None:
+        blocks = reassembler.open_blocks()
+        self.count = len(blocks)
+        self.prefixes = frozenset(short(block) for block in blocks[:_OPEN_MAX])
+        self.records = records
+        floor = reassembler.open_positions()
+        self.floor = {p: min(offset, floor.get(p, offset)) for p, offset in following.items()}
+
+    def worth(self) -> int:
+        """After how many records to look again: of many open blocks, when that costs little beside reading them."""
+        return max(self.count, _OPEN_EVERY * (self.count - _OPEN_MAX))
+
+
+class Standing:
+    """Where the reading stood after one step. Only what is never changed afterwards is kept.
+
+    Attributes:
+        updates: the updates of the step so far.
+        finished: number and short hash of finished blocks, in order; more of them than any cursor needs.
+        cut: the same of blocks that hung on the chain below a floor, with that floor instead of their number.
+        left: where the messages begin of what was let go after the first of them.
+        channels_before: the channels that were open when the first of them was given out.
+
+    """
+
+    __slots__ = (
+        "channels",
+        "channels_before",
+        "cut",
+        "finished",
+        "floor",
+        "left",
+        "next",
+        "open",
+        "updates",
+        "violation",
+    )
+
+    def __init__(self, channels_before: tuple[BlockRef, ...] = ()) -> None:
+        self.updates = 0
+        self.finished = Listed()
+        self.cut = Listed()
+        self.left: dict[Partition, int] = {}
+        self.channels_before = channels_before
+        self.next: dict[Partition, int] = {}
+        self.floor: dict[Partition, int] = {}
+        self.open: frozenset[bytes] = frozenset()
+        self.channels: tuple[BlockRef, ...] = ()
+        self.violation: FinalityViolated | None = None
+
+    def closed(self) -> list[BlockRef]:
+        """The channels that were done with after the first update."""
+        return [ancestor for ancestor in self.channels_before if ancestor not in self.channels]
+
+
+def lower(floor: dict[Partition, int], places: Mapping[Partition, int]) -> None:
+    """Let a floor reach down to these places."""
+    for partition, offset in places.items():
+        floor[partition] = min(offset, floor.get(partition, offset))
