@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import pickle
@@ -28,6 +29,9 @@ _COMMAND: Final = f"from {__package__}.worker import main; main()"
 _ENDS_SECONDS: Final = 5.0
 _AT_ONCE: Final = 4 << 20
 """Bytes of a process's answer that are read ahead: those of a whole batch."""
+
+_PIPE: Final = 1 << 20
+"""Bytes in a pipe: what Linux lets everybody have."""
 
 
 def worker_count(blocks: int, settings: FeedSettings) -> int:
@@ -72,6 +76,7 @@ class Workers:
                     _LOG.warning("A process that checks blocks cannot be started (%s).", failure)
                     self._count = len(self._all)
                     return
+                _widen(process)
                 self._all.append(process)
                 self._idle.put_nowait(process)
                 self._alive += 1
@@ -109,6 +114,13 @@ class Workers:
         self._alive -= 1
         if not self._alive:
             self._idle.put_nowait(None)
+
+
+def _widen(process: asyncio.subprocess.Process) -> None:
+    """Let the pipe to a process hold more than its 64 kB, where the system allows: a job is megabytes."""
+    if process.stdin is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(process.stdin.transport.get_extra_info("pipe"), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
