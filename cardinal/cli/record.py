@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cardinal import apps
+from cardinal.cli.beginning import from_option
 from cardinal.cli.named import config_option, stream
 from cardinal.consumer import find_application
 from cardinal.copying.recording import Recorder
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
     from cardinal.copying.recording import Recorded
@@ -27,7 +29,7 @@ _TOPICS_SECONDS: Final = 10.0
 @click.command()
 @click.argument("from_url", metavar="FROM")
 @click.argument("to_url", metavar="TO")
-@click.option("--from", "start", default="start", show_default=True, metavar="start|tail|CURSOR")
+@from_option
 @click.option(
     "--until",
     type=click.Choice(["end", "idle", "stopped"]),
@@ -43,7 +45,7 @@ def record(
     *,
     from_url: str,
     to_url: str,
-    start: str,
+    start: str | int | datetime,
     until: str,
     idle: float,
     app_name: str,

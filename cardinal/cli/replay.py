@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal import apps
 from cardinal.cli.named import config_option, stream
+from cardinal.cli.writing import output
 from cardinal.consumer import find_application
 from cardinal.copying.replaying import Player
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cardinal.copying.replaying import Played
     from cardinal.protocols.streams.types import Record
     from cardinal.transports import Source
@@ -73,6 +72,8 @@ def replay(
     url = stream(from_url, config)
     if url.scheme != "file":
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
+    if not Path(url.hosts[0]).exists():
+        raise ConfigurationError(f"there is no recording in {url.hosts[0]}: name the folder of one", setting="from")
     app = find_application(url, app_name) if chain_id is None else apps.get(app_name, chain_id=chain_id)
     channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
     with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:
@@ -109,14 +110,10 @@ def _report(before: Played, player: Player, seconds: float) -> Played:
 def _print(source: Source) -> None:
     marks = source.watermarks()
     source.assign({where: low for where, (low, _) in marks.items()})
-    try:
+    with output() as write:
         while any(at < marks[where][1] for where, at in source.positions().items()):
             for record in source.poll(_POLL_RECORDS, 0.0):
-                click.echo(_line(record))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                write(_line(record))
 
 
 def _line(record: Record) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from contextlib import ExitStack
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cardinal.cli.beginning import from_option
 from cardinal.cli.named import config_option, stream
+from cardinal.cli.writing import output, write_line
 from cardinal.consumer import Consumer
 from cardinal.consuming.finding import application_of
 from cardinal.protocols.streams.payload import Payload
@@ -20,6 +21,7 @@ from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from pathlib import Path
 
     from cardinal.protocols.streams.events import ChainUpdate
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("url")
 @click.option("--format", "shape", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--from", "start", default="start", show_default=True, metavar="start|tail|CURSOR")
-@click.option("--until", type=click.IntRange(0), help="Stop when the chain has reached this block.")
+@from_option
+@click.option(
+    "--until", type=click.IntRange(0), help="Stop with the update that reaches this block; it may go beyond it."
+)
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
 @click.option("--heal", metavar="NODE", help="Complete blocks that lack messages from this node, a URL or a name.")
 @config_option
@@ -38,7 +42,7 @@ def tail(
     *,
     url: str,
     shape: str,
-    start: str,
+    start: str | int | datetime,
     until: int | None,
     chain_id: int | None,
     heal: str | None,
@@ -50,7 +54,7 @@ def tail(
     """
     show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
     source = stream(url, config)
-    with ExitStack() as stack:
+    with output(), ExitStack() as stack:
         healer = None
         if heal is not None:
             app = application_of(source, "evm", chain_id, 0.0)
@@ -63,22 +67,9 @@ def tail(
         if until is not None and consumer.head is not None and consumer.head.number >= until:
             return
         for update in consumer:
-            if not _write(show(update)):
-                return
+            write_line(show(update))
             if until is not None and update.added and update.added[-1].number >= until:
                 return
-
-
-def _write(line: str) -> bool:
-    """One line, at once; False where nobody reads any more."""
-    try:
-        click.echo(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
 
 
 def _json(update: ChainUpdate) -> str:

@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.consuming.starting import at_number, at_time
 from cardinal.copying.merging import Merge
 from cardinal.errors import TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
@@ -55,12 +58,13 @@ class Recorder:
         from_url: any transport.
         to_url: ``file://DIR``; ``fsync`` says when the disk is asked to have what was written.
         app: the application; all of its topics and its reorg channels are recorded.
-        start: ``start``, ``tail``, or a cursor (everything that resuming it needs): where partitions begin that the
-            folder does not hold yet.
+        start: ``start``, ``tail``, the number of a block, the time from which on blocks were published, or a cursor
+            (everything that resuming it needs): where partitions begin that the folder does not hold yet.
         wait: seconds to wait for the topics to exist.
         waiting_bytes: what may wait in memory before partitions that are ahead are paused.
 
     Raises:
+        ConfigurationError: the stream does not hold the block to start with, or the time has no zone.
         ConfigurationError, UnreachableError, RefusedError, TopicError: of the transport that is read.
         CursorExpiredError: retention has removed what comes next.
         CursorInvalidError: ``start`` is none of these.
@@ -74,7 +78,7 @@ class Recorder:
         to_url: str | TransportUrl,
         app: Topics,
         *,
-        start: str | Cursor = "start",
+        start: str | Cursor | int | datetime = "start",
         wait: float = 0.0,
         waiting_bytes: int = _WAITING_BYTES,
     ) -> None:
@@ -188,7 +192,12 @@ class Recorder:
         """Read every partition: from these positions, from where the folder ends, or from the start."""
         marks = self._source.watermarks()
         known = {**self._writer.offsets, **positions}
-        begin = {where: known[where] if where in known else self._begin(where, *marks[where]) for where in marks}
+        # What comes later is read from its beginning.
+        found = {} if positions or marks.keys() <= known.keys() else self._positions()
+        begin = {
+            where: known[where] if where in known else found.get(where, self._begin(where, *marks[where]))
+            for where in marks
+        }
         if not positions:
             self._resumed = any(where in self._writer.offsets for where in marks)
         self._source.assign(begin)
@@ -196,6 +205,15 @@ class Recorder:
         self._writer.declare({where: at for where, at in begin.items() if where not in self._writer.offsets})
         self._ends = {where: high for where, (_, high) in marks.items()}
         self._merge.watermarks(self._ends)
+
+    def _positions(self) -> Mapping[Partition, int]:
+        """Where partitions begin that hold a block, or what was published from a time on; once the stream holds it."""
+        if isinstance(self._start, datetime):
+            return at_time(self._source, self._app, self._start).positions
+        if isinstance(self._start, int):
+            threshold = getattr(self._app, "reorg_threshold", REORG_THRESHOLD)
+            return at_number(self._source, self._app, self._start, threshold).positions
+        return {}
 
     def _begin(self, where: Partition, low: int, high: int) -> int:
         if isinstance(self._start, Cursor):

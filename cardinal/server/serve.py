@@ -17,10 +17,12 @@ The protocol is in :mod:`cardinal.transports.websocket.wire`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import http
 import importlib
 import logging
+import os
 import ssl
 import time
 from dataclasses import dataclass, field
@@ -216,7 +218,11 @@ class ServeService:
             )
         except OSError as error:
             where = f"{settings.host}:{settings.port}"
-            raise PortInUseError(f"cannot listen on {where}: {error.strerror}", port=settings.port) from None
+            known = error.errno is not None and error.errno in errno.errorcode  # asyncio says more than is of use
+            reason = os.strerror(error.errno or 0) if known else error.strerror
+            raise PortInUseError(
+                f"cannot listen on {where}: {reason}; give another address by --listen", port=settings.port
+            ) from None
 
     def _extensions(self) -> Sequence[Any]:
         if self._settings.compression != "deflate":
@@ -231,6 +237,8 @@ class ServeService:
     def _context(self) -> ssl.SSLContext | None:
         settings = self._settings
         if settings.certificate is None:
+            if settings.key is not None:
+                raise ConfigurationError("a key is of no use without its certificate: give both", setting="key-file")
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -238,6 +246,8 @@ class ServeService:
             context.load_cert_chain(settings.certificate, settings.key, password="")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
+            if isinstance(error, ssl.SSLError):  # OpenSSL's own words say where in its code
+                reason = "they are no certificate and its key without a password, in PEM"
             raise ConfigurationError(
                 f"certificate {settings.certificate} and its key cannot be used: {reason}", setting="cert-file"
             ) from None

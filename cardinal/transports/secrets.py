@@ -25,7 +25,7 @@ _SIZE_MAX: Final = 64 << 10
 
 
 def with_secrets(url: TransportUrl) -> TransportUrl:
-    """The URL with what its files hold.
+    """The URL with what its files hold now, also where they were read before.
 
     Raises:
         ConfigurationError: a file cannot be read or is empty, or the secret is given in two ways.
@@ -35,7 +35,7 @@ def with_secrets(url: TransportUrl) -> TransportUrl:
         return replace(url, members=tuple((first, with_secrets(member)) for first, member in url.members))
     named = [name for name in url.options if name.endswith(_SUFFIX)]
     if not named:
-        return url
+        return read_again(url) or url
     options = dict(url.options)
     password = url.password
     for name in named:

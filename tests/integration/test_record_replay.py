@@ -94,7 +94,7 @@ def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_
     [
         (("record", "kafka://u:s3cr3t@h", "kafka://u:s3cr3t@h"), "write file://DIR"),
         (("replay", "kafka://u:s3cr3t@h"), "write file://DIR"),
-        (("replay", "file:///nowhere/at/all"), "there is no evm stream"),
+        (("replay", "file:///nowhere/at/all"), "there is no recording in"),
         (("replay", "file:///nowhere/at/all", "--speed", "-1"), "write max"),
         (("replay", "file:///nowhere/at/all", "--speed", "nan"), "write max"),
         (("record", "memory://none", "file:///tmp/x", "--chain-id", "1"), "there is no memory broker"),

@@ -72,7 +72,10 @@ class LogWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TransportError(f"the folder {folder} cannot be made: {error.strerror}") from None
+            reason = "there is a file of that name" if isinstance(error, FileExistsError) else error.strerror
+            raise TransportError(
+                f"the folder {folder} cannot be made: {reason}; name one that this user may write"
+            ) from None
         self._lock = WriterLock(folder)
         try:
             self._open()

@@ -14,6 +14,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cardinal.errors import ConfigurationError, FencedError, RefusedError, TransportError, UnreachableError
 
+from .names import meant
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,6 +48,10 @@ _TAKEN_OVER: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001 - the same
 )
 _TLS_ALERT: Final = re.compile(r"alert bad certificate|alert (unknown|certificate)|handshake failure", re.IGNORECASE)
+_CREATING: Final = re.compile(r"^Failed to create [a-z ]+: ")
+_PROPERTY: Final = re.compile(r'property[: ]+"?([a-z0-9._]+)"?')
+_FILE: Final = re.compile(r"(ssl\.[a-z.]+\.location) failed")
+_NO_LOGIN: Final = re.compile(r"supported mechanisms: *$")
 _NOISE: Final = re.compile(
     r"^(?:[a-z_]+://)?\S+?/(?:bootstrap|\d+): |\s*\((?:after|in state)[^)]*\)|, \d+ identical.*$"
 )
@@ -148,9 +154,17 @@ def kafka_error(error: KafkaException) -> KafkaError:
 def bad_setting(error: KafkaException) -> ConfigurationError:
     """The error for settings that librdkafka does not take; its text names the property, never a value of a secret."""
     inner = kafka_error(error)
-    text = inner.str()
-    found = re.search(r'property[: ]+"?([a-z0-9._]+)"?', text)
+    text = _CREATING.sub("", inner.str())
+    found = _PROPERTY.search(text)
     name = found.group(1) if found else None
+    if name is not None and text.startswith("No such"):
+        return ConfigurationError(f"there is no option {name} of kafka:// URLs: {meant(name)}", setting=name)
+    if failed := _FILE.search(text):
+        return ConfigurationError(
+            f"the file of {failed[1]} cannot be used: check that it is there, that this user may read it, and that it "
+            "is in PEM",
+            setting=failed[1],
+        )
     if name is not None and re.search(r"password|secret|pem|oauthbearer\.config", name):
         text = f"the value of {name} is not valid"
     return ConfigurationError(f"the Kafka settings cannot work: {text}; correct the URL's options", setting=name)
@@ -162,6 +176,8 @@ def _is_refusal(error: KafkaError) -> bool:
 
 def _refused(error: KafkaError, address: str) -> RefusedError:
     if error.code() in _LOGIN:
+        if _NO_LOGIN.search(_clean(error)):
+            return RefusedError(f"Kafka at {address} wants no login: leave user, password and sasl.mechanism out")
         return RefusedError(
             f"Kafka at {address} refused the login: {_clean(error)}; check user, password and mechanism"
         )

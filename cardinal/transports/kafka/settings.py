@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import ConfigurationError
 from cardinal.transports.secrets import read_again
 
+from .names import meant
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -211,7 +213,7 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
     )
     if ours:
         name = next(iter(ours))
-        raise ConfigurationError(f"there is no option {name}; see the options of kafka:// URLs", setting=name)
+        raise ConfigurationError(f"there is no option {name} of kafka:// URLs: {meant(name)}", setting=name)
     return settings
 
 

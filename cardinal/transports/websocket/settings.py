@@ -146,5 +146,7 @@ def _context(options: WebsocketOptions) -> ssl.SSLContext:
             context.load_cert_chain(options.certificate, options.key, password)
     except (OSError, ValueError) as error:  # an SSLError is an OSError
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        if isinstance(error, ssl.SSLError):  # OpenSSL's own words say where in its code
+            reason = "there is nothing in PEM in it that belongs there, or its password is another one"
         raise ConfigurationError(f"the file of {where} cannot be used: {reason}", setting=where) from None
     return context
