@@ -177,6 +177,8 @@ def _bits(text: str) -> int:
     """The three bits of an address or topic. Remembered: most come again in the same block or soon after."""
     if len(text) not in (_ADDRESS_TEXT, _TOPIC_TEXT):
         raise ValueError(f"{text[:20]!r}… is neither an address of 20 bytes nor a topic of 32")
-    hashed: bytes = keccak_256(to_bytes(text[2:])).digest()
-    first, second, third = hashed[0] << 8 | hashed[1], hashed[2] << 8 | hashed[3], hashed[4] << 8 | hashed[5]
-    return 1 << (first & 2047) | 1 << (second & 2047) | 1 << (third & 2047)
+    places = int.from_bytes(keccak_256(to_bytes(text[2:])).digest()[:6], "big")
+    return _BIT[places >> 32 & 2047] | _BIT[places >> 16 & 2047] | _BIT[places & 2047]
+
+
+_BIT: Final = tuple(1 << place for place in range(8 * BLOOM_SIZE))
