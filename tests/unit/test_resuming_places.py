@@ -183,3 +183,20 @@ def _come_and_go(rng: random.Random) -> list[str]:
             stream.restart(cursor)
     assert [block.number for update in stream.updates for block in update.added] == list(range(1, number + 1))
     return outcomes
+
+
+def test_partitions_that_were_let_go_are_named_by_no_later_cursor() -> None:
+    """Another place may have their numbers then; it is read from its beginning."""
+    stream = two_places(10, 10 + 2 * THRESHOLD)
+    head = 10 + 2 * THRESHOLD
+    switch_off(stream, OLD)
+    stream.restart()
+    during = stream.follower.cursor()
+    assert {number // NEW for _, number in during.next} == {1}, "before anything is read"
+    assert during.floor.keys() == during.next.keys()
+    stream.read()
+    stream.partitions |= {(topic, part): [] for topic, width in WIDTH.items() for part in range(width)}
+    publish(stream, OLD, line("a", head + 1, head + 2, f"{head}a"))
+    stream.restart()
+    assert {stream.at[place] for place in stream.at if place[1] < NEW} == {0}
+    assert stream.read() == f"+{head + 1}a+{head + 2}a"
