@@ -26,6 +26,7 @@ from evm_blocks import (
     NO_UNCLES,
     ZERO_ADDRESS,
     Json,
+    created,
     data,
     receipts_of,
     sealed,
@@ -254,6 +255,20 @@ def test_from_madhugiri_on_nothing_is_taken_off_a_block() -> None:
     assert caught.value.check == "transaction hashes"
     early = Chain(chain_id=137, name="ours", state_sync=True, state_sync_in_body=17)
     assert verify(block, receipts, chain=early).derived is not None
+
+
+@pytest.mark.parametrize("nonce", ["0x0", "0x7"])
+def test_a_state_sync_creates_nothing_whatever_its_node_shows(nonce: str) -> None:
+    """Its bytes say neither to whom it is nor a nonce: nothing else holds a node to what it says of them."""
+    block, receipts = synced()
+    honest = payload_from_rpc(block, receipts, chain_id=137)
+    block["transactions"][1] |= {"to": None, "nonce": nonce}
+    verify(block, receipts, chain=CHAINS[137])
+    assert payload_from_rpc(block, receipts, chain_id=137) == honest
+    made = receipts[1] | {"contractAddress": created(ZERO_ADDRESS, nonce)}
+    with pytest.raises(IntegrityError) as caught:
+        verify(block, [receipts[0], made], chain=CHAINS[137])
+    assert caught.value.check == "contracts"
 
 
 @pytest.mark.parametrize("part", ["receipt", "logs", "bloom"])

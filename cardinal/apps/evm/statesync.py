@@ -26,6 +26,7 @@ from .rpc import RpcBlock, RpcReceipt, RpcTransaction, raw
 from .transactions import STATE_SYNC, write_all
 
 _PREFIX: Final = b"matic-bor-receipt-"
+_NOBODY: Final = "0x" + bytes(20).hex()
 
 
 def derived_hash(number: int, block_hash: bytes) -> bytes:
@@ -46,7 +47,7 @@ def without_derived(
         return block, receipts, None
     at, last = int(block.number, 16), block.transactions[-1]
     if chain.state_sync_in_body is not None and at >= chain.state_sync_in_body:
-        return block, receipts, None
+        return _creating_nothing(block), receipts, None
     if raw(last.hash) != derived_hash(at, raw(block.hash)):
         return block, receipts, None
     added = [receipt for receipt in receipts if receipt.transaction_hash == last.hash]
@@ -54,6 +55,14 @@ def without_derived(
         raise ApplicationError(f"{len(added)} receipts for the block's state-sync transaction, not 1", path="receipts")
     kept = [receipt for receipt in receipts if receipt.transaction_hash != last.hash]
     return structs.replace(block, transactions=block.transactions[:-1]), kept, added[0]
+
+
+def _creating_nothing(block: RpcBlock) -> RpcBlock:
+    """The block with a state sync to address zero: its bytes do not say to whom, and null would be a creation."""
+    *others, last = block.transactions
+    if last.to or not _is_state_sync(last):
+        return block
+    return structs.replace(block, transactions=[*others, structs.replace(last, to=_NOBODY)])
 
 
 def write_transactions(block: RpcBlock, chain: Chain | None) -> list[bytes]:
