@@ -17,7 +17,7 @@ import click
 from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.named import config_option, stream
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.server.feeds import Feed, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
 from cardinal.transports.settings import find_node
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _REPORT_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
+_AGAIN_SECONDS = 5.0
 _NAMED = 10
 
 
@@ -125,7 +126,7 @@ async def _produce(
     service: ProduceService | None = None
     try:
         app = apps.get("evm", chain_id=await feed.chain_id())
-        service = ProduceService(feed, to, app, settings=settings, again=_say_again)
+        service = ProduceService(feed, to, app, settings=settings, again=_Again())
         published = await service.prepare()
         _say_half("half published where the topics end, sent again as the node gives them", service.progress.half)
         begins = f"continues after block {published[-1].number}" if published else "begins a stream"
@@ -155,6 +156,12 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
         click.echo(f"{final.blocks} blocks, {final.messages} messages in {seconds:.1f} s{left}", err=True)
         _say_producers(final.producers)
         _say_half("left half published, because the node did not give them (consumers expire them)", final.half)
+    if service.unsealed:
+        raise DeliveryError(
+            f"{len(service.unsealed)} blocks were taken and not sealed (the lowest is {service.unsealed[0].number}): "
+            "start again, what is missing is sent then",
+            block_hash=service.unsealed[0].hash,
+        )
 
 
 async def _reported(service: ProduceService, running: asyncio.Task[None], bar: BlockBar) -> None:
@@ -201,6 +208,21 @@ def _say_half(what: str, half: Sequence[HalfPublished]) -> None:
         click.echo(f"{len(half)} blocks {what}: {', '.join(names)}{more}", err=True)
 
 
-def _say_again(payload: Payload, error: CardinalError) -> None:
-    # Not err=True, which goes past whatever stands for standard error while a bar is drawn.
-    click.echo(f"sends block {payload.number} again: {error}", file=sys.stderr)
+class _Again:
+    """Says that blocks are sent again: the first at once, of others now and then how many."""
+
+    def __init__(self) -> None:
+        self._said = -_AGAIN_SECONDS
+        self._numbers: list[int] = []
+
+    def __call__(self, payload: Payload, error: CardinalError) -> None:
+        self._numbers.append(payload.number)
+        now = time.monotonic()
+        if now - self._said < _AGAIN_SECONDS:
+            return
+        lowest, count = min(self._numbers), len(self._numbers)
+        what = f"block {lowest}" if count == 1 else f"{count} blocks, the lowest {lowest},"
+        # Not err=True, which goes past whatever stands for standard error while a bar is drawn.
+        click.echo(f"sends {what} again: {error}", file=sys.stderr)
+        self._said = now
+        self._numbers.clear()

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, ConfigurationError, DeliveryError, FeedError, NodeAnswerError
+from cardinal.errors import CardinalError, ConfigurationError, FeedError, NodeAnswerError
 from cardinal.producer import Producer
 from cardinal.producing.published import HalfPublished, Survey, survey
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.coverage import check_coverage
 from cardinal.server.feeds import Aiming, ByHash, Feed, open_feed
+from cardinal.server.outbox import Outbox
 from cardinal.transports import open_source
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
 
 __all__ = ["ByHash", "Feed", "ProduceService", "ProduceSettings", "Progress", "open_feed"]
-
-_AGAIN_SECONDS: Final = 0.5
-_FLUSH_SECONDS: Final = 150.0
-"""Longer than a message's own timeout, so that a flush ends with the reason and not with the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +103,12 @@ class ProduceService:
         self._feed = feed
         self._url = url
         self._app = app
-        self._tell_again = again
+        self._outbox = Outbox(self._hand_over, again=again, sealed=lambda block_hash: self._half.pop(block_hash, None))
         self._settings = settings or ProduceSettings(producer_id or "")
         self._producer: Producer | None = None
         self._branches = Branches(1)
         self._half: dict[bytes, HalfPublished] = {}
         self._newest: Payload | None = None
-        self._again_count = 0
-        self._failed: asyncio.Queue[tuple[Step, CardinalError]] = asyncio.Queue()
-        self._under_way: dict[bytes, Step] = {}
-        self._waiting_again: set[bytes] = set()
 
     @property
     def progress(self) -> Progress:
@@ -128,12 +120,17 @@ class ProduceService:
             stats.blocks if stats else 0,
             stats.messages if stats else 0,
             stats.under_way if stats else 0,
-            self._again_count,
+            self._outbox.again_count,
             stats.skipped if stats else 0,
             tuple(self._half.values()),
             self._producer.producer_count if self._producer else None,
             self._feed.target if isinstance(self._feed, Aiming) else None,
         )
+
+    @property
+    def unsealed(self) -> tuple[Payload, ...]:
+        """The blocks that were taken and are not sealed, by number."""
+        return self._outbox.unsealed
 
     async def prepare(self) -> list[BlockRef]:
         """Connect, create what is missing, and find where the topics end: the published chain, oldest first.
@@ -164,13 +161,13 @@ class ProduceService:
             CardinalError: of the feed, or of the stream where sending again does not help.
 
         """
-        resend = asyncio.create_task(self._resend())
+        resend = asyncio.create_task(self._outbox.resend())
         pump = asyncio.create_task(self._pump(published, start, until))
         try:
             done, _ = await asyncio.wait({resend, pump}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            await self._drain(resend)
+            await self._outbox.drain(resend)
         finally:
             for task in (pump, resend):
                 task.cancel()
@@ -224,22 +221,9 @@ class ProduceService:
                         await self._add(payload)
 
     async def _add(self, step: Step) -> None:
-        """Hand a step over, waiting for room and for blocks that have to go again first."""
-        loop = asyncio.get_running_loop()
         if isinstance(step, Branch) and step.missing:
             step = await self._filled(step)
-        newest = step.newest if isinstance(step, Branch) else step
-        if newest.hash in self._under_way and newest.hash not in self._waiting_again:
-            return  # the node gave it by its hash a moment ago
-        while True:
-            try:
-                future = await asyncio.to_thread(self._hand_over, step)
-            except DeliveryError:
-                await asyncio.sleep(_AGAIN_SECONDS)  # `_resend` is about to send the one that failed
-            else:
-                break
-        self._under_way[newest.hash] = step
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._ended, newest.hash, step, done))
+        await self._outbox.add(step)
 
     async def _filled(self, branch: Branch) -> Branch:
         """A branch to which the node came back, with the content of what was published long ago."""
@@ -260,41 +244,3 @@ class ProduceService:
         if isinstance(step, Branch):
             return self._producer.reorg(step.ancestor, step.payloads)
         return self._producer.add(step)
-
-    def _ended(self, block_hash: bytes, step: Step, done: Future[None]) -> None:
-        error = done.exception()
-        if error is None:
-            self._under_way.pop(block_hash, None)
-            for payload in step.payloads if isinstance(step, Branch) else (step,):
-                self._half.pop(payload.hash, None)
-        elif isinstance(error, CardinalError):
-            self._waiting_again.add(block_hash)
-            self._failed.put_nowait((step, error))
-
-    async def _resend(self) -> None:
-        """Send failed blocks again, for ever; an error that is not retriable ends the service."""
-        while True:
-            step, error = await self._failed.get()
-            if not error.retriable:
-                raise error
-            newest = step.newest if isinstance(step, Branch) else step
-            self._again_count += 1
-            self._tell_again(newest, error)
-            await asyncio.sleep(_AGAIN_SECONDS)
-            await self._add(step)
-            self._waiting_again.discard(newest.hash)
-
-    async def _drain(self, resend: asyncio.Task[None]) -> None:
-        """Wait until every block is sealed; failed ones go on being sent again meanwhile."""
-        deadline = time.monotonic() + _FLUSH_SECONDS
-        while self._under_way and time.monotonic() < deadline:
-            await asyncio.wait({resend}, timeout=0.02)
-            if resend.done():
-                resend.result()
-        if self._under_way:
-            block_hash = next(iter(self._under_way))
-            raise DeliveryError(
-                f"{len(self._under_way)} blocks were not acknowledged within {_FLUSH_SECONDS:.0f} s; start again: "
-                "what is missing is sent then",
-                block_hash=block_hash,
-            )

@@ -1,0 +1,35 @@
+"""After an outage the service catches up as fast as the transport takes blocks, and an end says what is not sealed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from cardinal.apps import get
+from cardinal.server.feeds import open_feed
+from cardinal.server.produce import ProduceService
+from cardinal.testing.memory import MemoryBroker
+
+BLOCKS = 200
+
+
+def test_blocks_that_failed_together_go_again_together() -> None:
+    """Nothing is acknowledged while all the blocks are handed over; then everything is."""
+
+    async def outage() -> None:
+        with MemoryBroker(uuid.uuid4().hex) as broker:
+            feed = open_feed(f"dev://?seed=9&blocks={BLOCKS}&reorg-rate=0")
+            service = ProduceService(feed, broker.url, get("evm", chain_id=1337), producer_id="one")
+            published = await service.prepare()
+            broker.fail(lambda _: True)
+            running = asyncio.create_task(service.run(published, start=None, until=BLOCKS))
+            async with asyncio.timeout(20):
+                while service.progress.under_way <= BLOCKS:  # noqa: ASYNC110 - the service tells nobody
+                    await asyncio.sleep(0.01)
+            broker.fail(None)
+            async with asyncio.timeout(20):  # it took half a second a block: 100 s
+                await running
+            assert service.progress.blocks == BLOCKS + 1
+            await service.close()
+
+    asyncio.run(outage())
