@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import Final
 
 from . import rlp
@@ -33,10 +32,15 @@ def encode_log(log: RpcLog | JsonObject) -> bytes:
         return to_bytes(_log(shown))
 
 
-def write_logs(receipts: Iterable[RpcReceipt]) -> list[list[bytes]]:
+def write_logs(receipts: Sequence[RpcReceipt]) -> list[list[bytes]]:
     """For each receipt the RLP of its logs, within :func:`.rpc.hexadecimal`."""
-    written = iter(to_parts([_log(log) for receipt in receipts for log in receipt.logs]))
-    return [list(islice(written, len(receipt.logs))) for receipt in receipts]
+    written, at = to_parts([_log(log) for receipt in receipts for log in receipt.logs]), 0
+    logs = []
+    for receipt in receipts:
+        end = at + len(receipt.logs)
+        logs.append(written[at:end])
+        at = end
+    return logs
 
 
 def _log(shown: RpcLog) -> str:
