@@ -133,6 +133,8 @@ class Producer:
             self._sink.close()
             raise
         self._standby = self._tail if standby else None
+        if self._standby is not None:
+            self._under_way.others = self._standby.is_done
         self._pinger.start()
 
     def __enter__(self) -> Self:

@@ -106,6 +106,10 @@ class Tail:
         with self._lock:
             return self._peers.count(self._me)
 
+    def is_done(self, block_hash: bytes) -> bool:
+        """Whether a block is known to be on the topics; asked from any thread, by whoever holds whatever lock."""
+        return self._standby.is_done(block_hash)
+
     def start(self, under_way: UnderWay) -> None:
         """Read on a thread from now on; returns when everything that was there has been read, or cannot be."""
         self._under_way = under_way

@@ -7,7 +7,8 @@ Rules:
 2. There is room for so many units and so many bytes; ``enter`` waits. A unit that is larger than all the room goes
    alone.
 3. A failed unit is loud: its future fails, its descendants wait, and one of the same hash may be begun again.
-4. Where units are finished one at a time, the next is finished after the one before has ended, well or not.
+4. Where units are finished one at a time, the next is finished after the one before has ended, well or not. Many may
+   stand in line meanwhile, and others publish them: before its turn each is looked at again (``others``).
 
 Threads: every method may be called from several. Acknowledgements come on threads of the transport. Whoever frees a
 unit appends it to one line; one thread at a time works the line off, so that Batches are handed over in the line's
@@ -44,6 +45,7 @@ class UnderWay:
         serve: takes acknowledgements in, for so many seconds at most: what whoever waits for room does meanwhile. None
             where that is the transport's own affair.
 
+    ``others`` says of a hash whether another producer has published it, in which case it is left to that one.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class UnderWay:
         self._working = False
         self._closed = False
         self._sealed_blocks = self._sealed_messages = self._sealed_bytes = self._skipped = 0
+        self.others: Callable[[bytes], bool] = lambda _: False
 
     @property
     def stats(self) -> ProducerStats:
@@ -255,6 +258,9 @@ class UnderWay:
                 if unit is None:
                     continue  # closed meanwhile
                 self._working = True
+            if self._one_at_a_time and self.others(block_hash):
+                self._pass(unit)
+                continue
             try:
                 unit.finish(unit, partial(self._finished, unit))
             except CardinalError as error:
@@ -267,6 +273,16 @@ class UnderWay:
     def _rest(self) -> None:
         with self._lock:
             self._working = False
+
+    def _pass(self, unit: Unit) -> None:
+        """It stood in line, and others have published it meanwhile."""
+        with self._lock:
+            self._working = False
+            left = self._leave(unit.hash)
+            self._line.extend(self._queue.sealed(unit.hash))
+            self._skipped += unit.blocks if left is not None else 0
+        if left is not None:
+            unit.future.set_result(None)
 
     def _finished(self, unit: Unit, error: BaseException | None) -> None:
         if self._one_at_a_time:

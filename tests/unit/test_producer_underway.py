@@ -1,0 +1,99 @@
+"""Units that are finished one at a time: what stands in line is left to others who were quicker."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cardinal.errors import DeliveryError
+from cardinal.producing.underway import UnderWay
+from cardinal.producing.unit import Unit, nothing
+from cardinal.transports.posting import Done
+
+
+class Line:
+    """A transport that finishes one unit after the other, when it is told to."""
+
+    def __init__(self, *, one_at_a_time: bool = True) -> None:
+        self.finishing: list[tuple[Unit, Done]] = []
+        self.finished: list[int] = []
+        self.done: set[bytes] = set()
+        self.under_way = UnderWay(5_000, 1 << 30, one_at_a_time=one_at_a_time)
+        self.under_way.others = self.done.__contains__
+
+    def add(self, number: int) -> Unit:
+        unit = Unit(_hash(number), _hash(number - 1), None, [], nothing, self._finish, 1, 2, 10)
+        self.under_way.enter(unit)
+        self.under_way.begin(unit)
+        return unit
+
+    def _finish(self, unit: Unit, done: Done) -> None:
+        self.finishing.append((unit, done))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The one that is being finished has ended."""
+        unit, done = self.finishing.pop()
+        self.finished.append(int.from_bytes(unit.hash, "big"))
+        done(error)
+
+
+def _hash(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def test_what_others_have_published_meanwhile_is_not_sent_and_its_descendants_go_on() -> None:
+    """Two thousand of them at once: there is no depth to it."""
+    line = Line()
+    units = [line.add(number) for number in range(1, 2_003)]
+    assert len(line.finishing) == 1
+    line.done |= {unit.hash for unit in units[1:2_001]}
+    line.end()
+    assert [unit.future.done() for unit in units] == [True] * 2_001 + [False]
+    line.end()
+    assert line.finished == [1, 2_002]
+    stats = line.under_way.stats
+    assert (stats.blocks, stats.messages, stats.skipped, stats.under_way) == (2, 4, 2_000, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_others_publish_every_unit_ends_once_and_parents_first(seed: int) -> None:
+    rng, line = random.Random(seed), Line()
+    ended: list[int] = []
+    units: list[Unit] = []
+    for number in range(1, 60):
+        unit = line.add(number)
+        unit.future.add_done_callback(lambda _, number=number: ended.append(number))
+        units.append(unit)
+        line.done |= {_hash(rng.randint(1, 60)) for _ in range(rng.randint(0, 3))}
+        if rng.random() < 0.5 and line.finishing:
+            line.end()
+    while line.finishing:
+        line.end()
+    assert sorted(ended) == list(range(1, 60))
+    assert line.finished == sorted(line.finished)
+    assert line.under_way.stats.blocks == len(line.finished)
+    assert line.under_way.stats.skipped == 59 - len(line.finished)
+
+
+def test_one_that_failed_holds_its_descendants_also_those_that_others_have_published() -> None:
+    """They are asked when their turn comes; until the one that failed goes again, nothing is told of them."""
+    line = Line()
+    first, second = line.add(1), line.add(2)
+    line.done.add(second.hash)
+    line.end(DeliveryError("no", block_hash=first.hash))
+    assert first.future.exception() is not None
+    assert not second.future.done()
+    line.add(1)
+    line.end()
+    assert second.future.done()
+    assert line.finished == [1, 1]
+
+
+def test_where_many_go_beside_each_other_nobody_is_asked() -> None:
+    """Their content has gone already."""
+    line = Line(one_at_a_time=False)
+    line.done.add(_hash(1))
+    line.add(1)
+    line.end()
+    assert line.finished == [1]
