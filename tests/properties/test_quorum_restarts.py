@@ -10,7 +10,7 @@ Where nobody lies, but the third comes late, dies for good or leaves messages ou
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,9 +24,22 @@ from quorums import LIES, SETTINGS, Reading, Topics, as_delivered, said, true, w
 from streams import h, replay
 
 THRESHOLD = 4
-LENGTH = 36
-CHAIN = [true(f"{number}a", f"{number - 1}a") for number in range(1, LENGTH + 1)]
-TRUTH = {payload.hash: without_marks(as_delivered(payload)) for payload in CHAIN}
+HEIGHT = 30
+
+
+def history() -> Iterator[Payload]:
+    """What a node sees: every fifth block comes second, after two of another branch."""
+    for number in range(1, HEIGHT + 1):
+        if number % 5 == 0 and number < HEIGHT:
+            yield true(f"{number}b", f"{number - 1}a")
+            yield true(f"{number + 1}b", f"{number}b")
+        yield true(f"{number}a", f"{number - 1}a")
+
+
+SEEN = list(history())
+LENGTH = len(SEEN)
+CHAIN = [payload for payload in SEEN if payload.hash.endswith(b"a")]
+TRUTH = {payload.hash: without_marks(as_delivered(payload)) for payload in SEEN}
 LAGS = st.sampled_from([3, 12, LENGTH])
 """Blocks that one honest producer may be ahead of the other."""
 
@@ -48,8 +61,9 @@ class Honest:
         """Some messages more, in the order of the chain."""
         while messages > 0 and not self.done:
             if not self._left:
-                payload = CHAIN[self.block]
-                marks = {f"head/{payload.number}a": f"{self.name}{self._rng.random()}".encode()}
+                payload = SEEN[self.block]
+                seen = f"{self.name}{self._rng.random()}".encode()
+                marks = {path: seen for path in payload.updates if path.startswith("head/")}
                 whole = said(replace(payload, updates={**payload.updates, **marks}))
                 self._left = [message for message in whole if not message.key.endswith(self._left_out)]
                 self.block += 1
@@ -73,7 +87,7 @@ class Liar:
         """One of many lies, most about a block that is published about now."""
         rng = self._rng
         index = rng.randrange(LENGTH) if rng.random() < 0.2 else max(0, around + rng.randint(-8, 8))
-        payload = CHAIN[min(index, LENGTH - 1)]
+        payload = SEEN[min(index, LENGTH - 1)]
         messages = self._said(payload)
         if rng.random() < 0.3:
             messages = rng.sample(messages, rng.randint(1, len(messages)))
@@ -98,7 +112,7 @@ class Liar:
                 return [Routed("tx", b"\3" + payload.hash + junk[0], junk[1]), Routed("blocks", junk[2], junk[3])]
             case _:
                 batch = Batch(payload.hash, rng.choice((0, 2**40)), 2**60, h("0z"), {})
-                other = BatchMsg(payload.hash, f"b/{payload.number}a/t/0", b"another")
+                other = BatchMsg(payload.hash, next(path for path in payload.updates if "/t/" in path), b"another")
                 return [Routed("blocks", *encode(one)) for one in (batch, other, Reorg(payload.hash, payload.number))]
 
 
@@ -166,7 +180,7 @@ def delivers_the_chain(reading: Reading) -> None:
     assert replay(reading.updates) == [payload.hash for payload in CHAIN[first - 1 :]]
     reading.restart()
     reading.read()
-    assert reading.follower.orderer.head == BlockRef(LENGTH, CHAIN[-1].hash)
+    assert reading.follower.orderer.head == BlockRef(HEIGHT, CHAIN[-1].hash)
 
 
 @settings(deadline=None, max_examples=30)
