@@ -27,7 +27,12 @@ _SHOWN_TENTHS: Final = 10
 
 
 class BlockBar:
-    """Draws when it is told of far targets; a context manager."""
+    """Draws when it is told of far targets; a context manager.
+
+    Attributes:
+        last: the number that it showed last; None before.
+
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -36,6 +41,7 @@ class BlockBar:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._first = 0
+        self.last: int | None = None
 
     @property
     def drawn(self) -> bool:
@@ -55,6 +61,7 @@ class BlockBar:
         if self._bar is None and target - number >= NEAR_BLOCKS:
             self._begin(number)
         if self._bar is not None and self._task is not None:
+            self.last = number
             done, whole = number - self._first, max(target, number) - self._first
             self._bar.update(self._task, completed=done, total=whole, number=number, target=target)
             if number >= target:

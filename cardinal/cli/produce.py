@@ -172,7 +172,7 @@ async def _reported(service: ProduceService, running: asyncio.Task[None], bar: B
         now, at = service.progress, time.monotonic()
         bar.report(now.number, now.target)
         if at - said >= _REPORT_SECONDS:
-            if not bar.drawn:
+            if not bar.drawn and now.number != bar.last:  # else it was said
                 _report(before, now, at - said)
             said, before = at, now
 
