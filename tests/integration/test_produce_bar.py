@@ -142,6 +142,14 @@ async def test_nothing_of_it_goes_to_a_pipe(
 
 
 @asynchronous
+async def test_chains_without_a_node_are_drawn_too(tmp_path: Path) -> None:
+    node = "dev://?blocks=60&rate=50&reorg-rate=0"
+    async with on_terminal("produce", "--from", node, "--to", f"file://{tmp_path}/log") as terminal:
+        assert await terminal.end() == 0
+    assert screen(terminal.written)[1].startswith("block 60 of 60 ")
+
+
+@asynchronous
 async def test_terminal_that_cannot_draw_has_lines(blocks: list[Built], tmp_path: Path) -> None:
     async with (
         serving(replay(blocks)) as node,

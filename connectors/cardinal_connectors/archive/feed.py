@@ -48,6 +48,12 @@ class ArchiveFeed:
     def __init__(self, folder: Path, *, chain_id: int) -> None:
         self._folder = folder
         self._rules = Rules.of(chain_id, FeedSettings())
+        self._target: int | None = None
+
+    @property
+    def target(self) -> int | None:
+        """The number of the last block that will be given; None before it is known, and where there is none."""
+        return self._target
 
     async def chain_id(self) -> int:
         """The chain id that the archive was opened with."""
@@ -68,8 +74,10 @@ class ArchiveFeed:
         numbers = await asyncio.to_thread(self._numbers)
         before = await self._common(published, numbers)
         first = (start or (numbers[0] if numbers else 0)) if before is None else before.number + 1
-        last = numbers[-1] if numbers else -1
-        for number in range(first, (last if until is None else min(until, last)) + 1):
+        there = numbers[-1] if numbers else -1
+        last = there if until is None else min(until, there)
+        self._target = last if last >= first else None
+        for number in range(first, last + 1):
             block = await asyncio.to_thread(self._read, number)
             payload = self._payload(number, block)
             if before is not None and payload.parent != before.hash:

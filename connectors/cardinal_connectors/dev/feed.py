@@ -43,6 +43,12 @@ class DevFeed:
     def __init__(self, settings: DevSettings, *, rate: float = 0.0) -> None:
         self._settings = settings
         self._rate = rate
+        self._target: int | None = None
+
+    @property
+    def target(self) -> int | None:
+        """The number of the chain's last block, or of the one that is asked for; None before a reading begins."""
+        return self._target
 
     async def chain_id(self) -> int:
         """The chain's id."""
@@ -58,6 +64,7 @@ class DevFeed:
             ReorgTooDeepError: a reorg below the oldest of ``published``.
 
         """
+        self._target = self._settings.blocks if until is None else min(until, self._settings.blocks)
         lowest = published[0].number if published else start or 0
         if until is not None and until < (published[-1].number if published else lowest):
             return
