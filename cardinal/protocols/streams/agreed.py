@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -120,37 +120,45 @@ class Agreed:
     # --- what comes later ------------------------------------------------------------------------------------
 
     def late(
-        self, index: int, record: Row, outcome: Outcome, events: list[ReassemblyEvent], *, past: int
-    ) -> Iterable[ReassemblyEvent]:
-        """A record of a block that is finished with.
+        self, index: int, run: list[Row], outcome: Outcome, *, past: int
+    ) -> Iterator[tuple[list[ReassemblyEvent], list[ReassemblyEvent]]]:
+        """Records of a block that is finished with: what differs, then what came of the producer's own copy.
 
         Arguments:
-            index: its producer.
-            record: it.
-            outcome: what became of its block.
-            events: what differs is put here.
+            index: their producer.
+            run: they. Where any of them differs they are dealt with one by one, so that the order of what is told does
+                not depend on how they were cut.
+            outcome: what became of their block.
             past: the chain is past blocks with a lower number.
-
-        Returns:
-            What came of the producer's own copy.
 
         """
         if not outcome.agreed:
-            return ()
-        block_hash = record[3][1:HASH_END]
-        copy, own = outcome.copies.get(index), self._voters[index]
+            return
+        block_hash = run[0][3][1:HASH_END]
+        copy, own, kept = outcome.copies.get(index), self._voters[index], outcome.agreed[0]
         if copy is Copy.WHOLE and own.held(block_hash) is not None:
-            return own.assembler.receive([record])  # it may contradict itself
-        against = self._against(outcome.agreed[0], block_hash, [record])
-        events += against
+            yield [], own.assembler.receive(run)  # it may contradict itself
+            return
+        against = self._against(kept, block_hash, run)
         if copy is Copy.LET_GO or (copy not in _AWAITED and outcome.number < past):
-            return ()
-        found = own.assembler.receive([record])
-        if self._voters[outcome.agreed[0]].keeps(block_hash):
+            yield against, []
+        elif not against or len(run) == 1:
+            yield against, self._assemble(index, run, outcome, told=bool(against))
+        else:
+            for record in run:
+                against = self._against(kept, block_hash, [record])
+                yield against, self._assemble(index, [record], outcome, told=bool(against))
+
+    def _assemble(self, index: int, run: list[Row], outcome: Outcome, *, told: bool) -> list[ReassemblyEvent]:
+        """A producer's own copy of a delivered block takes a run; ``told`` says whether that it differs was told."""
+        block_hash = run[0][3][1:HASH_END]
+        own = self._voters[index]
+        found = own.assembler.receive(run)
+        if found and self._voters[outcome.agreed[0]].keeps(block_hash):
             # Said already, of this record or of the one that it contradicts.
-            said = (Divergence, Surplus, Rejected) if against else (Divergence, Surplus)
+            said = (Divergence, Surplus, Rejected) if told else (Divergence, Surplus)
             found = [event for event in found if not isinstance(event, said)]
-        if copy not in _AWAITED and own.open(block_hash) is not None:
+        if outcome.copies.get(index) not in _AWAITED and own.open(block_hash) is not None:
             outcome.copies[index] = Copy.AFTER
             self._deadlines.expect(block_hash, outcome.seen_at, index)
         return found

@@ -119,12 +119,13 @@ class QuorumReassembler:
             block_hash = run[0][3][1:HASH_END]
             outcome = self._agreed.get(block_hash)
             if outcome is None:
-                found: Iterable[ReassemblyEvent] = self._voters[index].assembler.receive(run)
+                found = self._voters[index].assembler.receive(run)
                 self._undecided.know(index, block_hash)
-            else:  # such a run is one record
-                found = self._agreed.late(index, run[0], outcome, events, past=self._past)
-            if found:
                 self._take(index, found, events)
+                continue
+            for differs, own in self._agreed.late(index, run, outcome, past=self._past):
+                events += differs
+                self._take(index, own, events)
         return events
 
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
@@ -142,12 +143,8 @@ class QuorumReassembler:
 
     def _room(self, index: int, block_hash: bytes) -> int:
         """How many values of a block can be taken together; 0: one by one, below 0: any number."""
-        if block_hash not in self._undecided:
-            return 0
-        block = self._voters[index].open(block_hash)
-        if block is None or block.counters is None:
-            return -1
-        return 0 if block.careful else block.counters.outstanding or -1
+        known = block_hash in self._undecided or block_hash in self._agreed
+        return self._voters[index].room(block_hash) if known else 0
 
     # --- what one producer's copies give -----------------------------------------------------------------------
 

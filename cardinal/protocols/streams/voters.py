@@ -38,6 +38,13 @@ class Voter:
         block = self.held(block_hash)
         return block if isinstance(block, OpenBlock) else None
 
+    def room(self, block_hash: bytes) -> int:
+        """How many values of a block it can take together before that could be whole; 0: one by one, below 0: any."""
+        block = self.open(block_hash)
+        if block is None or block.counters is None:
+            return -1
+        return 0 if block.careful else block.counters.outstanding or -1
+
     def keeps(self, block_hash: bytes) -> bool:
         """Whether the messages of its complete copy are still held."""
         block = self.held(block_hash)
