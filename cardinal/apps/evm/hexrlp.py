@@ -78,7 +78,7 @@ def word(text: str | None) -> str:
     if len(text) == _WORD_TEXT and text[2] != "0" and text[:2] == "0x":  # a signature's parts, but for one in sixteen
         return f"a0{text[2:]}"
     digits = text[2:]
-    if digits and digits[0] != "0" and text[:2] == "0x" and len(digits) <= _WORD_TEXT:
+    if digits and digits[0] != "0" and text[:2] == "0x" and len(text) <= _WORD_TEXT:
         if len(digits) % 2:
             digits = f"0{digits}"
         if len(digits) == 2 and digits < "80":  # noqa: PLR2004 - one byte below 0x80 is its own RLP

@@ -76,8 +76,8 @@ def write_blooms(receipts: Iterable[RpcReceipt]) -> tuple[list[bytes], int | Non
         claimed, bits = receipt.logs_bloom, bloom_of(receipt.logs)
         own = bits.to_bytes(BLOOM_SIZE, "big")
         bloom = _BLOOM_HEAD + own
-        if claimed[2:] != own.hex() or claimed[:2] != "0x":
-            bloom = to_bytes(data(claimed))
+        if claimed != f"0x{own.hex()}":
+            bloom = rlp.encode_bytes(raw(claimed))
             lies = lies or bloom != _BLOOM_HEAD + own  # not so where only the capitals differ
         written.append(bloom)
         whole |= bits
