@@ -134,7 +134,7 @@ class Producer:
             raise
         self._standby = self._tail if standby else None
         if self._standby is not None:
-            self._under_way.others = self._standby.is_done
+            self._under_way.turn = self._standby.turn
         self._pinger.start()
 
     def __enter__(self) -> Self:

@@ -9,8 +9,9 @@ Rules:
 3. A tail that cannot read any more holds nothing up: everything is sent from then on.
 4. Where readers are held up by the transaction of a producer that died, nothing is known of what others have sealed
    since, and nobody could read what we sent: time stands still for whoever is not the lowest, until that ends.
-
-5. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
+5. What was begun and still stands in line (transactions go one by one) waits like what was not: while others make
+   progress, it is theirs.
+6. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
    ahead would take all others for dead: ``standby`` is refused there.
 
 One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
@@ -86,6 +87,9 @@ class Tail:
         self._peers = Peers(alive * 1000)
         self._standby = Standby(me, step, self._peers)
         self._held_up = held_up
+        self._step = step
+        self._rank = 0
+        self._others_moved = float("-inf")
         self._held = False
         self._free_since: float | None = None
         self._time = time.monotonic()
@@ -106,9 +110,15 @@ class Tail:
         with self._lock:
             return self._peers.count(self._me)
 
-    def is_done(self, block_hash: bytes) -> bool:
-        """Whether a block is known to be on the topics; asked from any thread, by whoever holds whatever lock."""
-        return self._standby.is_done(block_hash)
+    def turn(self, block_hash: bytes) -> Verdict:
+        """What to do with a block that was begun and is not sent yet (rule 5); waits for no lock."""
+        if self._standby.is_done(block_hash):
+            return Verdict.SKIP
+        return Verdict.SEND if self._deaf or self._quiet(self._time) else Verdict.WAIT
+
+    def _quiet(self, now: float) -> bool:
+        """Whether others have made no progress for so long that what is theirs is ours; the lowest never waits."""
+        return not self._rank or now - self._others_moved >= self._rank * self._step
 
     def start(self, under_way: UnderWay) -> None:
         """Read on a thread from now on; returns when everything that was there has been read, or cannot be."""
@@ -165,13 +175,16 @@ class Tail:
             if len(records) == _LIMIT:
                 return  # more is there that was appended before now
             due = self._standby.due()
-            urgent = due is not None and due <= now and self._peers.rank(self._me) > 0
+            self._rank = self._peers.rank(self._me)
+            overdue = (due is not None and due <= now) or (self._under_way.in_line and self._quiet(now))
+            urgent = overdue and self._rank > 0
         if not urgent or self._knows(now):
             self._time = now
         with self._lock:
             skipped = self._decide(self._time)
         for unit in skipped:
             self._under_way.skip(unit)
+        self._under_way.go_on()
         if not self._caught_up.is_set() and self._has_read(self._ends) and self._knows(now):
             self._caught_up.set()
 
@@ -221,6 +234,7 @@ class Tail:
             waiting, self._waiting = self._waiting, {}
             for unit in waiting.values():
                 self._begin(unit)
+        self._under_way.go_on()
 
     # --- what is read --------------------------------------------------------------------------------------
 
@@ -237,6 +251,8 @@ class Tail:
             block_hash = key[1:]
             self._peers.batch(block_hash, who or "anonymous", record.timestamp_ms)
             if SEALED_HEADER in headers:
+                if who != self._me and not self._standby.is_done(block_hash):
+                    self._others_moved = time.monotonic()
                 self._standby.done(block_hash)
             elif not self._standby.is_done(block_hash) and self._decodes(record):
                 self._watch_whole(record)
@@ -263,7 +279,7 @@ class _Clocked(Protocol):
 
 
 def refuse_foreign_clocks(sink: Sink) -> None:
-    """TopicError where producers cannot be ranked, because no clock is everybody's (rule 5)."""
+    """TopicError where producers cannot be ranked, because no clock is everybody's (rule 6)."""
     topic = sink.foreign_clock() if isinstance(sink, _Clocked) else None
     if topic is not None:
         raise TopicError(

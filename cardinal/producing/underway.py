@@ -8,7 +8,8 @@ Rules:
    alone.
 3. A failed unit is loud: its future fails, its descendants wait, and one of the same hash may be begun again.
 4. Where units are finished one at a time, the next is finished after the one before has ended, well or not. Many may
-   stand in line meanwhile, and others publish them: before its turn each is looked at again (``others``).
+   stand in line meanwhile, and others publish them: before its turn each is looked at again (``turn``), and skipped
+   or kept waiting like one that was not begun.
 
 Threads: every method may be called from several. Acknowledgements come on threads of the transport. Whoever frees a
 unit appends it to one line; one thread at a time works the line off, so that Batches are handed over in the line's
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, TransportError
 from cardinal.producing.unit import ProducerStats
 from cardinal.protocols.streams.sealing import SealQueue
+from cardinal.protocols.streams.standby import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +47,7 @@ class UnderWay:
         serve: takes acknowledgements in, for so many seconds at most: what whoever waits for room does meanwhile. None
             where that is the transport's own affair.
 
-    ``others`` says of a hash whether another producer has published it, in which case it is left to that one.
+    ``turn`` says of a hash what to do now; whoever sets it calls :meth:`go_on` when that may have changed.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class UnderWay:
         self._working = False
         self._closed = False
         self._sealed_blocks = self._sealed_messages = self._sealed_bytes = self._skipped = 0
-        self.others: Callable[[bytes], bool] = lambda _: False
+        self.turn: Callable[[bytes], Verdict] = lambda _: Verdict.SEND
 
     @property
     def stats(self) -> ProducerStats:
@@ -167,6 +169,15 @@ class UnderWay:
             if self._failures:
                 raise next(iter(self._failures.values()))
 
+    @property
+    def in_line(self) -> bool:
+        """Whether something waits to be finished."""
+        return bool(self._line)
+
+    def go_on(self) -> None:
+        """Finish what may be finished now."""
+        self._work()
+
     def stop(self) -> None:
         """Let nobody in any more, and nobody wait."""
         with self._lock:
@@ -251,6 +262,9 @@ class UnderWay:
             with self._lock:
                 if self._working or not self._line:
                     return
+                turn = self.turn(self._line[0]) if self._one_at_a_time else Verdict.SEND
+                if turn is Verdict.WAIT:
+                    return
                 block_hash = self._line.popleft()
                 if not self._queue.hand_over(block_hash):
                     continue  # it, or a block below it, failed since it was freed; it comes again
@@ -258,7 +272,7 @@ class UnderWay:
                 if unit is None:
                     continue  # closed meanwhile
                 self._working = True
-            if self._one_at_a_time and self.others(block_hash):
+            if turn is Verdict.SKIP:
                 self._pass(unit)
                 continue
             try:

@@ -9,6 +9,7 @@ import pytest
 from cardinal.errors import DeliveryError
 from cardinal.producing.underway import UnderWay
 from cardinal.producing.unit import Unit, nothing
+from cardinal.protocols.streams.standby import Verdict
 from cardinal.transports.posting import Done
 
 
@@ -20,7 +21,13 @@ class Line:
         self.finished: list[int] = []
         self.done: set[bytes] = set()
         self.under_way = UnderWay(5_000, 1 << 30, one_at_a_time=one_at_a_time)
-        self.under_way.others = self.done.__contains__
+        self.waits = False
+        self.under_way.turn = self._turn
+
+    def _turn(self, block_hash: bytes) -> Verdict:
+        if block_hash in self.done:
+            return Verdict.SKIP
+        return Verdict.WAIT if self.waits else Verdict.SEND
 
     def add(self, number: int) -> Unit:
         unit = Unit(_hash(number), _hash(number - 1), None, [], nothing, self._finish, 1, 2, 10)
@@ -74,6 +81,23 @@ def test_whatever_others_publish_every_unit_ends_once_and_parents_first(seed: in
     assert line.finished == sorted(line.finished)
     assert line.under_way.stats.blocks == len(line.finished)
     assert line.under_way.stats.skipped == 59 - len(line.finished)
+
+
+def test_what_stands_in_line_waits_while_others_make_progress() -> None:
+    line = Line()
+    units = [line.add(number) for number in range(1, 6)]
+    line.waits = True
+    line.end()
+    assert line.finishing == [], "the next one is not begun"
+    line.done |= {units[1].hash, units[2].hash}
+    line.under_way.go_on()
+    assert [unit.future.done() for unit in units] == [True, True, True, False, False]
+    assert line.finishing == []
+    line.waits = False
+    line.under_way.go_on()
+    line.end()
+    line.end()
+    assert line.finished == [1, 4, 5]
 
 
 def test_one_that_failed_holds_its_descendants_also_those_that_others_have_published() -> None:
