@@ -211,8 +211,8 @@ async def test_user_and_password_of_the_url_reach_the_node_and_no_error(scheme: 
         shown = shown.__cause__
 
 
-KEY = "a1b2c3d4e5f6"
-LOUD = f"no quota for http://u:pass-word@h/v3/{KEY}?token=t0k3n-t0k3n\x1b[2J\nsecond line " + "z" * 5000
+KEY = "s3cr3t-a1b2c3"
+LOUD = f"no quota for http://u:s3cr3t-pass@h/v3/{KEY}?token=s3cr3t-t0k3n\x1b[2J\nsecond line " + "z" * 5000
 
 
 def _many(asked: Any) -> Any:  # noqa: ANN401 - JSON
@@ -225,7 +225,7 @@ async def test_nodes_words_are_shown_on_one_line_without_what_the_url_hides() ->
         return web.json_response(_many(json.loads(await request.read())))
 
     async with answering(loud) as url:
-        client = RpcClient(f"{url.replace('//', '//u:pass-word@')}/v3/{KEY}?token=t0k3n-t0k3n", QUICK_RPC)
+        client = RpcClient(f"{url.replace('//', '//u:s3cr3t-pass@')}/v3/{KEY}?token=s3cr3t-t0k3n", QUICK_RPC)
         with pytest.raises(NodeAnswerError) as refused:
             await client.call("eth_chainId")
         outcomes = await client.batch(calls(2))

@@ -87,6 +87,9 @@ def test_what_must_leak():
 PASSWORD = re.compile(r"[a-z]+://[^\s:/@]*:([^\s/@]+)@")
 """What stands between a user and a host."""
 
+HIDDEN = "…"
+"""What is shown in place of a password."""
+
 
 def run(folder: Path, source: str) -> tuple[int, str]:
     """A run of pytest of its own: its status, and what it printed."""
@@ -148,7 +151,7 @@ def test_every_password_that_a_test_writes_into_a_url_is_one_that_is_watched() -
         for path in Path(__file__).parents[1].rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         for password in PASSWORD.findall(_text(node))
-        if "{" not in password and not marks_in(password)
+        if "{" not in password and password != HIDDEN and not marks_in(password)
     ]
     assert found == []
 

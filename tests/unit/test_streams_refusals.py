@@ -95,6 +95,17 @@ def test_a_value_that_is_no_bytes_and_a_path_that_no_bytes_stand_for_are_refused
         split(replace(block("1a", "0r"), updates=updates), SCHEMA, "t")
 
 
+class _Named(bytes):
+    """Bytes of another type, as some libraries give them."""
+
+
+def test_values_of_a_type_that_is_bytes_are_taken_as_bytes() -> None:
+    plain = {f"b/1a/t/{index}": b"%d" % index for index in range(3)}
+    named = {path: _Named(value) for path, value in plain.items()}
+    of_plain, of_named = (split(replace(block("1a", "0r"), updates=updates), SCHEMA, "t") for updates in (plain, named))
+    assert of_named == of_plain
+
+
 def test_a_delete_that_no_bytes_stand_for_is_refused() -> None:
     with pytest.raises(SplitError):
         split(replace(block("1a", "0r"), deletes=frozenset({f"b/1a/t/{LONE}"})), SCHEMA, "t")
