@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Final, Self
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.producing.channels import Channel, all_of, head_of, linked
+from cardinal.producing.clocks import refuse_foreign_clocks
 from cardinal.producing.making import Maker
 from cardinal.producing.pinging import Pinger, ping_id
-from cardinal.producing.tail import Tail, refuse_foreign_clocks
+from cardinal.producing.tail import Tail
 from cardinal.producing.underway import UnderWay
 from cardinal.producing.unit import ProducerStats, ended
 from cardinal.protocols.streams.splitter import name_sub_batch, split_sub_batch

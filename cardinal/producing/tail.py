@@ -5,7 +5,7 @@ Rules:
 1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
    before is known, and :meth:`Tail.start` returns when all that was there is read.
 2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
-   (:class:`_Whole`); until then its Batches count for nothing.
+   (:class:`~.whole.Whole`); until then its Batches count for nothing.
 3. A tail that cannot read any more holds nothing up: everything is sent from then on.
 4. Where readers are held up by the transaction of a producer that died, nothing is known of what others have sealed
    since, and nobody could read what we sent: time stands still for whoever is not the lowest, until that ends.
@@ -22,14 +22,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import CardinalError, DecodeError, TopicError
+from cardinal.errors import CardinalError, DecodeError
+from cardinal.producing.whole import Whole
 from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, PING, Batch
-from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.standby import Peers, Standby, Verdict
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.transports.url import open_source
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.base import Sink, Source
+    from cardinal.transports.base import Source
     from cardinal.transports.url import TransportUrl
 
 _BACK: Final = 2_048
@@ -53,7 +52,6 @@ _START_SECONDS: Final = 25.0
 """Longer than a dead producer's transaction holds readers up: its timeout, and the broker's round of looking."""
 
 _MARKS_SECONDS: Final = 0.3
-_BEFORE_BATCH_MS: Final = 60_000
 _BATCH: Final = bytes((BATCH,))
 _PING: Final = bytes((PING,))
 
@@ -94,7 +92,7 @@ class Tail:
         self._free_since: float | None = None
         self._time = time.monotonic()
         self._waiting: dict[bytes, Unit] = {}
-        self._whole: _Whole | None = None
+        self._whole: Whole | None = None
         self._deaf = False
         self._stop = threading.Event()
         self._caught_up = threading.Event()
@@ -266,42 +264,4 @@ class Tail:
 
     def _watch_whole(self, record: Record) -> None:
         if self._whole is None and self._caught_up.is_set():
-            self._whole = _Whole(self._url, self._app, record)
-
-
-@runtime_checkable
-class _Clocked(Protocol):
-    """A sink that knows whose clock stamps its records."""
-
-    def foreign_clock(self) -> str | None:
-        """A topic whose records are stamped by the clocks of their producers, if there is one."""
-        ...
-
-
-def refuse_foreign_clocks(sink: Sink) -> None:
-    """TopicError where producers cannot be ranked, because no clock is everybody's (rule 6)."""
-    topic = sink.foreign_clock() if isinstance(sink, _Clocked) else None
-    if topic is not None:
-        raise TopicError(
-            f"the topic {topic} is stamped by its producers' clocks, and standby needs the broker's: set "
-            "message.timestamp.type=LogAppendTime for all topics of the stream, or use redundancy=all",
-            topic=topic,
-        )
-
-
-class _Whole:
-    """Sees blocks complete whose Batches are not sealed: reads all topics from a minute before the first of them."""
-
-    def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
-        self._source = open_source(url, app)
-        self._reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
-        self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - _BEFORE_BATCH_MS)))
-
-    def read(self) -> list[bytes]:
-        """The blocks that have become complete."""
-        records = self._source.poll(_LIMIT, 0.0)
-        return [event.payload.hash for event in self._reassembler.receive(records) if isinstance(event, Completed)]
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._source.close()
+            self._whole = Whole(self._url, self._app, record)
