@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import CardinalError
 
 from . import plays
-from .ground import BadNetwork, ClusterGround, Ground
+from .ground import BadNetwork, ClusterGround, FileGround, Ground
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ DRILLS: Final = (
     Drill("broker-kill", "SIGKILL to the broker, started again", plays.kill_broker, alone=True),
     Drill("connection-reset", "all connections reset", plays.reset_connections, BadNetwork, alone=True),
     Drill("bad-network", "latency, blackholes, cuts", plays.slow_network, BadNetwork, alone=True),
+    Drill("disk-full", "the disk of a file transport full", plays.fill_disk, FileGround, alone=True),
     Drill("topic-deleted", "a topic deleted under the consumer", plays.delete_topic, fatal=True, blocks=60),
     Drill("retention-beyond", "retention beyond a stopped consumer", plays.trim_beyond, fatal=True, blocks=60),
     Drill("retention-behind", "retention below a running consumer", plays.trim_behind),

@@ -1,7 +1,9 @@
-"""What is broken: one broker, one behind a proxy, or a cluster of three; and orders to it."""
+"""What is broken: one broker, one behind a proxy, a cluster of three, or a folder's disk; and orders to it."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -14,7 +16,7 @@ from cardinal.testing.proxy import TcpProxy
 from .stage import StageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
@@ -146,3 +148,46 @@ class ClusterGround(Ground):
     def stop(self) -> None:
         """End all three."""
         self.cluster.stop()
+
+
+class FileGround(Ground):
+    """A folder of the file transport, whose disk can be full. There is no broker.
+
+    Attributes:
+        log: the folder.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.log = folder / "log"
+
+    @property
+    def url(self) -> str:
+        """The transport for producers and consumers."""
+        return f"file://{self.log}?{_OPTIONS}"
+
+    def start(self) -> None:
+        """Nothing has to run."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    @contextlib.contextmanager
+    def full(self, process: int) -> Iterator[None]:
+        """No file of this process grows beyond the newest segment as it is now: its disk is full for it.
+
+        Raises:
+            StageError: this system cannot limit another process (only Linux can).
+
+        """
+        if not hasattr(resource, "prlimit"):
+            raise StageError("to fill the disk of another process takes Linux")
+        room = max(self.log.glob("*.avro")).stat().st_size
+        before = resource.prlimit(process, resource.RLIMIT_FSIZE)
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (room, before[1]))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(process, resource.RLIMIT_FSIZE, before)

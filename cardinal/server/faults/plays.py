@@ -16,13 +16,15 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.testing.proxy import Link
 
 from . import clock, work
-from .ground import BadNetwork, ClusterGround, Ground
+from .ground import BadNetwork, ClusterGround, FileGround, Ground
 from .stage import Stage, StageError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SOON: Final = 20.0
+_STILL: Final = 0.5
+"""Seconds without a new acknowledgement of a chain that goes on: many blocks' time."""
 _LAST: Final = 0.85
 """The part of the chain after which nothing is injected: whoever is to be killed must still be at work."""
 
@@ -94,6 +96,25 @@ def kill_consumer(ground: Ground, stage: Stage, times: int) -> list[str]:
     for _ in _each(stage.until_delivered, stage, times):
         stage.injected += stage.consumer.kill()
         stage.consumer.start()
+    return stage.finish()
+
+
+def fill_disk(ground: Ground, stage: Stage, times: int) -> list[str]:
+    """The disk of the producer's folder is full until nothing more is acknowledged; then there is room again."""
+    files = _expect(ground, FileGround)
+
+    def stands_still() -> bool:
+        before = stage.acknowledged
+        time.sleep(_STILL)
+        return stage.acknowledged == before
+
+    for _ in _each(stage.until_acknowledged, stage, times):
+        with files.full(stage.producer.process):
+            stage.until(stands_still, "refused for want of room")
+        if stage.acknowledged == stage.mined:
+            raise StageError("the chain ended before the disk was full")
+        stage.until(partial(_reached, stage, stage.acknowledged + 1), "acknowledged, with room again")
+        stage.injected += 1
     return stage.finish()
 
 

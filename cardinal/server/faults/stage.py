@@ -65,6 +65,18 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def process(self) -> int:
+        """Its process id.
+
+        Raises:
+            StageError: it was not started.
+
+        """
+        if self._process is None:
+            raise StageError(f"{self.what} was not started")
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """How it ended: 0 when its work was done."""
         return None if self._process is None else self._process.poll()
