@@ -127,7 +127,7 @@ class Producer:
                 self._sink, app.default_topic, producer_id, seconds=ping_seconds, may=lambda: self._under_way.healthy
             )
             if self._tail is not None:
-                self._tail.start(self._under_way)
+                self._tail.start(self._under_way, self._pinger.is_anothers)
         except BaseException:
             if self._tail is not None:
                 self._tail.close()

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _REPORT_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
+_DOUBLED = (
+    "another producer of this stream has the same id: both take themselves for one, and everything may be sent twice; "
+    "give each a --producer-id of its own"
+)
 _AGAIN_SECONDS = 5.0
 _NAMED = 10
 
@@ -54,7 +58,7 @@ _NAMED = 10
 @click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only what the node calls so.")
 @click.option("--state", is_flag=True, help="Publish also what each block did to accounts, code and storage.")
 @click.option("--workers", type=click.IntRange(0), help="Processes that check a backfill (default: one a processor).")
-@click.option("--producer-id", help="This producer's name among those of the stream (default: the host's name).")
+@click.option("--producer-id", help="This producer's name, no other's of the stream (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
 @click.option(
     "--redundancy",
@@ -166,11 +170,14 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
 
 async def _reported(service: ProduceService, running: asyncio.Task[None], bar: BlockBar) -> None:
     """Say how far it is until it has ended: by a bar where there is one, else by a line now and then."""
-    said, before = time.monotonic(), service.progress
+    said, before, doubled = time.monotonic(), service.progress, False
     while not running.done():
         await asyncio.wait({running}, timeout=_LOOK_SECONDS)
         now, at = service.progress, time.monotonic()
         bar.report(now.number, now.target)
+        if now.producers is not None and now.producers.doubled and not doubled:
+            doubled = True
+            click.echo(_DOUBLED, err=True)
         if at - said >= _REPORT_SECONDS:
             if not bar.drawn and now.number != bar.last:  # else it was said
                 _report(before, now, at - said)

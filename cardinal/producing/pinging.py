@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import TransportError
 from cardinal.protocols.streams.codec import encode
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.transports.base import Sink
+
+
+_REMEMBERED: Final = 1_000
 
 
 def ping_id(producer_id: str) -> bytes:
@@ -40,6 +44,7 @@ class Pinger:
         self._id = ping_id(producer_id)
         self._seconds = seconds
         self._may = may
+        self._sent: deque[Ping] = deque(maxlen=_REMEMBERED)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-producer-ping", daemon=True)
         self._ping()
@@ -54,6 +59,10 @@ class Pinger:
         self._stop.set()
         return first
 
+    def is_anothers(self, ping: Ping) -> bool:
+        """Whether a ping that was just read is of another producer with our id."""
+        return ping.producer_id == self._id and ping not in self._sent
+
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended."""
         if self._thread.is_alive():
@@ -62,6 +71,7 @@ class Pinger:
     def _ping(self) -> None:
         now = time.time_ns()
         ping = Ping(self._id, now // 1_000_000_000, now % 1_000_000_000)
+        self._sent.append(ping)
         self._sink.send((Routed(self._topic, *encode(ping)),), None)
 
     def _run(self) -> None:

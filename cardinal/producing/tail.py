@@ -20,15 +20,17 @@ that a block never goes before one that was offered earlier.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, DecodeError
 from cardinal.producing.whole import Whole
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, PING, Batch
+from cardinal.protocols.streams.messages import BATCH, PING, Batch, Ping
 from cardinal.protocols.streams.standby import Peers, Standby, Verdict
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.transports.url import open_source
@@ -52,6 +54,9 @@ _START_SECONDS: Final = 25.0
 """Longer than a dead producer's transaction holds readers up: its timeout, and the broker's round of looking."""
 
 _MARKS_SECONDS: Final = 0.3
+_DOUBLED: Final = 2
+"""Pings under our id that we did not send: one may be the last of ourselves, before a restart."""
+
 _BATCH: Final = bytes((BATCH,))
 _PING: Final = bytes((PING,))
 
@@ -92,6 +97,7 @@ class Tail:
         self._free_since: float | None = None
         self._time = time.monotonic()
         self._waiting: dict[bytes, Unit] = {}
+        self._anothers = 0
         self._whole: Whole | None = None
         self._deaf = False
         self._stop = threading.Event()
@@ -104,9 +110,9 @@ class Tail:
 
     @property
     def producer_count(self) -> ProducerCount:
-        """Who lives, and who was first by how much."""
+        """Who lives, who was first by how much, and whether another one has our id."""
         with self._lock:
-            return self._peers.count(self._me)
+            return replace(self._peers.count(self._me), doubled=self._anothers >= _DOUBLED)
 
     def turn(self, block_hash: bytes) -> Verdict:
         """What to do with a block that was begun and is not sent yet (rule 5); waits for no lock."""
@@ -118,9 +124,16 @@ class Tail:
         """Whether others have made no progress for so long that what is theirs is ours; the lowest never waits."""
         return not self._rank or now - self._others_moved >= self._rank * self._step
 
-    def start(self, under_way: UnderWay) -> None:
-        """Read on a thread from now on; returns when everything that was there has been read, or cannot be."""
+    def start(self, under_way: UnderWay, is_anothers: Callable[[Ping], bool]) -> None:
+        """Read on a thread from now on; returns when everything that was there has been read, or cannot be.
+
+        Arguments:
+            under_way: the producer's blocks.
+            is_anothers: whether a ping is of another producer with our id.
+
+        """
         self._under_way = under_way
+        self._is_anothers = is_anothers
         self._thread = threading.Thread(target=self._run, name="cardinal-producer-tail", daemon=True)
         self._thread.start()
         self._caught_up.wait(_START_SECONDS)
@@ -241,8 +254,9 @@ class Tail:
         producer = headers.get(PRODUCER_HEADER)
         named = producer is not None
         who = producer.decode("utf-8", "surrogateescape") if producer is not None else ""
-        if key[:1] == _PING and not named:
-            who = f"0x{key[1:HASH_END].hex()}"
+        if key[:1] == _PING:
+            who = who or f"0x{key[1:HASH_END].hex()}"
+            self._hear_ping(record)
         if who:
             self._peers.heard(who, record.timestamp_ms, named=named)
         if key[:1] == _BATCH and len(key) == HASH_END:
@@ -254,6 +268,14 @@ class Tail:
                 self._standby.done(block_hash)
             elif not self._standby.is_done(block_hash) and self._decodes(record):
                 self._watch_whole(record)
+
+    def _hear_ping(self, record: Record) -> None:
+        """Of those that were appended since we are here: whether it has our id and is not ours."""
+        if record.offset < self._ends.get(record[:2], 0):
+            return
+        with contextlib.suppress(DecodeError):
+            ping = decode(record.key, record.value)
+            self._anothers += isinstance(ping, Ping) and self._is_anothers(ping)
 
     @staticmethod
     def _decodes(record: Record) -> bool:

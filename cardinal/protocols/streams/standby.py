@@ -63,6 +63,7 @@ class ProducerCount:
         first: how many blocks each producer was first with.
         lead_ms: how many milliseconds earlier than the next copy each producer's Batches came, on average; of those
             blocks only of which several copies came.
+        doubled: whether another one pings under our id, so that both take themselves for one.
 
     """
 
@@ -70,6 +71,7 @@ class ProducerCount:
     rank: int
     first: Mapping[str, int]
     lead_ms: Mapping[str, float]
+    doubled: bool = False
 
     @property
     def count(self) -> int:
