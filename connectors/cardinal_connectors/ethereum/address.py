@@ -47,6 +47,8 @@ def read_url(url: str, settings: FeedSettings | None = None) -> tuple[list[str],
             )
         of_rpc, read = OPTIONS[name]
         (rpc if of_rpc else own)[name] = read(name, text)
+    if "workers" in own:
+        own["worker_bytes"] = 0  # who says how many wants them, whether they pay or not
     asked: RpcSettings = replace(feed.rpc, **rpc)
     chosen = replace(feed, rpc=asked, **own)
     if chosen.state and chosen.workers:
