@@ -28,6 +28,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_one_command_prints_every_row_of_the_kafka_benchmark() -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHMARK), "--quick"], capture_output=True, text=True, timeout=DEADLINE, check=False

@@ -182,6 +182,7 @@ def test_without_a_system_java_the_broker_runs_on_the_wheel_s(tmp_path: Path) ->
         assert len(produce(broker.client_config(), "numbers", range(3))) == 3
 
 
+@pytest.mark.slow
 def test_a_trained_start_uses_an_archive_and_a_damaged_one_is_left_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ DEADLINE = 60.0
 
 
 @pytest.mark.broker
+@pytest.mark.slow
 def test_the_table_says_what_was_injected_and_that_it_held() -> None:
     code = "from cardinal.cli import main; main()"
     command = [sys.executable, "-c", code, "selftest", "--faults", "--times", "2"]

@@ -246,20 +246,25 @@ class TransactionalKafkaSink(KafkaSink):
             else:
                 return
 
-    def _abort(self, *, until: float | None = None) -> None:
+    def _abort(self, *, until: float | None = None) -> bool:
+        """Abort the open transaction; whether the broker had done so, because it was open for too long."""
+        overdue = False
         try:
             self._patiently(self._outbox.client.abort_transaction, until=until)
         except KafkaException as error:
-            if not kafka_error(error).fatal() or not self._overdue(kafka_error(error)):
+            overdue = kafka_error(error).fatal() and self._overdue(kafka_error(error))
+            if not overdue:
                 raise
             self._connect_again()
         self._since = None
+        return overdue
 
     def _given_up(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """Abort the open transaction, and say what became of it."""
         if self._since is not None and not error.fatal():
             try:
-                self._abort(until=time.monotonic() + self._timeout)
+                if self._abort(until=time.monotonic() + self._timeout):
+                    return self._too_late(block_hash)  # whatever a message said: that was why
             except KafkaException as failure:
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
         if not error.fatal():
@@ -269,13 +274,16 @@ class TransactionalKafkaSink(KafkaSink):
                 self._connect_again()
             except TransportError as failure:
                 return failure
-            return DeliveryError(
-                f"block 0x{block_hash.hex()} was not committed: its transaction was open for longer than "
-                f"transaction.timeout.ms ({self._timeout:g} s); send it again",
-                block_hash=block_hash,
-            )
+            return self._too_late(block_hash)
         self._outbox.stop(error)
         return self._failed(error, block_hash)
+
+    def _too_late(self, block_hash: bytes) -> DeliveryError:
+        return DeliveryError(
+            f"block 0x{block_hash.hex()} was not committed: its transaction was open for longer than "
+            f"transaction.timeout.ms ({self._timeout:g} s); send it again",
+            block_hash=block_hash,
+        )
 
     def _overdue(self, error: KafkaError) -> bool:
         """Whether the broker fenced us because our transaction was open for too long."""
