@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cardinal.protocols.streams import Quarantined
 from cardinal.protocols.streams.types import BlockRef, short
-from channels import THRESHOLD, Stream, line
+from channels import THRESHOLD, Stream, called, line
 from streams import block, h
 
 
@@ -62,3 +62,48 @@ def test_a_branch_on_a_given_start_is_needed_by_cursors_that_are_older_than_its_
     stream.restart(before.cursor)
     stream.publish(line("b", 3, 9, "2b", 5))
     assert stream.read().endswith("+9b")
+
+
+def test_where_a_lower_head_reaches_farther_down_the_floor_does_too() -> None:
+    """17a's chain is long, and part of what is known of it is let go; 15b is heavier, and a threshold above 11a."""
+    stream = Stream()
+    below = [block("0r", "none", 0), *line("a", 1, 14, "0r", 1)]
+    for payload in [*below, *line("a", 15, 17, "14a", 1)]:
+        stream.publish([payload])
+        stream.read()
+    stream.publish(line("b", 15, 15, "14a", 9))
+    assert stream.read() == "-17a-16a-15a+15b"
+    cursor = stream.follower.cursor()
+    assert [ref.number for ref in cursor.ring] == [15, 14, 13, 12, 11]
+    assert not cursor.missing
+    for place, records in stream.partitions.items():
+        needed = [record.offset for record in records if called(record.key[1:33]) in ("11a", "12a", "13a")]
+        assert min(needed, default=cursor.floor[place]) >= cursor.floor[place]
+    stream.restart()
+    stream.read()
+    stream.publish(line("b", 16, 30, "15b", 9))
+    assert stream.read().endswith("+30b")
+    assert stream.named(Quarantined) == []
+
+
+def test_what_a_deep_reorg_reaches_down_to_again_is_not_waited_for() -> None:
+    """Where 8a and 9a begin was forgotten long ago when 12b, on 10a, makes them part of the ring again."""
+    stream = Stream()
+    for payload in [block("0r", "none", 0), *line("a", 1, 30, "0r")]:
+        stream.publish([payload])
+        stream.read()
+    announced, content = stream.channel("10a", 10, line("b", 11, 12, "10a", 100))
+    stream.write([announced])
+    stream.read()
+    stream.write(content)
+    assert stream.read().endswith("+11b+12b")
+    cursor = stream.follower.cursor()
+    assert {h("8a"), h("9a")} <= cursor.missing
+    stream.restart()
+    assert stream.follower.cursor().missing == cursor.missing
+    stream.at = {place: 0 if place[0] == "blocks" else at for place, at in stream.at.items()}
+    stream.read()
+    stream.publish(line("c", 13, 30, "12b", 100))
+    assert stream.read().endswith("+30c")
+    given_up = {event.block for event in stream.named(Quarantined) if isinstance(event, Quarantined)}
+    assert not given_up & {h("8a"), h("9a")}

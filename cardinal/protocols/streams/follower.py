@@ -81,7 +81,7 @@ class Follower:
             self.reassembler.head_moved(cursor.ring[0].number)  # nothing is open yet: what comes below is known as old
         check(self._settings, cursor)
         self._where.restore(cursor)
-        ring = {short(ref.hash) for ref in cursor.ring}
+        ring = {short(ref.hash) for ref in cursor.ring if ref.hash not in cursor.missing}
         self.reassembler.ignore(cursor.done - ring - cursor.open)
         for ancestor in cursor.channels:
             self._reorgs.announced(ancestor)

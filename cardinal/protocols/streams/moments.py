@@ -17,16 +17,33 @@ _OPEN_EVERY: Final = 8
 
 
 class Held:
-    """A block that is held: its weight, for every partition where its messages begin, whether its Batch is disputed."""
+    """A block that is held.
 
-    __slots__ = ("disputed", "missing", "places", "ref", "weight")
+    Attributes:
+        ref, weight: of the block.
+        places: for every partition where its messages begin; none where a node supplied them, or before they are read
+            again after a resume, whose floors cover them.
+        known: whether floors can be made of that; not of what was forgotten and is needed again.
+        missing: whether it was delivered without its content.
+        disputed: whether its Batch is.
 
-    def __init__(self, ref: BlockRef, weight: int, places: Mapping[Partition, int], *, missing: bool = False) -> None:
+    """
+
+    __slots__ = ("disputed", "known", "missing", "places", "ref", "weight")
+
+    def __init__(
+        self, ref: BlockRef, weight: int, places: Mapping[Partition, int] | None, *, missing: bool = False
+    ) -> None:
         self.ref = ref
         self.weight = weight
-        self.places = places
+        self.places = places or {}
+        self.known = places is not None
         self.missing = missing
         self.disputed = False
+
+    def found(self, weight: int, places: Mapping[Partition, int]) -> None:
+        """It is read again."""
+        self.weight, self.places, self.known = weight, places, True
 
 
 class Listed:
@@ -70,6 +87,7 @@ class Standing:
         cut: the same of blocks that hung on the chain below a floor, with that floor instead of their number.
         left: where the messages begin of what was let go after the first of them.
         channels_before: the channels that were open when the first of them was given out.
+        cut_before: how much of ``cut`` there was then.
 
     """
 
@@ -77,6 +95,7 @@ class Standing:
         "channels",
         "channels_before",
         "cut",
+        "cut_before",
         "finished",
         "floor",
         "left",
@@ -86,12 +105,13 @@ class Standing:
         "violation",
     )
 
-    def __init__(self, channels_before: tuple[BlockRef, ...] = ()) -> None:
+    def __init__(self, channels_before: tuple[BlockRef, ...] = (), cut_before: int = 0) -> None:
         self.updates = 0
         self.finished = Listed()
         self.cut = Listed()
         self.left: dict[Partition, int] = {}
         self.channels_before = channels_before
+        self.cut_before = cut_before
         self.next: dict[Partition, int] = {}
         self.floor: dict[Partition, int] = {}
         self.open: frozenset[bytes] = frozenset()

@@ -70,7 +70,11 @@ class Whereabouts:
         """Begin where a cursor stands; where its blocks lie is learnt when they are read again."""
         self._past, self._start, self._root = cursor, cursor.start, cursor.root
         self._next = dict(cursor.floor)
-        self._chain = [Held(ref, 0, {}, missing=ref.hash in cursor.missing) for ref in reversed(cursor.ring)]
+        lost = {ref.hash for ref in cursor.ring if ref.hash in cursor.missing and short(ref.hash) in cursor.done}
+        self._chain = [
+            Held(ref, 0, None if ref.hash in lost else {}, missing=ref.hash in cursor.missing)
+            for ref in reversed(cursor.ring)
+        ]
         self._held = {held.ref.hash: held for held in self._chain}
         if self._chain:
             self._chain[-1].weight = cursor.weight
@@ -105,7 +109,7 @@ class Whereabouts:
                 held = Held(BlockRef(block.number, block.hash), block.weight, event.positions)
                 self._held[block.hash] = held
             elif not held.places:
-                held.places, held.weight = event.positions, block.weight
+                held.found(block.weight, event.positions)
             held.disputed = block.hash in self._disputed
             self._disputed.discard(block.hash)
             self.pins.put(block.hash, held.places)
@@ -156,9 +160,9 @@ class Whereabouts:
             self.pins.put(block.hash, held.places)  # again: it may have aged while it waited
             chain.append(held)
         if len(chain) > 4 * self._threshold:
-            del chain[: -self._threshold - 1]
+            del chain[: -2 * self._threshold - 1]  # a switch may lower the head by a threshold
         ring = tuple(chain[-self._threshold - 1 :])
-        standing = self._standing = self._standing or Standing(self._reorgs.open())
+        standing = self._standing = self._standing or Standing(self._reorgs.open(), len(self._cut))
         standing.updates += 1
         return ring, partial(self._make, ring, update, standing, standing.updates)
 
@@ -167,7 +171,7 @@ class Whereabouts:
         number = self._chain[0].ref.number - 1 if self._chain else highest
         older: list[Held] = []
         while number >= max(lowest, self._orderer.first) and (found := self._orderer.hash_at(number)) is not None:
-            older.append(Held(BlockRef(number, found), 0, {}))
+            older.append(Held(BlockRef(number, found), 0, None))
             number -= 1
         self._chain[:0] = reversed(older)
 
@@ -237,6 +241,9 @@ class Whereabouts:
             for partition, offset in {**floor, **standing.next}.items()
             if floor.get(partition, offset) < offset or not self._reorgs.is_channel(partition[0])
         }
+        # After a deep reorg to a shorter chain nobody knows where these begin: parts of them may be read again, and
+        # perhaps not all.
+        unknown = [held for held in ring if not held.known]
         return Cursor(
             lineage=self.lineage,
             app=self._settings.app,
@@ -247,27 +254,31 @@ class Whereabouts:
             next=following,
             floor={partition: floor.get(partition, offset) for partition, offset in following.items()},
             open=standing.open,
-            done=self._done(ring, standing),
+            done=self._done(ring, unknown, standing, last=index >= standing.updates),
             finality=update.finality,
             violation=standing.violation,
             start=self._start,
             root=self._root if ring and self._start and ring[0].ref.number == self._start.number else b"",
-            missing=frozenset(held.ref.hash for held in ring if held.missing or held.disputed),
+            missing=frozenset(held.ref.hash for held in ring if held.missing or held.disputed or held in unknown),
             channels=channels,
         )
 
-    def _done(self, ring: tuple[Held, ...], standing: Standing) -> frozenset[bytes]:
+    def _done(
+        self, ring: tuple[Held, ...], unknown: Iterable[Held], standing: Standing, *, last: bool
+    ) -> frozenset[bytes]:
         """Blocks below the ring, or cut off with what is, that are finished with: parts of them may be read again.
 
-        A ring that begins with the stream's first block may not reach down to the floor, and the first block's parent
-        may still be a fork point: so that a branch is cut is judged by the floor, not by the ring.
+        What was cut before this update is cut. Of what was cut in its step, by this or by a later update, that is
+        judged by the floor, not by the ring: a ring that begins with the stream's first block may not reach down to
+        it, and the first block's parent may still be a fork point.
         """
         if not ring:
             return frozenset()
         lowest, floor, most = ring[0].ref.number, ring[-1].ref.number - self._threshold, 2 * self._threshold
         finished = {one for one in standing.finished if one[0] < lowest}
-        finished |= {one for one in standing.cut if one[0] <= floor}
-        done = [name for _, name in nlargest(most, finished)]
+        before = standing.cut_before
+        finished |= {one for at, one in enumerate(standing.cut) if last or at < before or one[0] <= floor}
+        done = [*(short(held.ref.hash) for held in unknown), *(name for _, name in nlargest(most, finished))]
         past = self._past.done if self._past is not None and self._past.ring else frozenset()
         if self._past is not None and self._past.ring and self._past.ring[0].number + most < ring[-1].ref.number:
             past = frozenset()  # nothing of what was done then can lie above the floor now
