@@ -92,6 +92,7 @@ class Driver:
         self._take(follower.receive(records))
         if again := reader.poll_again():
             self._take(follower.receive(again))
+            reader.end_again(follower.orderer.holds)
         if self._healer is not None:
             for healed in self._healer.results():
                 self._take([healed] if isinstance(healed, HealingFailed) else follower.supply(healed))

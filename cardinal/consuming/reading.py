@@ -27,7 +27,7 @@ from cardinal.transports.base import OneOrderSource, RowSource
 from cardinal.transports.pace import Pace, Unasked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Position, Record, Row
@@ -232,10 +232,18 @@ class Reader:
             self._again.assign({where: max(at, lows[where][0]) for where, at in span.begin.items() if where in lows})
         records = self._again.poll(POLL_RECORDS, POLL_SECONDS)
         if all(at >= span.end[where] for where, at in self._again.positions().items()):
-            self._spans.popleft()
-            self._again.close()
-            self._again = None
+            self._end_span(self._again)
         return [record for record in self.skipping.others(records) if record.key[1:HASH_END] == span.block]
+
+    def end_again(self, is_whole: Callable[[bytes], bool]) -> None:
+        """Read no more of a block that is whole by now: what follows up to the present may be all of the topics."""
+        if self._again is not None and is_whole(self._spans[0].block):
+            self._end_span(self._again)
+
+    def _end_span(self, again: Source) -> None:
+        self._spans.popleft()
+        again.close()
+        self._again = None
 
     def older_batches(self, number: int) -> list[Record]:
         """Every Batch of the default topic from this number on, about; reads them all, which takes its time."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.protocols.streams import BlockRef, Follower, FollowerSettings, Orderer, Routed, split
+from cardinal.protocols.streams import BlockRef, ChainUpdate, Follower, FollowerSettings, Orderer, Routed, split
 from cardinal.protocols.streams.patience import Patience
 from cardinal.protocols.streams.start import Candidate
 from cardinal.protocols.streams.types import Record
@@ -70,6 +71,33 @@ def test_a_doubt_is_put_aside_when_a_chain_is_several_thresholds_long() -> None:
     made = patience(1_000, p0=9_000, p1=9_000)
     assert not made.begins(candidate(4 * THRESHOLD, lowest=3), None, AT, {}, caught_up=False)
     assert made.begins(candidate(4 * THRESHOLD + 1, lowest=3), None, AT, {}, caught_up=False)
+
+
+def test_a_long_chain_begins_when_there_is_no_room_to_wait_for_more() -> None:
+    assert not patience().begins(candidate(THRESHOLD + 1), None, AT, {}, caught_up=False)
+    assert patience().begins(candidate(THRESHOLD + 1), None, AT, {}, caught_up=False, crowded=True)
+    assert not patience().begins(candidate(THRESHOLD), None, AT, {}, caught_up=False, crowded=True)
+
+
+@pytest.mark.parametrize("bound", [{"max_waiting": 100}, {"max_bytes": 600_000}])
+def test_more_than_there_is_room_for_is_delivered_without_dropping_any(bound: dict[str, int]) -> None:
+    """400 blocks that were written at once, with room for 100 of them."""
+    app = Blocks()
+    settings = FollowerSettings(
+        app.name, app.chain, prefixes=tuple(app.topics), reorg_threshold=16, patient=True, **bound
+    )
+    follower = Follower(settings)
+    records = []
+    for payload in line(1, 400):
+        for message in split(replace(payload, updates={"k": bytes(1_000)}), app.topics, app.default_topic):
+            records.append(Record(message.topic, 0, len(records), message.key, message.value, 1_000))
+    out = []
+    for at in range(0, len(records), 20):
+        out += follower.receive(records[at : at + 20])
+        read = {(app.default_topic, 0): min(at + 20, len(records))}
+        out += follower.progress(read, {(app.default_topic, 0): len(records)})
+    assert [type(item) for item in out if not isinstance(item, ChainUpdate)] == []
+    assert [block.number for item in out if isinstance(item, ChainUpdate) for block in item.added] == [*range(1, 401)]
 
 
 def test_a_follower_that_is_not_patient_has_no_doubts() -> None:

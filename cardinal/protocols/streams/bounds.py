@@ -50,6 +50,11 @@ class Pool:
         """Every block, in the order in which they were added."""
         return iter(self._members.values())
 
+    @property
+    def half_full(self) -> bool:
+        """Whether half of what may be held is."""
+        return 2 * len(self._members) >= self._most or 2 * self.bytes >= self._most_bytes
+
     def add(self, node: Node[Header]) -> None:
         """Hold a block."""
         if node.hash not in self._members:

@@ -260,7 +260,12 @@ class Follower:
             return
         candidate = self.orderer.candidate()
         if candidate is not None and self._patience.begins(
-            candidate, self.reassembler.lowest_open, positions, self._ends, caught_up=self._caught_up
+            candidate,
+            self.reassembler.lowest_open,
+            positions,
+            self._ends,
+            caught_up=self._caught_up,
+            crowded=self.orderer.crowded,
         ):
             self._order(self.orderer.begin(candidate.start), out)
         if self.orderer.head is not None:

@@ -118,6 +118,11 @@ class OrderedBlocks:
         node = self._tree.get(block_hash)
         return None if node is None else not node.linked
 
+    @property
+    def crowded(self) -> bool:
+        """Whether half of the room for waiting blocks is taken."""
+        return self._blocks.waiting.half_full
+
     def awaited(self, block_hash: bytes) -> bool:
         """Whether complete blocks wait for this one, which is not there."""
         return block_hash not in self._tree and bool(self._tree.children(block_hash))

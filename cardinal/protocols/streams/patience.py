@@ -9,7 +9,9 @@ Rules:
 1. Lower blocks that are complete and not linked, or that are not complete, leave a doubt: something is missing between.
 2. Without doubt the stream begins when its reader has caught up.
 3. Before that it begins with a chain that is longer than the threshold, when every partition has been read as far as
-   the candidate's Batch and a little farther, by the time of the records.
+   the candidate's Batch and a little farther, by the time of the records; or when half of the room for blocks that wait
+   is taken. A fast producer writes more in that little time than there is room for, and what is dropped then has to be
+   read again, block by block.
 4. In doubt it waits for what is missing: until a chain is several thresholds long, or until whoever reads says that
    nothing comes any more. So a hole at the edge of what retention has left holds nothing up for long.
 """
@@ -74,6 +76,7 @@ class Patience:
         ends: Mapping[Partition, int],
         *,
         caught_up: bool,
+        crowded: bool = False,
     ) -> bool:
         """Whether to begin with this candidate now.
 
@@ -83,6 +86,7 @@ class Patience:
             positions: the next offset of every partition.
             ends: the watermarks that are known.
             caught_up: whether everything that was there has been read.
+            crowded: whether blocks that wait take half of their room.
 
         """
         if self.exhausted and caught_up:
@@ -91,7 +95,7 @@ class Patience:
         if caught_up and not doubt:
             return True
         enough = self._threshold * (_THRESHOLDS if doubt else 1)
-        return candidate.length > enough and self._read_past(candidate, positions, ends)
+        return candidate.length > enough and (crowded or self._read_past(candidate, positions, ends))
 
     def _read_past(
         self, candidate: Candidate, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
