@@ -100,7 +100,7 @@ def test_a_failed_delivery_fails_its_block_holds_its_children_and_does_no_harm_w
     cardinal_killable_broker: EmbeddedKafka,
 ) -> None:
     app = small_stream()
-    url = f"kafka://{cardinal_killable_broker.bootstrap}?message.timeout.ms=1000"
+    url = f"kafka://{cardinal_killable_broker.bootstrap}?message.timeout.ms=4000"
     with Producer(url, app, producer_id="one") as producer:
         producer.add(a_block("1a", "0g")).result(DEADLINE)
         cardinal_killable_broker.pause()
