@@ -107,3 +107,17 @@ def test_what_a_deep_reorg_reaches_down_to_again_is_not_waited_for() -> None:
     assert stream.read().endswith("+30c")
     given_up = {event.block for event in stream.named(Quarantined) if isinstance(event, Quarantined)}
     assert not given_up & {h("8a"), h("9a")}
+
+
+def test_of_very_many_branches_that_were_cut_the_newest_are_named() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0)])
+    below = "0r"
+    for number in range(1, 100):
+        stream.publish([*line("a", number, number, below, 1), *line("s", number, number, below)])
+        stream.read()
+        below = f"{number}a"
+    done = stream.follower.cursor().done
+    assert short(h("94s")) in done
+    assert short(h("3s")) not in done
+    assert len(done) <= 2 * THRESHOLD
