@@ -4,7 +4,7 @@ Rules:
 
 1. A step that is under way is not handed over twice.
 2. Steps that failed go again together after one pause: an outage fails many, and is over for all of them at once.
-3. An error that time does not heal is raised.
+3. An error that time does not heal is raised; so is one that is none of ours, which is a fault.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Outbox:
         self._hand_over = hand_over
         self._tell_again = again
         self._tell_sealed = sealed
-        self._failed: asyncio.Queue[tuple[Step, CardinalError]] = asyncio.Queue()
+        self._failed: asyncio.Queue[tuple[Step, BaseException]] = asyncio.Queue()
         self._under_way: dict[bytes, Step] = {}
         self._waiting_again: set[bytes] = set()
 
@@ -84,14 +84,10 @@ class Outbox:
 
         """
         while True:
-            failed = [await self._failed.get()]
-            if failed[0][1].retriable:
-                await asyncio.sleep(_AGAIN_SECONDS)
+            failed = [_retriable(*await self._failed.get())]
+            await asyncio.sleep(_AGAIN_SECONDS)
             while not self._failed.empty():
-                failed.append(self._failed.get_nowait())
-            hopeless = next((error for _, error in failed if not error.retriable), None)
-            if hopeless is not None:
-                raise hopeless
+                failed.append(_retriable(*self._failed.get_nowait()))
             for step, error in failed:
                 newest = newest_of(step)
                 self.again_count += 1
@@ -124,9 +120,16 @@ class Outbox:
             self._under_way.pop(block_hash, None)
             for payload in step.payloads if isinstance(step, Branch) else (step,):
                 self._tell_sealed(payload.hash)
-        elif isinstance(error, CardinalError):
+        else:
             self._waiting_again.add(block_hash)
             self._failed.put_nowait((step, error))
+
+
+def _retriable(step: Step, error: BaseException) -> tuple[Step, CardinalError]:
+    """What may go again; raises what may not."""
+    if isinstance(error, CardinalError) and error.retriable:
+        return step, error
+    raise error
 
 
 def newest_of(step: Step) -> Payload:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from concurrent.futures import Future
+
+import pytest
 
 from cardinal.apps import get
+from cardinal.protocols.streams import Payload
 from cardinal.server.feeds import open_feed
+from cardinal.server.outbox import Outbox
 from cardinal.server.produce import ProduceService
 from cardinal.testing.memory import MemoryBroker
 
@@ -33,3 +38,20 @@ def test_blocks_that_failed_together_go_again_together() -> None:
             await service.close()
 
     asyncio.run(outage())
+
+
+def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:
+    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
+
+    async def fault() -> None:
+        future: Future[None] = Future()
+        outbox = Outbox(lambda _: future, again=lambda *_: None, sealed=lambda _: None)
+        await outbox.add(payload)
+        resend = asyncio.create_task(outbox.resend())
+        future.set_exception(RuntimeError("a fault"))
+        with pytest.raises(RuntimeError, match="a fault"):
+            async with asyncio.timeout(20):
+                await outbox.drain(resend)
+        assert outbox.unsealed == (payload,)
+
+    asyncio.run(fault())
