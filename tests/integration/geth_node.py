@@ -177,6 +177,7 @@ async def geth(folder: Path, chain: Callable[[Path, Wallet], GethChain] = cancun
         *("--ws", "--ws.port", str(ws), "--ws.api", "eth", "--ipcpath", str(folder / "geth.ipc")),
         *("--authrpc.port", str(engine), "--authrpc.jwtsecret", str(folder / "jwt")),
         *("--syncmode", "full", "--gcmode", "archive", "--verbosity", "1", "--cache", "128"),
+        "--txpool.nolocals",  # else geth sends what was cut off with a branch again within a minute
         *more,
     ]
     process = await asyncio.create_subprocess_exec(
