@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from ethereum_blocks import grow, replay
@@ -17,6 +18,7 @@ from feeding import (
     hashes,
     next_after_looks,
     opened,
+    refs,
     take,
 )
 
@@ -194,6 +196,35 @@ async def test_deep_reorg_within_the_window_is_followed_by_bisection() -> None:
         taken += await take(payloads, 160)
     assert given(taken) == hashes([*trunk, *old, *new])
     assert_lawful(taken)
+
+
+@asynchronous
+async def test_reorg_through_all_that_is_published_is_followed_though_the_window_is_smaller() -> None:
+    old = grow(None, 12)
+    new = grow(old[0], 12, "b")
+    served = replay(old, new)
+    served.set_head(new[-1].name)
+    async with opened(served, settings=replace(QUICK, window=4)) as (_, feed):
+        taken = await take(feed.follow(refs(old)), 12)
+    assert given(taken) == hashes(new)
+    assert_lawful(taken, refs(old))
+
+
+@asynchronous
+async def test_reorg_that_is_deeper_than_the_window_is_refused() -> None:
+    trunk = grow(None, 30)
+    deep, deeper = grow(trunk[-5], 6, "b"), grow(trunk[-6], 12, "c")
+    served = replay(trunk, deep, deeper)
+    async with opened(served, settings=replace(QUICK, window=4)) as (_, feed):
+        payloads = feed.follow()
+        taken = await take(payloads, 30)
+        served.set_head(deep[3].name, announce="final")  # as high as before: nothing more is forgotten
+        taken += await take(payloads, 4)
+        served.set_head(deeper[-1].name, announce="final")
+        with pytest.raises(ReorgTooDeepError) as refused:
+            await take(payloads, 1)
+    assert given(taken) == hashes([*trunk, *deep[:4]])
+    assert refused.value.number == trunk[-5].number
 
 
 @asynchronous

@@ -62,3 +62,26 @@ def test_blocks_far_below_the_highest_are_forgotten(window: int) -> None:
         assert len(known) <= window + 1
     assert known.oldest() == ref(f"{999 - window}a")
     assert name("3a") not in known
+
+
+@pytest.mark.parametrize(("published", "window"), [(40, 0), (40, 1), (40, 7), (8, 7), (7, 7)])
+def test_published_blocks_far_below_the_highest_are_forgotten_too(published: int, window: int) -> None:
+    """From the beginning, and after the first block that is given; of two branches both."""
+    refs = [ref(f"{number}{branch}") for number in range(100, 100 + published) for branch in "ab"]
+    known = KnownBlocks(refs, window=window)
+    highest = 99 + published
+    kept = list(range(max(100, highest - window), highest + 1))
+    assert known.numbers() == kept
+    assert len(known) == 2 * len(kept)
+    assert {one.hash for one in refs if one.hash in known} == {one.hash for one in refs if one.number >= kept[0]}
+    known.add(ref(f"{highest + 1}a"), name(f"{highest}a"), total=9, difficulty=1)
+    assert known.numbers() == list(range(max(100, highest + 1 - window), highest + 2))
+    assert known.oldest().number == known.numbers()[0]
+
+
+@pytest.mark.parametrize("jump", [2, 30, 5_000])
+def test_everything_that_a_jump_leaves_far_below_is_forgotten_at_once(jump: int) -> None:
+    """What is published may have gaps, where producers left blocks half published."""
+    known = KnownBlocks([ref(f"{number}a") for number in range(10, 20)], window=9)
+    known.add(ref(f"{19 + jump}a"), name(f"{18 + jump}a"), total=9, difficulty=1)
+    assert known.numbers() == [*(number for number in range(10, 20) if number >= 10 + jump), 19 + jump]

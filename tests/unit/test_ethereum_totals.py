@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.types import BlockRef
+from cardinal.testing.node import JsonRpcNode
+from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum.fetch import BlockFetcher, Header
 from cardinal_connectors.ethereum.known import KnownBlocks
 from cardinal_connectors.ethereum.rpc import RpcClient
-from cardinal_connectors.ethereum.totals import Totals
+from cardinal_connectors.ethereum.totals import HEADERS_AT_ONCE, Totals
+from cardinal_connectors.ethereum.walk import ChainMovedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 def header(number: int, *, difficulty: int, served: int | None = None) -> Header:
@@ -77,3 +84,80 @@ def test_after_the_merge_a_served_total_stays_or_is_refused() -> None:
     assert total_of(header(9, difficulty=0, served=1000), parent_total=0) == 1000
     with pytest.raises(IntegrityError):
         total_of(header(9, difficulty=0, served=1001), parent_total=1000)
+
+
+FORK = HEADERS_AT_ONCE - 50
+"""The first number at which the two branches differ: in the first of two batches of headers."""
+
+HEAD = HEADERS_AT_ONCE + 50
+OWN, OTHER = 5, 7
+
+
+def two_branches() -> ReplayChain:
+    """Headers that serve no total, on two branches of other difficulties; the head is on the first."""
+    chain = ReplayChain()
+    for branch, difficulty in ((0, OWN), (1, OTHER)):
+        for number in range(FORK if branch else 0, HEAD + 1):
+            block: dict[str, Any] = {
+                "number": hex(number),
+                "hash": named(number, branch),
+                "parentHash": named(number - 1, branch),
+                "difficulty": hex(difficulty),
+                "transactions": [],
+            }
+            chain.add(block, [])
+    chain.set_head(named(HEAD, 0))
+    return chain
+
+
+def named(number: int, branch: int) -> str:
+    """A block's hash; below the fork there is one branch."""
+    return f"0x{branch if number >= FORK else 0:032x}{max(number, 0):032x}"
+
+
+def summed(chain: ReplayChain, moves: Callable[[str], None]) -> int:
+    """The head's total difficulty, added up while the chain moves: told which height is asked for next."""
+
+    async def ask() -> int:
+        def before(method: str, params: Sequence[object]) -> None:
+            if method == "eth_getBlockByNumber":
+                moves(str(params[0]))
+
+        async with JsonRpcNode(chain) as node:
+            client = RpcClient(node.url)
+            try:
+                fetcher = BlockFetcher(client)
+                head = await fetcher.header_by_hash(bytes.fromhex(named(HEAD, 0)[2:]))
+                assert head is not None
+                node.before = before
+                return await Totals(fetcher, KnownBlocks([], window=10), sum_blocks=HEAD).of(head)
+            finally:
+                await client.close()
+
+    return asyncio.run(ask())
+
+
+def test_difficulty_that_is_added_up_over_several_batches_of_headers_is_the_chains() -> None:
+    assert summed(two_branches(), lambda _: None) == OWN * (HEAD + 1)
+
+
+def test_chain_that_forks_and_comes_back_between_two_batches_of_headers_is_not_added_up() -> None:
+    """The first batch is of one branch, the second of the other, which is the head's: each is whole in itself."""
+    chain, turns = two_branches(), []
+
+    def moves(height: str) -> None:
+        branch = {hex(0): 1, hex(HEADERS_AT_ONCE): 0}.get(height)
+        if branch is not None:
+            turns.append(branch)
+            chain.set_head(named(HEAD, branch))
+
+    with pytest.raises(ChainMovedError, match="while its difficulty was added up"):
+        summed(chain, moves)
+    assert turns == [1, 0]
+    assert chain.hash_at(HEAD) == named(HEAD, 0), "it has come back"
+
+
+def test_chain_that_has_forked_when_the_last_headers_are_read_is_not_added_up() -> None:
+    chain = two_branches()
+    with pytest.raises(ChainMovedError, match="while its difficulty was added up"):
+        summed(chain, lambda height: chain.set_head(named(HEAD, 1)) if height == hex(0) else None)

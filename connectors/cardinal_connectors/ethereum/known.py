@@ -38,6 +38,7 @@ class KnownBlocks:
             self._remember(ref, None)
         self.highest = max(self._heights, default=-1)
         self._lowest = min(self._heights, default=0)
+        self._forget()
 
     def __contains__(self, block_hash: bytes) -> bool:
         return block_hash in self._blocks
@@ -84,6 +85,9 @@ class KnownBlocks:
             self._lowest = ref.number - 1
         self._remember(ref, total)
         self.highest = max(self.highest, ref.number)
+        self._forget()
+
+    def _forget(self) -> None:
         while self.highest - self._lowest > self._window:
             for forgotten in self._heights.pop(self._lowest, ()):
                 del self._blocks[forgotten]
