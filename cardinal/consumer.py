@@ -30,7 +30,7 @@ from cardinal.consuming.checks import at_least, check_hashes, check_positions, c
 from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
-from cardinal.consuming.options import settings_of
+from cardinal.consuming.options import room_again, settings_of
 from cardinal.consuming.pruning import wanted_topics
 from cardinal.consuming.reading import Reader
 from cardinal.consuming.starting import Beginning, at_number, at_time
@@ -81,7 +81,7 @@ class Consumer:
             :class:`~cardinal.MissingPayload`) or ``halt`` (the stream waits for somebody to supply it).
         on_finality_violation: ``halt`` (a switch below a finalized block is withheld) or ``follow``.
         max_open_bytes: what blocks that are not complete may hold in memory; beyond it they are dropped, reported, and
-            read again when their Batch comes.
+            read again when their Batch comes or complete blocks wait for them.
         heal: asked for the messages that an overdue block lacks, on a thread of its own; a node or an archive may
             have them. No block is given up while it is asked, so it must end in time.
         skip: topic, partition and offset of records to pass over as if they were not there: what a broken producer
@@ -151,7 +151,15 @@ class Consumer:
         self._healer = None if heal is None else Healer(heal)
         read = set() if cursor is None else {topic for topic, _ in cursor.next}
         topics = wanted_topics(self.app, tracked, read)
-        self._reader = Reader(url, self.app, wait=topics_timeout, topics=topics, skip=skip, whole=policy != "first")
+        self._reader = Reader(
+            url,
+            self.app,
+            wait=topics_timeout,
+            topics=topics,
+            skip=skip,
+            whole=policy != "first",
+            again=room_again(settings.bounds),
+        )
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)
         except BaseException:

@@ -67,13 +67,13 @@ class Driver:
         self._batch_seen = False
 
     def step(self) -> None:
-        """Read once, and sort what came of it."""
+        """Read once, and sort what came of it; nothing is waited for while there are blocks to be read again."""
         with collector_waits():
             records = self._reader.poll_now()
             if records:
                 self._follow(records)
         if not records:
-            self._follow(self._reader.poll())
+            self._follow([] if self._reader.reads_again else self._reader.poll())
 
     def supply(self, messages: Iterable[Routed]) -> None:
         """Messages that an incomplete block lacks."""
@@ -96,10 +96,13 @@ class Driver:
         if self._healer is not None:
             for healed in self._healer.results():
                 self._take([healed] if isinstance(healed, HealingFailed) else follower.supply(healed))
-        for block_hash in self._overdue.passed(positions):
-            self._report(block_hash)
+        if reader.reads_again:
+            fresh = None  # what would prove that a block is lost: it may be among what was not read again yet
+        else:
+            for block_hash in self._overdue.passed(positions):
+                self._report(block_hash)
         if self._healer is not None and self._healer.busy:
-            fresh = None  # what would prove that a block is lost
+            fresh = None
         self._take(follower.progress(positions, fresh if follower.caught_up else self._ends))
         self._wait_for_what_is_missing(records)
         reader.follow(follower.channels(), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cardinal.consuming.again import Room
 from cardinal.protocols.streams.follower import FollowerSettings
 from cardinal.protocols.streams.payload import Payload
 
@@ -12,7 +13,13 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.streams.events import Header
+    from cardinal.protocols.streams.openblocks import Bounds
     from cardinal.protocols.streams.types import Finality
+
+
+def room_again(bounds: Bounds) -> Room:
+    """What blocks that are read again may take of the room for open blocks; the rest is for those that are new."""
+    return Room(max(1, bounds.open_blocks // 2), bounds.open_bytes // 4)
 
 
 def settings_of(app: Application, tracked: Sequence[str] | None) -> FollowerSettings:

@@ -6,7 +6,7 @@ Rules:
    pausing the ones ahead.
 2. A reorg channel is a topic that comes and goes: one that is not there yet is looked for again, one that is gone is
    let go. It never holds up the stream's own topics.
-3. Older records are read again a step at a time, beside the stream, never instead of it.
+3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`).
 4. Partitions that are added while the stream is read are read from their beginning.
 """
 
@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cardinal.consuming.again import Again, Room
 from cardinal.consuming.skipping import Skipping
 from cardinal.consuming.starting import batches_from, read_batches
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
-from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import open_source
 from cardinal.transports.base import OneOrderSource, RowSource
 from cardinal.transports.pace import Pace, Unasked
@@ -37,20 +35,12 @@ if TYPE_CHECKING:
 POLL_RECORDS: Final = 2_000
 """Of one poll. Five times as many were read 10 to 20 % slower: what one call brings no longer fits the core's cache."""
 POLL_SECONDS: Final = 0.2
+_ROOM: Final = Room()
 _PACE_SECONDS: Final = 0.25
 _CHANNEL_SECONDS: Final = 1.0
 _PARTITIONS_SECONDS: Final = 5.0
 
 Marks = dict["Partition", tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Records of one block that are to be read again: from these offsets up to those."""
-
-    block: bytes
-    begin: Mapping[Partition, int]
-    end: Mapping[Partition, int]
 
 
 class Reader:
@@ -63,6 +53,7 @@ class Reader:
         wait: seconds to wait for the topics to exist.
         skip: topic, partition and offset of records that are passed over.
         whole: whether headers and times of all messages are needed.
+        again: what blocks that are read again may hold together before they are whole.
 
     Raises:
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
@@ -78,6 +69,7 @@ class Reader:
         topics: Sequence[str] | None = None,
         skip: Collection[Position] = (),
         whole: bool = True,
+        again: Room = _ROOM,
     ) -> None:
         self._url = url
         self._topics = topics
@@ -95,8 +87,7 @@ class Reader:
         self._asked: Future[Marks] | None = None
         self._paced = 0.0
         self._counted = time.monotonic()
-        self._spans: deque[Span] = deque()
-        self._again: Source | None = None
+        self._again = Again(lambda: open_source(url, app, topics=topics), again)
 
     # --- where -----------------------------------------------------------------------------------------------
 
@@ -215,35 +206,22 @@ class Reader:
 
     # --- again -----------------------------------------------------------------------------------------------
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether there are blocks to be read again."""
+        return bool(self._again)
+
     def read_again(self, block_hash: bytes, begin: Mapping[Partition, int]) -> None:
         """Read a block's messages again, from these offsets up to where the reading stands."""
-        positions = self.main.positions()
-        known = {where: offset for where, offset in begin.items() if offset < positions.get(where, 0)}
-        self._spans.append(Span(block_hash, known, {where: positions[where] for where in known}))
+        self._again.add(block_hash, begin, self.main.positions())
 
     def poll_again(self) -> list[Record]:
         """The next records of blocks that are read again; empty where there are none."""
-        if not self._spans:
-            return []
-        span = self._spans[0]
-        if self._again is None:
-            self._again = open_source(self._url, self._app, topics=self._topics)
-            lows = self._again.watermarks()
-            self._again.assign({where: max(at, lows[where][0]) for where, at in span.begin.items() if where in lows})
-        records = self._again.poll(POLL_RECORDS, POLL_SECONDS)
-        if all(at >= span.end[where] for where, at in self._again.positions().items()):
-            self._end_span(self._again)
-        return [record for record in self.skipping.others(records) if record.key[1:HASH_END] == span.block]
+        return self.skipping.others(self._again.poll(POLL_RECORDS, POLL_SECONDS))
 
     def end_again(self, is_whole: Callable[[bytes], bool]) -> None:
-        """Read no more of a block that is whole by now: what follows up to the present may be all of the topics."""
-        if self._again is not None and is_whole(self._spans[0].block):
-            self._end_span(self._again)
-
-    def _end_span(self, again: Source) -> None:
-        self._spans.popleft()
-        again.close()
-        self._again = None
+        """Read no more of blocks that are whole by now."""
+        self._again.end(is_whole)
 
     def older_batches(self, number: int) -> list[Record]:
         """Every Batch of the default topic from this number on, about; reads them all, which takes its time."""
@@ -305,7 +283,5 @@ class Reader:
         """Release every connection. May be called twice."""
         for topic in list(self._channels):
             self._let_go(topic, forget=True)
-        if self._again is not None:
-            self._again.close()
-            self._again = None
+        self._again.close()
         self.main.close()

@@ -50,7 +50,7 @@ def test_of_too_many_waiting_blocks_the_ones_farthest_above_the_head_go() -> Non
     orderer = start(max_waiting=3)
     feed(orderer, run("a", 2, 6, "1a"))
     assert stale(orderer.take_events()) == ["5a", "6a"]
-    assert orderer.take_evicted() == [(BlockRef(5, h("5a")), h("4a")), (BlockRef(6, h("6a")), h("5a"))]
+    assert orderer.take_evicted() == [(BlockRef(5, h("5a")), h("4a"), 0), (BlockRef(6, h("6a")), h("5a"), 0)]
     feed(orderer, [header("3z", "2z", 3)])
     assert stale(orderer.take_events()) == ["4a"], "among equals the youngest goes first, but it is not the farthest"
     assert orderer.standing(h("4a")) == "too many blocks wait for a parent"

@@ -104,8 +104,8 @@ class Overflow:
 class Incomplete:
     """A block that is overdue: what it waits for, so that a node or an archive can supply it.
 
-    State ``open``: its messages are held. State ``dropped``: they were dropped to stay within the bounds before its
-    Batch came; read again from the explanation's positions.
+    State ``open``: its messages are held. State ``dropped``: they were dropped to stay within the bounds; read again
+    from the explanation's positions.
     """
 
     explanation: Explanation

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from .block import Explanation
 from .cursor import Cursor
@@ -44,6 +44,8 @@ from .whereabouts import Whereabouts
 __all__ = ["Follower", "FollowerSettings", "OnIncomplete"]
 
 Out: TypeAlias = list[ChainUpdate | Event]
+
+_NOT_HELD: Final = frozenset({"unknown", "dropped"})
 
 
 class Follower:
@@ -65,7 +67,7 @@ class Follower:
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
         self._judging = False
-        self._gaps = Gaps(settings.reorg_threshold)
+        self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
         self.reassembler = assembler_of(settings)
         self.orderer = orderer_of(settings)
         self._reorgs = reorgs_of(settings, self.orderer)
@@ -284,16 +286,27 @@ class Follower:
                 block = event.explanation.block
                 self._gaps.overdue(block, awaited=self.orderer.awaited(block))
             elif isinstance(event, Quarantined | Overflow):
-                self._gaps.settled(event.block)
-                if isinstance(event, Quarantined) and event.number is not None:
-                    # Of one without a number too few producers told: others may send it, after a restart too.
-                    self._where.finished(event.number, event.block)
+                self._gone(event)
             elif isinstance(event, Stale):
                 self._gaps.settled(event.block.hash)
                 if event.producer is None:
                     self._where.finished(event.block.number, event.block.hash)
             elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
                 self._announced(event, out)
+
+    def _gone(self, event: Quarantined | Overflow) -> None:
+        """A block is under assembly no longer.
+
+        Of one without a number too few producers told: others may send it, after a restart too. Where a block was
+        dropped after its Batch came, nothing but what waits for it will show that it is lacking.
+        """
+        self._gaps.settled(event.block)
+        if event.number is None:
+            return
+        if isinstance(event, Quarantined):
+            self._where.finished(event.number, event.block)
+        elif self.orderer.awaited(event.block):
+            self._gaps.awaited(event.block, event.number)
 
     def _announced(self, event: ReorgBegan, out: Out) -> None:
         """Open a channel, or later where a part of it is being read again as content of delivered blocks."""
@@ -331,9 +344,9 @@ class Follower:
             out.append(update.with_cursor(make))
             for block in update.added:
                 out += map(Incomplete, self._gaps.delivered(block.hash))
-        for ref, parent in self.orderer.take_evicted():
+        for ref, parent, size in self.orderer.take_evicted():
             places = self._where.places(ref.hash)
-            self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places))
+            self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places), size)
         self._where.released(self.orderer.take_released())
         for floor, block_hash in self.orderer.take_cut():
             self._where.cut(floor, block_hash)
@@ -367,8 +380,9 @@ class Follower:
         self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out
     ) -> None:
         for block_hash, number in self._gaps.unseen():
-            if self.orderer.awaited(block_hash) and self.reassembler.explain(block_hash).state == "unknown":
-                out.append(Incomplete(Explanation(block_hash, number, "unknown", missing_batch=True)))
+            lacking = self.reassembler.explain(block_hash)
+            if lacking.state in _NOT_HELD and self.orderer.awaited(block_hash):
+                out.append(Incomplete(replace(lacking, number=number, missing_batch=lacking.state == "unknown")))
         if self._settings.on_incomplete is OnIncomplete.SKIP:
             for block_hash in self._gaps.progress(positions, ends):
                 self._give_up(block_hash, out)

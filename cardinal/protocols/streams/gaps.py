@@ -7,12 +7,15 @@ Rules:
    that the driver gave watermarks which every partition has passed since. So nothing that was on the topics then is
    still unread.
 3. A block without a Batch cannot be given up: nobody knows its parent. It goes on being needed.
-4. A block of which no message was ever seen, but which complete blocks wait for, is reported after as many blocks.
-5. A complete block that the orderer had to let go is reported when its parent is delivered, to be read again.
+4. A block of which no message was ever seen, or whose messages were dropped after its Batch, but which complete blocks
+   wait for, is reported after as many blocks: somebody may have it, or it is read again.
+5. A complete block that the orderer had to let go is reported when its parent is delivered, to be read again, and
+   with it what was let go above it, as far as there is room for that: they can be read together.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +25,8 @@ from .types import Partition
 
 _UNSEEN_MAX: Final = 1024
 _LET_GO_MAX: Final = 10_000
+_REPORTED_MAX: Final = 4_096
+_AGAIN_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
@@ -34,15 +39,23 @@ class _Gap:
 
 
 class Gaps:
-    """See the module. ``patience``: blocks to be completed before a block is given up, or reported as never seen."""
+    """See the module.
 
-    def __init__(self, patience: int) -> None:
+    Arguments:
+        patience: blocks to be completed before a block is given up, or reported as never seen.
+        again: blocks that are reported together, to be read again.
+        again_bytes: of their content.
+
+    """
+
+    def __init__(self, patience: int, again: int = _REPORTED_MAX, again_bytes: int = _AGAIN_BYTES) -> None:
         self._patience = patience
+        self._again, self._again_bytes = min(again, _REPORTED_MAX), again_bytes
         self._completed = 0
         self._overdue: dict[bytes, int] = {}
         self._needed: dict[bytes, _Gap] = {}
         self._unseen: dict[bytes, tuple[int, int]] = {}
-        self._let_go: dict[bytes, dict[bytes, Explanation]] = {}
+        self._let_go: dict[bytes, dict[bytes, tuple[Explanation, int]]] = {}
         self._let_go_count = 0
         self._reported: dict[bytes, Explanation] = {}
 
@@ -85,21 +98,30 @@ class Gaps:
             found.append((block_hash, number))
         return found
 
-    def let_go(self, parent: bytes, block: Explanation) -> None:
-        """The orderer had no room for this block; what is told of it when its parent is delivered."""
-        self._let_go.setdefault(parent, {})[block.block] = block
+    def let_go(self, parent: bytes, block: Explanation, size: int = 0) -> None:
+        """The orderer had no room for this block; what is told of it when its parent is delivered, and its bytes."""
+        self._let_go.setdefault(parent, {})[block.block] = block, size
         self._let_go_count += 1
         if self._let_go_count > _LET_GO_MAX:
             self._let_go_count -= len(self._let_go.pop(next(iter(self._let_go))))
 
     def delivered(self, block_hash: bytes) -> list[Explanation]:
-        """A block is delivered: its children that were let go, to be read again."""
-        children = self._let_go.pop(block_hash, {})
-        self._let_go_count -= len(children)
-        self._reported |= children
-        while len(self._reported) > _UNSEEN_MAX:
+        """A block is delivered: its children that were let go, and what was above them, to be read again."""
+        found: dict[bytes, Explanation] = {}
+        size, pending = 0, deque([block_hash])
+        while pending:
+            children = self._let_go.get(parent := pending.popleft(), {})
+            size += sum(one for _, one in children.values())
+            if found and (len(found) + len(children) > self._again or size > self._again_bytes):
+                break
+            self._let_go.pop(parent, None)
+            self._let_go_count -= len(children)
+            found |= {child: explanation for child, (explanation, _) in children.items()}
+            pending += children
+        self._reported |= found
+        while len(self._reported) > _REPORTED_MAX:
             del self._reported[next(iter(self._reported))]
-        return list(children.values())
+        return list(found.values())
 
     def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
         """Where the messages of a block begin that was reported by rule 5; once."""

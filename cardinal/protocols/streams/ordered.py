@@ -142,10 +142,10 @@ class OrderedBlocks:
         cut, self._blocks.cut = self._blocks.cut, []
         return cut
 
-    def take_evicted(self) -> list[tuple[BlockRef, bytes]]:
-        """The blocks, and their parents, that there was no room for, since the last call."""
+    def take_evicted(self) -> list[tuple[BlockRef, bytes, int]]:
+        """The blocks, their parents and their bytes, that there was no room for, since the last call."""
         evicted, self._blocks.evicted = self._blocks.evicted, []
-        return [(BlockRef(node.number, node.hash), node.parent or b"") for node in evicted]
+        return [(BlockRef(node.number, node.hash), node.parent or b"", node.size) for node in evicted]
 
     def orphans(self) -> list[tuple[bytes, int]]:
         """Hash and number of every block that is not there and that waiting blocks name as their parent."""

@@ -11,7 +11,7 @@ Rules:
 3. Before that it begins with a chain that is longer than the threshold, when every partition has been read as far as
    the candidate's Batch and a little farther, by the time of the records; or when half of the room for blocks that wait
    is taken. A fast producer writes more in that little time than there is room for, and what is dropped then has to be
-   read again, block by block.
+   read again.
 4. In doubt it waits for what is missing: until a chain is several thresholds long, or until whoever reads says that
    nothing comes any more. So a hole at the edge of what retention has left holds nothing up for long.
 """
