@@ -276,9 +276,8 @@ class Producer:
 
     def _listen(self, url: str | TransportUrl, *, step: float, alive: float, needed: bool) -> Tail | None:
         """An ear on the stream; None where it cannot be read and nothing depends on it."""
-        held_up = {} if self._transactions is None else {"held_up": self._transactions.held_up}
         try:
-            return Tail(url, self._app, self._producer_id, step=step, alive=alive, **held_up)
+            return Tail(url, self._app, self._producer_id, step=step, alive=alive, transactions=self._transactions)
         except CardinalError:
             if needed:
                 raise

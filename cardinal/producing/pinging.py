@@ -1,4 +1,8 @@
-"""A producer says that it is alive, while it is healthy (specification, Ping)."""
+"""A producer says that it is alive, while it is healthy (specification, Ping).
+
+A ping that is not acknowledged yet says all that a second one would: none is sent behind it. Where transactions go one
+by one and take longer than the time between two pings, blocks would stand in an ever longer line of them.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,7 @@ class Pinger:
         self._id = ping_id(producer_id)
         self._seconds = seconds
         self._may = may
+        self._lock = threading.Lock()
         self._sent: deque[Ping] = deque(maxlen=_REMEMBERED)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-producer-ping", daemon=True)
@@ -61,7 +66,9 @@ class Pinger:
 
     def is_anothers(self, ping: Ping) -> bool:
         """Whether a ping that was just read is of another producer with our id."""
-        return ping.producer_id == self._id and ping not in self._sent
+        with self._lock:  # whoever reads asks while we ping
+            sent = tuple(self._sent)
+        return ping.producer_id == self._id and ping not in sent
 
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended."""
@@ -71,12 +78,13 @@ class Pinger:
     def _ping(self) -> None:
         now = time.time_ns()
         ping = Ping(self._id, now // 1_000_000_000, now % 1_000_000_000)
-        self._sent.append(ping)
-        self._sink.send((Routed(self._topic, *encode(ping)),), None)
+        with self._lock:
+            self._sent.append(ping)
+        self._under_way = self._sink.send((Routed(self._topic, *encode(ping)),), None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            if self._may():
+            if self._may() and self._under_way.done():
                 try:
                     self._ping()
                 except TransportError:

@@ -6,9 +6,11 @@ Rules:
    before is known, and :meth:`Tail.start` returns when all that was there is read.
 2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
    (:class:`~.whole.Whole`); until then its Batches count for nothing.
-3. A tail that cannot read any more holds nothing up: everything is sent from then on.
-4. Where readers are held up by the transaction of a producer that died, nothing is known of what others have sealed
-   since, and nobody could read what we sent: time stands still for whoever is not the lowest, until that ends.
+3. A tail that cannot read any more, whatever the reason, holds nothing up: everything is sent from then on.
+4. With transactions, what others have sealed is known when theirs have ended, and until then nobody could read what we
+   sent. At the start, and for whoever is not the lowest, time moves on to a moment when everything that was written
+   before it is read (:class:`~.horizon.Horizon`): the transaction of a producer that died is waited for, a stream that
+   never rests is not. :meth:`Tail.start` waits no longer than one transaction may take; what is offered then waits on.
 5. What was begun and still stands in line (transactions go one by one) waits like what was not: while others make
    progress, it is theirs.
 6. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
@@ -27,6 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, DecodeError
+from cardinal.producing.horizon import Horizon
 from cardinal.producing.whole import Whole
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.keys import HASH_END
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.base import Source
+    from cardinal.transports.base import Source, TransactionalSink
     from cardinal.transports.url import TransportUrl
 
 _BACK: Final = 2_048
@@ -51,9 +54,6 @@ _LIMIT: Final = 5_000
 _POLL_SECONDS: Final = 0.05
 _SHORTEST_SECONDS: Final = 0.001
 _START_SECONDS: Final = 25.0
-"""Longer than a dead producer's transaction holds readers up: its timeout, and the broker's round of looking."""
-
-_MARKS_SECONDS: Final = 0.3
 _DOUBLED: Final = 2
 """Pings under our id that we did not send: one may be the last of ourselves, before a restart."""
 
@@ -69,7 +69,7 @@ class Tail:
         me: the producer's configured id.
         step: seconds between two ranks.
         alive: seconds after which a silent producer is taken for dead.
-        held_up: whether readers are held up (rule 4); asked only when a block is about to be sent.
+        transactions: what sends, where that is done in transactions (rule 4).
 
     """
 
@@ -81,7 +81,7 @@ class Tail:
         *,
         step: float,
         alive: float,
-        held_up: Callable[[], bool] = lambda: False,
+        transactions: TransactionalSink | None = None,
     ) -> None:
         self._url = url
         self._app = app
@@ -89,12 +89,9 @@ class Tail:
         self._lock = threading.RLock()
         self._peers = Peers(alive * 1000)
         self._standby = Standby(me, step, self._peers)
-        self._held_up = held_up
         self._step = step
         self._rank = 0
         self._others_moved = float("-inf")
-        self._held = False
-        self._free_since: float | None = None
         self._time = time.monotonic()
         self._waiting: dict[bytes, Unit] = {}
         self._anothers = 0
@@ -106,6 +103,8 @@ class Tail:
         self._source: Source = open_source(url, app, topics=[app.default_topic])
         marks = self._source.watermarks()
         self._ends = {where: high for where, (_, high) in marks.items()}
+        self._start_seconds = _START_SECONDS if transactions is None else min(transactions.longest, _START_SECONDS)
+        self._horizon = None if transactions is None else Horizon(transactions.written, self._source.positions)
         self._source.assign({where: max(low, high - _BACK) for where, (low, high) in marks.items()})
 
     @property
@@ -136,7 +135,7 @@ class Tail:
         self._is_anothers = is_anothers
         self._thread = threading.Thread(target=self._run, name="cardinal-producer-tail", daemon=True)
         self._thread.start()
-        self._caught_up.wait(_START_SECONDS)
+        self._caught_up.wait(self._start_seconds)
 
     def offer(self, unit: Unit) -> None:
         """Begin a unit that was let in, leave it to others, or keep it until that is known.
@@ -165,11 +164,12 @@ class Tail:
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                self._read_once()
-        except CardinalError:
-            self._fall_deaf()
+            with contextlib.suppress(CardinalError):
+                while not self._stop.is_set():
+                    self._read_once()
         finally:
+            if not self._stop.is_set():
+                self._fall_deaf()
             self._caught_up.set()
             if self._whole is not None:
                 self._whole.close()
@@ -189,26 +189,20 @@ class Tail:
             self._rank = self._peers.rank(self._me)
             overdue = (due is not None and due <= now) or (self._under_way.in_line and self._quiet(now))
             urgent = overdue and self._rank > 0
-        if not urgent or self._knows(now):
-            self._time = now
+        known = self._known(now) if urgent or not self._caught_up.is_set() else now
+        if known is not None:
+            self._time = max(self._time, known)
         with self._lock:
             skipped = self._decide(self._time)
         for unit in skipped:
             self._under_way.skip(unit)
         self._under_way.go_on()
-        if not self._caught_up.is_set() and self._has_read(self._ends) and self._knows(now):
+        if not self._caught_up.is_set() and known is not None and self._has_read(self._ends):
             self._caught_up.set()
 
-    def _knows(self, now: float) -> bool:
-        """Whether nothing that others have sealed is kept from us (rule 4)."""
-        if self._held_up():
-            self._held, self._free_since = True, None
-        elif self._held:
-            # What is readable since has to be read first; the ends that a source knows may be a moment old.
-            self._free_since = self._free_since or now
-            if now - self._free_since > _MARKS_SECONDS:
-                self._held = not self._has_read({where: high for where, (_, high) in self._source.watermarks().items()})
-        return not self._held
+    def _known(self, now: float) -> float | None:
+        """The moment, at most now, up to which nothing that others sealed is kept from us (rule 4); None: none yet."""
+        return now if self._horizon is None else self._horizon.reached(now)
 
     def _has_read(self, ends: Mapping[Partition, int]) -> bool:
         return all(at >= ends[where] for where, at in self._source.positions().items())

@@ -104,10 +104,15 @@ class TransactionalSink(Protocol):
         """
         ...
 
-    def held_up(self) -> bool:
-        """Whether an open transaction, which has not ended since the last call, holds up readers of the default topic.
+    @property
+    def longest(self) -> float:
+        """Seconds after which a transaction that was left open is ended by the transport."""
+        ...
 
-        A producer that was killed leaves one behind; it ends with its timeout, or when its producer starts again.
+    def written(self) -> Mapping[Partition, int] | None:
+        """Where each partition of the default topic ends now, by what is written, of transactions under way as well.
+
+        Whoever has read up to there knows how all of these ended. None where the server is away.
         """
         ...
 

@@ -11,9 +11,10 @@ import pytest
 
 from cardinal.errors import DeliveryError, TransportError
 from cardinal.producer import Producer, ping_id
+from cardinal.producing.horizon import Horizon
 from cardinal.protocols.streams import Ping, encode
 from cardinal.protocols.streams.standby import ProducerCount
-from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Routed
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Routed
 from cardinal.testing.memory import MemoryBroker, MemorySource
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, messages
 
@@ -170,11 +171,15 @@ def test_producers_of_another_implementation_count_and_have_no_rank(broker: Memo
         assert count(producer).rank == 0
 
 
+@pytest.mark.parametrize("why", [TransportError("the line is down"), RuntimeError("a fault of ours")])
 def test_a_producer_that_cannot_hear_any_more_sends_everything(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, why: Exception
 ) -> None:
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda what: told.append(what.exc_value))
+
     def broken(*_: object) -> list[object]:
-        raise TransportError("the line is down")
+        raise why
 
     with standby(broker, "b") as second, standby(broker, "a"):
         knows(second, "a", "b")
@@ -183,6 +188,7 @@ def test_a_producer_that_cannot_hear_any_more_sends_everything(
         monkeypatch.setattr(MemorySource, "poll", broken)
         waiting.result(DEADLINE)
         second.add(CHAIN[1]).result(DEADLINE)
+    assert set(told) == ({why} if isinstance(why, RuntimeError) else set()), "a fault of ours is not kept quiet"
 
 
 def test_while_readers_are_held_up_only_the_lowest_sends(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +196,14 @@ def test_while_readers_are_held_up_only_the_lowest_sends(broker: MemoryBroker, m
     held.set()
     asked = threading.Event()
 
-    def is_held(*_: object) -> bool:
+    def written() -> dict[Partition, int] | None:
         asked.set()
-        return held.is_set()
+        return None if held.is_set() else {}
 
     with standby(broker, "a", step=0.05) as first, standby(broker, "b", step=0.05) as second:
         for producer in (first, second):
             knows(producer, "a", "b")
-            monkeypatch.setattr(producer._tail, "_held_up", is_held)
+            monkeypatch.setattr(producer._tail, "_horizon", Horizon(written, dict))
         waiting = [second.add(payload) for payload in CHAIN]
         assert asked.wait(DEADLINE)
         first.add(CHAIN[0]).result(DEADLINE)

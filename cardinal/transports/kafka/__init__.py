@@ -45,7 +45,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
             TransactionalKafkaSink,
             timeout=settings.transaction_timeout,
             connect_timeout=settings.connect_timeout,
-            ends=lambda: (admin.ends(default), admin.ends(default, committed=False)),
+            ends=lambda: admin.ends(default, committed=False),
         )
     sink = make(
         settings.producer(min(topic.max_message_bytes for topic in topics.values()), producer_id),

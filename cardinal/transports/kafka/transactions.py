@@ -72,7 +72,7 @@ class TransactionalKafkaSink(KafkaSink):
     Arguments:
         timeout: ``transaction.timeout.ms`` in seconds.
         connect_timeout: seconds until a broker must have answered.
-        ends: where each partition of the default topic ends, by what is committed, and by what is not.
+        ends: where each partition of the default topic ends, by what is written, committed or not.
         others: as :class:`~.sink.KafkaSink`; ``config`` holds the transactional id.
 
     """
@@ -82,11 +82,10 @@ class TransactionalKafkaSink(KafkaSink):
         *args: Any,  # noqa: ANN401 - passed through
         timeout: float,
         connect_timeout: float,
-        ends: Callable[[], tuple[Ends, Ends]],
+        ends: Callable[[], Ends],
         **others: Any,  # noqa: ANN401 - the same
     ) -> None:
         self._ends = ends
-        self._committed: Ends = {}
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
@@ -120,17 +119,17 @@ class TransactionalKafkaSink(KafkaSink):
             counts.append(len(seals) + len(last))
         return self._line_up(everything[0].key[HASH] if everything else b"", size, stages, counts)
 
-    def held_up(self) -> bool:
-        """See :meth:`cardinal.transports.base.TransactionalSink.held_up`; true also where the broker is away."""
+    @property
+    def longest(self) -> float:
+        """See :meth:`cardinal.transports.base.TransactionalSink.longest`."""
+        return self._timeout
+
+    def written(self) -> Ends | None:
+        """See :meth:`cardinal.transports.base.TransactionalSink.written`."""
         try:
-            committed, all_of_it = self._ends()
+            return self._ends()
         except UnreachableError:
-            return True
-        open_ones = {where: end for where, end in committed.items() if all_of_it[where] > end}
-        # One that is open for the first time may be anybody's who is at work; what ends is moved on from.
-        held = any(self._committed.get(where, end) == end for where, end in open_ones.items())
-        self._committed = committed
-        return held
+            return None
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.RecordSink.replay`."""
