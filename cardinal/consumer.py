@@ -78,7 +78,9 @@ class Consumer:
             principals to topics.
         producers: the ids of the producers that count for a quorum.
         on_incomplete: ``skip`` (a block that provably cannot be had is passed over, as a
-            :class:`~cardinal.MissingPayload`) or ``halt`` (the stream waits for somebody to supply it).
+            :class:`~cardinal.MissingPayload`) or ``halt`` (the stream waits for somebody to supply it). With a quorum,
+            ``skip`` passes over a block on which too few agree when everything on the topics is read a threshold of
+            blocks later, though a producer that lags farther might still decide it. ``halt`` waits for that producer.
         on_finality_violation: ``halt`` (a switch below a finalized block is withheld) or ``follow``.
         max_open_bytes: what blocks that are not complete may hold in memory; beyond it they are dropped, reported, and
             read again when their Batch comes or complete blocks wait for them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import ConfigurationError, CursorMismatchError
-from cardinal.protocols.streams import Divergence, Incomplete, Surplus
+from cardinal.protocols.streams import Divergence, Incomplete, Quarantined, Surplus
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -133,3 +134,44 @@ def test_what_cannot_work_is_named(broker: MemoryBroker, options: dict[str, obje
     with pytest.raises(ConfigurationError) as caught:
         consumer(broker, **options)
     assert caught.value.setting == setting
+
+
+@contextlib.contextmanager
+def lied_about(broker: MemoryBroker, **options: object) -> Iterator[Consumer]:
+    """All three sent blocks to 5, which are delivered; of 60 blocks a and b differ at the seventh, and c lags."""
+    truth = line(1, 60)
+    for producer in ("a", *HONEST):
+        publish(broker, truth[:5], producer)
+    with consumer(broker, **options) as reading:
+        assert steps(until(reading, "5a"))[-1] == "+5a"
+        publish(broker, [LIES["value"](one) if one.number == 7 else one for one in truth[5:]], "a")
+        publish(broker, truth[5:], "b")
+        yield reading
+
+
+def test_a_block_is_passed_over_when_the_producer_that_would_decide_lags_by_more_than_a_threshold(
+    broker: MemoryBroker,
+) -> None:
+    events: list[object] = []
+    with lied_about(broker, on_event=events.append) as reading:
+        updates = until(reading, "60a")
+        publish(broker, line(6, 60), "c")
+        read_all(reading)
+    assert steps(updates) == [f"+{'?' if number == 7 else ''}{number}a" for number in range(6, 61)]
+    assert hash_of("7a") in {event.block for event in events if isinstance(event, Quarantined)}
+
+
+def test_told_to_halt_it_waits_for_that_producer_however_far_it_lags(broker: MemoryBroker) -> None:
+    with lied_about(broker, on_incomplete="halt") as reading:
+        assert steps(until(reading, "6a")) == ["+6a"]
+        publish(broker, line(61, 99), "a")
+        publish(broker, line(61, 99), "b")
+        deadline = time.monotonic() + DEADLINE
+        while reading.explain(hash_of("99a")).state == "unknown":
+            assert time.monotonic() < deadline
+            reading._step()
+        assert "'c' supplied nothing" in reading.explain(hash_of("7a")).reason
+        publish(broker, line(6, 99), "c")
+        updates = until(reading, "99a")
+    assert steps(updates) == [f"+{number}a" for number in range(7, 100)]
+    assert dict(updates[0].added[0].updates) == dict(block("7a", "6a").updates)  # type: ignore[union-attr]

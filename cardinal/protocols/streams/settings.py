@@ -14,13 +14,17 @@ from .types import SHORT, BlockRef, Finality
 
 
 class OnIncomplete(Enum):
-    """What happens when a chain waits for a block whose messages are provably not coming."""
+    """What happens when a chain waits for a block whose messages are provably not on the topics (C-RE-7)."""
 
     SKIP = "skip"
-    """The stream goes on with a :class:`~.payload.MissingPayload` in its place."""
+    """The stream goes on with a :class:`~.payload.MissingPayload` in its place.
+
+    Of a quorum, producers count with what they have written by then: one that lags by more than a threshold of blocks
+    is not waited for, though with it enough might agree.
+    """
 
     HALT = "halt"
-    """The stream waits until somebody supplies the messages."""
+    """The stream waits until somebody supplies the messages, or until enough producers of a quorum agree."""
 
 
 @dataclass(frozen=True, slots=True)
