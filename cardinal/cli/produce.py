@@ -10,7 +10,6 @@ import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 import click
 
@@ -20,6 +19,7 @@ from cardinal.cli.named import config_option, stream
 from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.server.feeds import Feed, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
+from cardinal.transports.node_url import join_nodes, options_of_all, split_nodes, written
 from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ def produce(
     """Publish a node's blocks: from where the topics end, then the head as it moves.
 
     Node and stream are given by URL, or by a name of the file in --config. Of --lag, --finality, --state and --workers
-    the file may hold what is not given here, as a node's options; a URL may, behind #.
+    the file may hold what is not given here, as a node's options; a URL may, behind #. There stands also the file of a
+    token that the node wants to be shown: https://node#token_file=PATH.
     Stops cleanly on SIGINT and SIGTERM. After any other end, start it again: what is missing is published then.
     """
     to = stream(to_url, config)
@@ -102,15 +103,15 @@ def produce(
 
 def _said_once(url: str, given: Mapping[str, str]) -> None:
     """An option that the same command line says otherwise behind the URL's ``#`` is a mistake, whichever is meant."""
-    for name, value in parse_qsl(url.partition("#")[2], keep_blank_values=True):
+    for name, value in options_of_all(url):
         if given.get(name, value) != value:
             raise click.UsageError(f"{name} is {value[:20]!r} behind the URL's # and another by --{name}: say one")
 
 
 def _with_options(url: str, given: Mapping[str, str]) -> str:
     """A node's URL with options behind its ``#``, where a feed looks for them, and the last of a name counts."""
-    said = "&".join(f"{name}={value}" for name, value in given.items())
-    return f"{url}{'&' if '#' in url else '#'}{said}" if said else url
+    *nodes, last = split_nodes(url)
+    return join_nodes([*nodes, last.with_options(written(given))])
 
 
 async def _number(feed: Feed, start: str | None, published: Sequence[BlockRef]) -> int | None:

@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cardinal.errors import ConfigurationError, MissingExtraError, NodeAnswerError
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Json", "JsonRpcNode", "Listener", "NodeChain", "NodeLimits", "Tag"]
+__all__ = ["Demand", "Json", "JsonRpcNode", "Listener", "NodeChain", "NodeLimits", "Tag"]
 
 HASH_TEXT_LENGTH = 66
 """Characters of ``0x`` and 32 bytes: how a request that names a block by hash is told from one by number."""
@@ -49,6 +49,19 @@ class NodeLimits:
 
     batch: int = 1000
     body: int = 5 << 20
+
+
+class Demand(NamedTuple):
+    """What a caller has to show over HTTP, and with what status it is refused otherwise."""
+
+    value: str
+    header: str = "Authorization"
+    status: int = 401
+
+    @classmethod
+    def bearer(cls, token: str) -> Demand:
+        """A token, as gateways want it."""
+        return cls(f"Bearer {token}")
 
 
 class JsonRpcNode:
@@ -66,6 +79,9 @@ class JsonRpcNode:
             raises of NodeAnswerError is the answer.
         delay: seconds that every request waits.
         refusals: so many HTTP requests are answered with status 503.
+        demand: what has to be shown with every HTTP request and handshake of a WebSocket; None for nothing. What a
+            connection was opened with counts as long as it is open.
+        denials: how many were refused because they did not show it.
         methods: None, or the only methods that exist.
         calls: how often each method was called.
 
@@ -84,6 +100,8 @@ class JsonRpcNode:
         self.before: Callable[[str, Sequence[object]], None] | None = None
         self.delay = 0.0
         self.refusals = 0
+        self.demand: Demand | None = None
+        self.denials = 0
         self.methods: frozenset[str] | None = None
         self.calls: dict[str, int] = {}
         self._host, self._port = host, port
@@ -177,6 +195,9 @@ class JsonRpcNode:
         if self.refusals > 0:
             self.refusals -= 1
             return web.Response(status=503, text="service unavailable")
+        if (demand := self.demand) is not None and request.headers.getall(demand.header, []) != [demand.value]:
+            self.denials += 1
+            return web.Response(status=demand.status, text=f"not with {dict(request.headers)}")
         if request.headers.get("Upgrade", "").lower() == "websocket":
             socket = web.WebSocketResponse(max_msg_size=self._limits.body, compress=False)
             await socket.prepare(request)

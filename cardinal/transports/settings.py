@@ -19,16 +19,18 @@
 
     [nodes.mainnet]
     url_file = "/run/secrets/node"    # or url = "wss://…"
+    token_file = "/run/secrets/token" # what the node wants to be shown; header = "X-Api-Key" where it is not a Bearer
     options = { state = true, lag = 2 }
 
 The environment goes before the file: ``CARDINAL_MAIN_URL``, ``CARDINAL_MAIN_USER``, ``CARDINAL_MAIN_PASSWORD`` and
 ``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit), and
-``CARDINAL_MAINNET_URL`` and ``CARDINAL_MAINNET_URL_FILE`` for a node. A stream or node may be named by the environment
-alone. ``CARDINAL_CONFIG`` names the file where nothing else does.
+``CARDINAL_MAINNET_URL``, ``CARDINAL_MAINNET_URL_FILE``, ``CARDINAL_MAINNET_TOKEN``, ``CARDINAL_MAINNET_TOKEN_FILE`` and
+``CARDINAL_MAINNET_HEADER`` for a node. A stream or node may be named by the environment alone. ``CARDINAL_CONFIG``
+names the file where nothing else does.
 
 Rules:
 
-1. Nothing is connected to, and no stream's secret read from a file, before a transport is opened.
+1. Nothing is connected to, and no stream's secret and no node's token read from a file, before it is opened.
 2. No error repeats a value: it names the file, the stream and the setting.
 """
 
@@ -41,11 +43,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import quote
 
 from cardinal.errors import ConfigurationError
 
 from .address import TransportUrl
+from .node_url import NodeUrl, join_nodes, split_nodes, without, written
 from .parsing import mux_of, parse_url
 from .secrets import read_secret
 from .settings_file import NAME, NodeSettings, StreamSettings, TransportSettings, load_settings, suggestion
@@ -83,7 +85,7 @@ def find_node(text: str, config: Path | str | None = None, environ: Mapping[str,
     """The URL of a node for what a user wrote: a URL, or the name of a node; arguments as for :func:`find_url`.
 
     Names of several nodes stand beside each other with commas, as their URLs do. A node's options stand behind ``#`` of
-    its URL; several nodes have the same.
+    its URL; several nodes have the same, but for what each is shown (:mod:`.node_url`).
 
     Raises:
         ConfigurationError: the name is not known, its settings cannot work, or the file of its URL cannot be read.
@@ -160,8 +162,10 @@ class _Known:
             raise ConfigurationError(
                 f"the node {name!r} has one of url and url_file, not both", setting=f"nodes.{name}"
             )
-        url = text if text is not None else read_secret(Path(file or ""), "url_file")
-        return url if node is None else _with_options(url, node, after=in_file)
+        nodes = split_nodes(text if text is not None else read_secret(Path(file or ""), "url_file"))
+        node = node or NodeSettings()
+        nodes[-1] = _with_options(nodes[-1], node, after=in_file)
+        return join_nodes(_with_token(nodes, node, given, in_file=in_file))
 
     def _mux(self, name: str, stream: StreamSettings, above: tuple[str, ...]) -> TransportUrl:
         if stream.url is not None or stream.options or name in above:
@@ -211,28 +215,56 @@ def _merged(stream: StreamSettings, url: TransportUrl, given: _Variables, *, env
     return replace(url, user=user, password=password, options=MappingProxyType(options))
 
 
-def _with_options(url: str, node: NodeSettings, *, after: bool) -> str:
+def _with_options(url: NodeUrl, node: NodeSettings, *, after: bool) -> NodeUrl:
     """A node's URL with what the settings say behind its ``#``, where of an option the last counts.
 
     As for streams: ``after`` the options of a URL of the file, before those of one of the environment.
     """
-    said = "&".join(f"{name}={quote(_said(value))}" for name, value in node.options.items())
-    bare, _, options = url.partition("#")
-    whole = "&".join(filter(None, (options, said) if after else (said, options)))
-    return f"{bare}#{whole}" if whole else bare
+    said = written({name: _said(value) for name, value in node.options.items()})
+    return url.with_options(said) if after else NodeUrl(url.url, said).with_options(url.options)
+
+
+def _with_token(nodes: list[NodeUrl], node: NodeSettings, given: _Variables, *, in_file: bool) -> list[NodeUrl]:
+    """Nodes with what is shown to them: as for streams, variables go before the settings and an environment's URL."""
+    url = nodes[-1]
+    variables = {"token": given.get("TOKEN"), "token_file": given.get("TOKEN_FILE"), "header": given.get("HEADER")}
+    settings = {
+        "token": None if node.token is None else node.token.get_secret_value(),
+        "token_file": None if node.token_file is None else str(node.token_file),
+        "header": node.header,
+    }
+    shown: dict[str, str] = {}
+    options = url.options
+    for names in (("token", "token_file"), ("header",)):
+        layers = [
+            {name: layer[name] or "" for name in names if layer[name] is not None} for layer in (variables, settings)
+        ]
+        in_url = without(options, names) != options
+        found = layers[0] or ({} if in_url and not in_file else layers[1])
+        if found:
+            options = without(options, names)
+        shown |= found
+    if shown and len(nodes) > 1:
+        raise ConfigurationError(
+            f"the node {given.name!r} has several URLs, and a token is one node's: write it behind # of each, or give "
+            "each a name",
+            setting=f"nodes.{given.name}",
+        )
+    return [*nodes[:-1], NodeUrl(url.url, options).with_options(written(shown))]
 
 
 def _beside(urls: Sequence[str], names: Sequence[str]) -> str:
-    """URLs of several nodes as one, which has its options once, at the end."""
-    parts = [url.partition("#") for url in urls]
-    first = parts[0][2]
-    other = next((name for (_, _, options), name in zip(parts, names, strict=True) if options != first), None)
+    """URLs of several nodes as one, which has its options once, at the end, but for what each node is shown."""
+    parts = [split_nodes(url) for url in urls]
+    first = parts[0][-1].others
+    other = next((name for nodes, name in zip(parts, names, strict=True) if nodes[-1].others != first), None)
     if other is not None:
         raise ConfigurationError(
             f"the nodes {names[0]!r} and {other!r} have different options: beside each other they have the same",
             setting=f"nodes.{other}",
         )
-    return ",".join(bare for bare, _, _ in parts) + (f"#{first}" if first else "")
+    nodes = [node if node is not part[-1] else NodeUrl(node.url, node.own) for part in parts for node in part]
+    return join_nodes([*nodes[:-1], nodes[-1].with_options(first)])
 
 
 def _said(value: str | float) -> str:

@@ -42,6 +42,7 @@ _WANTED: Final = MappingProxyType(
         "options": "a table",
         "members": "a list of names of streams",
         "password_file": "a path in quotes",
+        "token_file": "a path in quotes",
         "url_file": "a path in quotes",
     }
 )
@@ -86,12 +87,18 @@ class StreamSettings(BaseModel):
 
 
 class NodeSettings(BaseModel):
-    """One node of the file: its URL, which often is a secret as a whole, or the file that holds it; and its options."""
+    """One node of the file: its URL, which often is a secret as a whole, or the file that holds it; and its options.
+
+    ``token`` or ``token_file``: what the node wants to be shown; ``header``: where, if not as a Bearer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: SecretStr | None = None
     url_file: Path | None = None
+    token: SecretStr | None = None
+    token_file: Path | None = None
+    header: str | None = None
     options: Annotated[dict[str, str | bool | int | float], BeforeValidator(_flat)] = Field(default_factory=dict)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cardinal.errors import ConfigurationError
+from cardinal.transports.node_url import join_nodes, options_of_all, own_options, split_nodes
 from cardinal.transports.secrets import with_secrets
 from cardinal.transports.settings import find_node, find_url, load_settings
 from cardinal.transports.url import parse_url
@@ -158,3 +159,94 @@ def test_options_of_a_node_stand_behind_its_url(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'own' and 'far' have different options") as caught:
         find_node("own,far", path, {})
     assert caught.value.setting == "nodes.far"
+
+
+NODES = f"""
+[nodes.plain]
+url = "http://one:8545#lag=2"
+
+[nodes.far]
+url = "https://two/v3#token_file=/in/the/url&lag=2"
+token_file = "/run/sec rets/far"
+
+[nodes.own]
+url = "ws://three:8546"
+token = "{SECRET}+&#"
+header = "X-Api-Key"
+options = {{ lag = 2 }}
+
+[nodes.several]
+url = "ws://four:8546#token_file=/four,ws://five:8546#lag=2"
+"""
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Path:
+    path = tmp_path / "nodes.toml"
+    path.write_text(NODES)
+    return path
+
+
+def test_what_a_node_is_shown_stands_behind_its_url(nodes: Path) -> None:
+    assert find_node("far", nodes, {}) == "https://two/v3#lag=2&token_file=/run/sec%20rets/far"
+    found = find_node("own", nodes, {})
+    assert own_options(found) == {"token": f"{SECRET}+&#", "header": "X-Api-Key"}
+    assert options_of_all(found) == [("lag", "2")]
+    settings = load_settings(nodes)
+    for shown in (repr(settings), str(settings), settings.model_dump_json()):
+        assert SECRET not in shown
+
+
+def test_what_nodes_beside_each_other_are_shown_stays_with_each(nodes: Path) -> None:
+    far, own = "https://two/v3#token_file=/run/sec%20rets/far", find_node("own", nodes, {}).replace("lag=2&", "")
+    assert find_node("plain,far", nodes, {}) == f"http://one:8545,{far}&lag=2"
+    assert find_node("far,own,plain", nodes, {}) == f"{far},{own},http://one:8545#lag=2"
+    assert find_node("several,far", nodes, {}) == f"ws://four:8546#token_file=/four,ws://five:8546,{far}&lag=2"
+    assert find_node("far,several", nodes, {}) == f"{far},ws://four:8546#token_file=/four,ws://five:8546#lag=2"
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({"CARDINAL_FAR_TOKEN": SECRET}, {"token": SECRET}),
+        ({"CARDINAL_FAR_TOKEN_FILE": "/other"}, {"token_file": "/other"}),
+        ({"CARDINAL_FAR_HEADER": "X-Key"}, {"token_file": "/run/sec rets/far", "header": "X-Key"}),
+        ({"CARDINAL_FAR_URL": "http://else"}, {"token_file": "/run/sec rets/far"}),
+        ({"CARDINAL_FAR_URL": "http://else#token_file=/mine"}, {"token_file": "/mine"}),
+        ({"CARDINAL_FAR_URL": "http://else#token=x", "CARDINAL_FAR_TOKEN_FILE": "/other"}, {"token_file": "/other"}),
+    ],
+)
+def test_variables_go_before_an_environments_url_and_that_before_the_file(
+    nodes: Path, environ: dict[str, str], shown: dict[str, str]
+) -> None:
+    assert own_options(find_node("far", nodes, environ)) == shown
+
+
+def test_node_of_the_environment_alone_is_shown_what_the_environment_says() -> None:
+    environ = {
+        "CARDINAL_MINE_URL": "http://host#lag=1",
+        "CARDINAL_MINE_TOKEN_FILE": "/t",
+        "CARDINAL_MINE_HEADER": "X-Key",
+    }
+    assert find_node("mine", None, environ) == "http://host#lag=1&token_file=/t&header=X-Key"
+
+
+def test_one_token_for_several_urls_is_refused(nodes: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'several' has several URLs, and a token is one node's") as caught:
+        find_node("several", nodes, {"CARDINAL_SEVERAL_TOKEN": SECRET})
+    assert SECRET not in str(caught.value)
+
+
+def test_token_in_a_file_of_settings_that_is_no_text_is_told_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[nodes.n]\nurl = 'http://h'\ntoken_file = 5")
+    with pytest.raises(ConfigurationError, match=r"nodes\.n\.token_file in .* is a number: write a path in quotes"):
+        find_node("n", tmp_path / "c.toml", {})
+
+
+def test_a_comma_divides_nodes_only_where_a_scheme_follows() -> None:
+    text = "ws://u:s3cr3t@a:1/k,ey#token=x%2Chttp://,http://b:2?x=1,ipc:///run/g.ipc#lag=3&token_file=/a,b"
+    found = split_nodes(text)
+    assert [node.url for node in found] == ["ws://u:s3cr3t@a:1/k,ey", "http://b:2?x=1", "ipc:///run/g.ipc"]
+    assert [node.own for node in found] == ["token=x%2Chttp://", "", "token_file=/a,b"]
+    assert [node.others for node in found] == ["", "", "lag=3"]
+    assert join_nodes(found) == text

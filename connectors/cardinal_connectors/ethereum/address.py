@@ -1,49 +1,54 @@
 """A node feed's URL: one or several nodes, and options behind ``#``, which no node ever sees.
 
-    ws://one:8546,http://two:8545#lag=2&rate=50
+    https://one#token_file=/run/secrets/one,ws://two:8546#lag=2&rate=50
 
 Rules:
 
-1. Nodes are divided by commas, the preferred one first. A comma divides only where a scheme follows.
-2. Options behind ``#`` are those of :data:`OPTIONS`; another one is refused with the names that there are. Of an
-   option that stands there twice the last counts.
+1. How nodes and options are divided says :mod:`cardinal.transports.node_url`.
+2. Options of all nodes are those of :data:`OPTIONS`, behind the last of them; what one node is shown stands behind it
+   (:mod:`.credentials`). Another one is refused with the names that there are.
 3. No error repeats more of the URL than scheme, host and port.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl
 
 from cardinal.apps.evm.presets import CHECK_NAMES, Chain
 from cardinal.errors import ConfigurationError
+from cardinal.transports.node_url import OWN, NodeUrl, options_of_all, split_nodes
 
 from .settings import FeedSettings, RpcSettings
 
-_DIVIDES: Final = re.compile(r",(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
 _Value = TypeVar("_Value", int, float)
 
 
 def read_url(url: str, settings: FeedSettings | None = None) -> tuple[list[str], FeedSettings]:
-    """The nodes of a URL, and the settings with its options.
+    """The nodes of a URL, each with what it is shown behind its ``#``, and the settings with the other options.
 
     Raises:
         ConfigurationError: an option that there is not, or a value that it cannot have.
 
     """
-    nodes, _, fragment = url.partition("#")
+    nodes = split_nodes(url)
+    if any(node.others for node in nodes[:-1]):
+        raise ConfigurationError(
+            f"behind # of a node that is not the last there may be {', '.join(OWN)}, which are its own: write the "
+            "others behind the last",
+            setting="from",
+        )
     feed = settings or FeedSettings()
     rpc: dict[str, Any] = {}
     own: dict[str, Any] = {}
-    for name, text in parse_qsl(fragment, keep_blank_values=True):
+    for name, text in options_of_all(url):
         if name not in OPTIONS:
             raise ConfigurationError(
-                f"a node's URL has no option {name!r}: after # there may be {', '.join(sorted(OPTIONS))}", setting=name
+                f"a node's URL has no option {name!r}: after # there may be {', '.join(sorted((*OPTIONS, *OWN)))}",
+                setting=name,
             )
         of_rpc, read = OPTIONS[name]
         (rpc if of_rpc else own)[name] = read(name, text)
@@ -57,7 +62,7 @@ def read_url(url: str, settings: FeedSettings | None = None) -> tuple[list[str],
             "or write 0",
             setting="workers",
         )
-    return _DIVIDES.split(nodes), chosen
+    return [str(NodeUrl(node.url, node.own)) for node in nodes], chosen
 
 
 def _number(kind: Callable[[str], _Value], least: _Value) -> Callable[[str, str], _Value]:
@@ -132,4 +137,4 @@ OPTIONS: Final[Mapping[str, tuple[bool, Callable[[str, str], Any]]]] = MappingPr
         "unchecked": (False, _left_out),
     }
 )
-"""Every option: whether it belongs to how a node is asked, and how its text is read."""
+"""Every option of all nodes: whether it belongs to how a node is asked, and how its text is read."""

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import aiohttp
 
-from cardinal.errors import ConfigurationError, NodeAnswerError
+from cardinal.errors import NodeAnswerError
 
+from .credentials import REFUSED, Credentials
 from .settings import RpcSettings, public_address
-from .wire import BusyError, Replies, SlowError, TooLargeError, closed_error, read_replies, unreachable
+from .wire import (
+    BusyError,
+    Replies,
+    SlowError,
+    TooLargeError,
+    closed_error,
+    denied,
+    elsewhere,
+    read_replies,
+    unreachable,
+)
 
 LONGEST_PAUSE = 60.0
 """Seconds; a node that asks for a longer pause is asked after this one all the same."""
@@ -23,19 +34,39 @@ _LARGE: Final = 1 << 20
 _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308})
 
 
+class _Answer(NamedTuple):
+    """What came back. ``later``, ``place``: the headers ``Retry-After`` and ``Location``."""
+
+    status: int
+    text: bytes
+    later: str | None
+    place: str
+
+
 class HttpWire:
     """Requests over a pool of HTTP connections."""
 
-    def __init__(self, url: str, settings: RpcSettings) -> None:
+    def __init__(self, url: str, settings: RpcSettings, credentials: Credentials) -> None:
         self.connects = 0
         self._url = url
         self._settings = settings
+        self._credentials = credentials
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
         """Post a request; see :class:`Wire`."""
         del ids
+        shown = self._credentials.headers
+        answer = await self._posted(body, shown)
+        while answer.status in REFUSED and self._credentials.renewed(shown):
+            shown = self._credentials.headers
+            answer = await self._posted(body, shown)
+        if answer.status in _ELSEWHERE:
+            raise elsewhere(self._url, answer.status, answer.place)
+        return self._judge(answer)
+
+    async def _posted(self, body: bytes, shown: Mapping[str, str]) -> _Answer:
         if self._closed:
             raise closed_error(self._url)
         session = self._session = self._session or self._open()
@@ -44,15 +75,14 @@ class HttpWire:
             async with session.post(
                 self._url,
                 data=body if len(body) < _LARGE else io.BytesIO(body),
-                headers={"Content-Type": "application/json"},
+                headers={**shown, "Content-Type": "application/json"},
                 allow_redirects=False,
             ) as answer:
                 text = await self._read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             raise unreachable(self._url, failure, self._settings) from None
-        if answer.status in _ELSEWHERE:
-            raise _elsewhere(public_address(self._url), answer.status, answer.headers.get("Location", ""))
-        return self._judge(answer.status, text, answer.headers.get("Retry-After"))
+        headers = answer.headers
+        return _Answer(answer.status, text, headers.get("Retry-After"), headers.get("Location", ""))
 
     async def close(self) -> None:
         """Close the pool."""
@@ -83,17 +113,14 @@ class HttpWire:
             parts.append(part)
         return b"".join(parts)
 
-    def _judge(self, status: int, text: bytes, later: str | None) -> Replies:
+    def _judge(self, answer: _Answer) -> Replies:
         """The answers, or the meaning of a status. A JSON-RPC error inside tells more than the status does."""
-        address = public_address(self._url)
+        address, status, text = public_address(self._url), answer.status, answer.text
         match status:
             case 413:
                 raise TooLargeError(f"The node at {address} refuses a request of this size (HTTP 413).", code=status)
-            case 401 | 403:
-                raise NodeAnswerError(
-                    f"The node at {address} refuses the credentials (HTTP {status}); check those in the URL.",
-                    code=status,
-                )
+            case _ if status in REFUSED:
+                raise denied(self._url, status, self._credentials)
             case 408 | 504:
                 raise SlowError(f"The node at {address} took too long (HTTP {status}).", address=address)
             case 429 | 500 | 502 | 503:
@@ -102,7 +129,7 @@ class HttpWire:
                 raise BusyError(
                     f"The node at {address} is not available (HTTP {status}); it is asked again later.",
                     address=address,
-                    seconds=_seconds(later),
+                    seconds=_seconds(answer.later),
                 )
             case _ if status >= 300:  # noqa: PLR2004 - the first status of HTTP that is not success
                 with contextlib.suppress(NodeAnswerError):
@@ -110,15 +137,6 @@ class HttpWire:
                 raise NodeAnswerError(f"{address} answers HTTP {status}; is it a node's address?", code=status)
             case _:
                 return read_replies(text)
-
-
-def _elsewhere(address: str, status: int, place: str) -> NodeAnswerError:
-    """The one sentence for a redirection. Of the other place only what may be shown of any address."""
-    try:
-        to = f", to {public_address(place)}" if "://" in place else ""
-    except ConfigurationError:
-        to = ""
-    return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL.", code=status)
 
 
 def _seconds(later: str | None) -> float | None:

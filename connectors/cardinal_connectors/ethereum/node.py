@@ -112,7 +112,8 @@ class Node:
         try:
             chain_id = int(text or "", 16)
         except ValueError:
-            raise NodeAnswerError(f"The node at {self.address} answers eth_chainId with {text!r}.") from None
+            said = self._client.quoted(repr(text))
+            raise NodeAnswerError(f"The node at {self.address} answers eth_chainId with {said}.") from None
         genesis = await self.fetcher.header(0)
         self._identity.compare(self.address, chain_id, None if genesis is None else genesis.id)
         if self._client.subscribes:

@@ -15,8 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from cardinal.errors import FeedError, WrongChainError
+from cardinal.errors import FeedError, NodeAnswerError, WrongChainError
 
+from .credentials import REFUSED
 from .node import Identity, Node
 from .settings import FeedSettings
 from .standing import Standings
@@ -83,7 +84,7 @@ class Nodes:
 
         """
         left = self.active
-        self._standings.failed(self._at)
+        self._standings.failed(self._at, refused=_refuses(failure))
         if isinstance(failure, WrongChainError):
             self._standings.of[self._at].wrong = self._standings.of[self._at].wrong or len(self._nodes) > 1
         best = self._standings.best(self._at)
@@ -132,7 +133,7 @@ class Nodes:
             return
         self._looked = now
         for place in range(len(self._nodes)):
-            if place != self._at and not self._standings.of[place].wrong and place not in self._looks:
+            if place != self._at and self._standings.looked_at(place) and place not in self._looks:
                 task = self._looks[place] = asyncio.create_task(self._ask(place))
                 task.add_done_callback(lambda _, place=place: self._looks.pop(place, None))  # type: ignore[misc] # mypy infers no type for a default
 
@@ -146,5 +147,13 @@ class Nodes:
             self._standings.of[place].wrong = True
             _LOG.error("%s It is not used.", wrong)
         except FeedError as failure:
-            self._standings.failed(place)
-            _LOG.info("%s", failure)
+            told = self._standings.of[place].refused
+            self._standings.failed(place, refused=_refuses(failure))
+            _LOG.log(logging.WARNING if _refuses(failure) and not told else logging.INFO, "%s", failure)
+        else:
+            self._standings.of[place].refused = False
+
+
+def _refuses(failure: FeedError) -> bool:
+    """Whether a node refuses what it is shown."""
+    return isinstance(failure, NodeAnswerError) and failure.code in REFUSED

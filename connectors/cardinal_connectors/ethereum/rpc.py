@@ -23,6 +23,7 @@ import msgspec
 
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
+from .credentials import Credentials
 from .http_wire import HttpWire
 from .ipc_wire import IpcWire
 from .pacing import Bearing, Throttle
@@ -60,7 +61,8 @@ class RpcClient:
     """Asks one node.
 
     Arguments:
-        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; user, password, path and query are passed on, never shown.
+        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; user, password, path and query are passed on, never shown,
+            and so is the token that is named behind ``#`` (:mod:`.credentials`).
         settings: bounds and patience.
 
     Attributes:
@@ -72,9 +74,10 @@ class RpcClient:
     def __init__(self, url: str, settings: RpcSettings | None = None) -> None:
         self._settings = settings or RpcSettings()
         self.address = public_address(url)
-        self._url = url
+        self._url = url.partition("#")[0]
+        self._credentials = Credentials.of(url)
         self.noticed = asyncio.Event()
-        self._wire = self._open(url)
+        self._wire = self._open(self._url)
         self._ids = itertools.count(1)
         self._room = asyncio.Semaphore(self._settings.connections)
         self._bearing = Bearing(self._settings.batch)
@@ -87,8 +90,8 @@ class RpcClient:
 
     @property
     def connects(self) -> int:
-        """How many connections were made; behind each new one there may be another node."""
-        return self._wire.connects
+        """Connections that were made, and tokens that were changed; behind each new one there may be another node."""
+        return self._wire.connects + self._credentials.renewals
 
     async def call(self, method: str, *params: object) -> msgspec.Raw:
         """One call's result; NodeAnswerError where the node refuses, NodeUnreachableError where it is not there."""
@@ -131,6 +134,10 @@ class RpcClient:
                 self._bearing.bore(len(part))
         return outcomes
 
+    def quoted(self, text: str) -> str:
+        """The node's own words as they may be shown."""
+        return quoted(self._url, text, self._credentials.hidden)
+
     async def close(self) -> None:
         """Release the connection. May be called twice."""
         await self._wire.close()
@@ -139,9 +146,9 @@ class RpcClient:
         scheme = url.partition("://")[0].lower()
         match scheme:
             case "http" | "https":
-                return HttpWire(url, self._settings)
+                return HttpWire(url, self._settings, self._credentials)
             case "ws" | "wss":
-                return SocketWire(url, self._settings, self.noticed.set)
+                return SocketWire(url, self._settings, self._credentials, self.noticed.set)
             case "ipc":
                 return IpcWire(url, self._settings, self.noticed.set)
             case _:
@@ -194,10 +201,12 @@ class RpcClient:
             if refusal.code in PASSING and "batch" not in refusal.message.lower():
                 return [self._refused(call, refusal) for call in calls]
             raise TooLargeError(
-                f"The node at {self.address} refuses a batch: {self._words(refusal)}", code=refusal.code
+                f"The node at {self.address} refuses a batch: {self.quoted(refusal.message)}", code=refusal.code
             )
         if len(calls) > 1 and (refusal := next(filter(None, map(_too_much, replies)), None)) is not None:
-            raise TooLargeError(f"The node at {self.address} cuts a batch: {self._words(refusal)}", code=refusal.code)
+            raise TooLargeError(
+                f"The node at {self.address} cuts a batch: {self.quoted(refusal.message)}", code=refusal.code
+            )
         return self._paired(calls, ids, replies)
 
     def _paired(self, calls: Sequence[Call], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
@@ -217,11 +226,10 @@ class RpcClient:
         return outcomes
 
     def _refused(self, call: Call, refusal: Refusal) -> NodeAnswerError:
-        message = f"The node at {self.address} answers {call.method} with error {refusal.code}: {self._words(refusal)}"
-        return NodeAnswerError(message, code=refusal.code)
-
-    def _words(self, refusal: Refusal) -> str:
-        return quoted(self._url, refusal.message)
+        said = self.quoted(refusal.message)
+        return NodeAnswerError(
+            f"The node at {self.address} answers {call.method} with error {refusal.code}: {said}", code=refusal.code
+        )
 
 
 def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:

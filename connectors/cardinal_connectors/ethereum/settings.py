@@ -5,6 +5,7 @@ Every bound has its reason beside it; the defaults suit a node in the same netwo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -124,8 +125,8 @@ def public_address(url: str) -> str:
     return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
 
 
-def quoted(url: str, text: str) -> str:
-    """A node's own words as they may be shown: on one line, not without end, and without what its URL hides.
+def quoted(url: str, text: str, secrets: Iterable[str] = ()) -> str:
+    """A node's own words as they may be shown: on one line, not without end, without these and what its URL hides.
 
     Gateways repeat the address that they were asked at, with the key in its path; what a node says of a transaction may
     hold anything, also what moves a terminal's cursor.
@@ -133,7 +134,7 @@ def quoted(url: str, text: str) -> str:
     parts = urlsplit(url)
     said = [*parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))] if parts.scheme != "ipc" else []
     hidden = {one for one in {*said, *map(unquote, said)} if len(one) >= _SECRET}
-    hidden |= {one for one in (parts.password, unquote(parts.password or "")) if one}
+    hidden |= {one for one in (*secrets, parts.password, unquote(parts.password or "")) if one}
     for one in sorted(hidden, key=len, reverse=True):
         text = text.replace(one, "…")
     line = " ".join("".join(one if one.isprintable() else " " for one in text).split())

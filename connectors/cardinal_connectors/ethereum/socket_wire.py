@@ -12,8 +12,9 @@ import aiohttp
 from cardinal.errors import NodeUnreachableError
 
 from .conversation import Conversation
+from .credentials import REFUSED, Credentials
 from .settings import RpcSettings, public_address
-from .wire import Replies, TooLargeError, closed_error, unreachable
+from .wire import Replies, TooLargeError, closed_error, denied, elsewhere, unreachable
 
 HEARTBEAT_SECONDS = 20.0
 
@@ -24,14 +25,16 @@ class SocketWire:
     Arguments:
         url: ``ws://`` or ``wss://``.
         settings: how the node is asked.
+        credentials: what it is shown.
         noticed: called for every notification of a subscription, and when the connection is lost.
 
     """
 
-    def __init__(self, url: str, settings: RpcSettings, noticed: Callable[[], None]) -> None:
+    def __init__(self, url: str, settings: RpcSettings, credentials: Credentials, noticed: Callable[[], None]) -> None:
         self.connects = 0
         self._url = url
         self._settings = settings
+        self._credentials = credentials
         self._noticed = noticed
         self._conversation = Conversation(noticed)
         self._session: aiohttp.ClientSession | None = None
@@ -72,13 +75,36 @@ class SocketWire:
                 raise closed_error(self._url)
             if self._socket is not None and not self._socket.closed:
                 return self._socket
-            self._session = self._session or aiohttp.ClientSession()
-            self._socket = await self._session.ws_connect(
-                self._url, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
-            )
+            session = self._session = self._session or self._open()
+            self._socket = await self._shaken(session)
             self.connects += 1
             self._reader = asyncio.create_task(self._read(self._socket))
             return self._socket
+
+    async def _shaken(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[Any]:
+        """A socket behind a handshake that was accepted."""
+        while True:
+            shown = self._credentials.headers
+            try:
+                return await session.ws_connect(
+                    self._url, headers=shown, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
+                )
+            except aiohttp.WSServerHandshakeError as refused:
+                if refused.status not in REFUSED:
+                    raise
+                if not self._credentials.renewed(shown):
+                    raise denied(self._url, refused.status, self._credentials) from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        """A session that goes nowhere else: who is there would be given what was meant for the node."""
+
+        async def sent_elsewhere(_: object, __: object, sent: aiohttp.TraceRequestRedirectParams) -> None:
+            sent.response.close()
+            raise elsewhere(self._url, sent.response.status, sent.response.headers.get("Location", ""))
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_redirect.append(sent_elsewhere)
+        return aiohttp.ClientSession(trace_configs=[trace])
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[Any]) -> None:
         address = public_address(self._url)

@@ -7,6 +7,7 @@ Rules:
 3. A node is left that is more than a few blocks behind the highest of those that are in order, for one that is not.
    Otherwise whoever is followed stays: two nodes that are equally good are not changed for each other.
 4. The head that a resting node claims counts for nothing.
+5. A node that refuses what it is shown is left alone until its rest is over.
 
 Pure: the clock is an argument.
 """
@@ -24,12 +25,14 @@ class Standing:
     Attributes:
         head: the number of the head that it told last; None before.
         failed: when it failed last, in seconds of the clock; None: never.
+        refused: it failed because it refuses what it is shown: a request is not made again and again.
         wrong: it serves another chain.
 
     """
 
     head: int | None = None
     failed: float | None = None
+    refused: bool = False
     wrong: bool = False
 
 
@@ -50,9 +53,14 @@ class Standings:
         self._rest = rest
         self._clock = clock
 
-    def failed(self, place: int) -> None:
-        """This node failed now."""
+    def failed(self, place: int, *, refused: bool = False) -> None:
+        """This node failed now. ``refused``: because it refuses what it is shown."""
         self.of[place].failed = self._clock()
+        self.of[place].refused = refused
+
+    def looked_at(self, place: int) -> bool:
+        """Whether a node that stands by is asked for its head."""
+        return not self.of[place].wrong and not (self.of[place].refused and self.resting(place))
 
     def resting(self, place: int) -> bool:
         """Whether a node failed lately."""

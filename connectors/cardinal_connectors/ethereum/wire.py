@@ -9,6 +9,7 @@ Rules:
 3. ``connects`` counts connections made. Behind a new connection there may be another node: whoever relies on the
    chain compares it again (facts on nodes, rule 7).
 4. No error names more of the URL than scheme, host and port.
+5. What a node refuses to answer is asked again only with other credentials (:mod:`.credentials`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Protocol, TypeAlias
 import aiohttp
 import msgspec
 
-from cardinal.errors import NodeAnswerError, NodeUnreachableError
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
+from .credentials import Credentials
 from .settings import RpcSettings, public_address
 
 
@@ -94,6 +96,24 @@ def closed_error(url: str) -> NodeAnswerError:
     return NodeAnswerError(f"The feed of {public_address(url)} was closed; open another one.")
 
 
+def denied(url: str, status: int, credentials: Credentials) -> NodeAnswerError:
+    """The one sentence for a node that refuses what it is shown, or wants to be shown something."""
+    address = public_address(url)
+    return NodeAnswerError(
+        f"The node at {address} refuses the credentials (HTTP {status}); {credentials.advice}.", code=status
+    )
+
+
+def elsewhere(url: str, status: int, place: str) -> NodeAnswerError:
+    """The one sentence for a redirection. Of the other place only what may be shown of any address."""
+    address = public_address(url)
+    try:
+        to = f", to {public_address(place)}" if "://" in place else ""
+    except ConfigurationError:
+        to = ""
+    return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL.", code=status)
+
+
 def unreachable(url: str, failure: Exception, settings: RpcSettings) -> NodeUnreachableError | NodeAnswerError:
     """The one sentence for a connection that failed; foreign texts may hold the URL and are not repeated."""
     address = public_address(url)
@@ -101,9 +121,6 @@ def unreachable(url: str, failure: Exception, settings: RpcSettings) -> NodeUnre
         case aiohttp.InvalidURL() | ValueError():
             return NodeAnswerError(f"{address} is no address of a node; check the URL.")
         case aiohttp.WSServerHandshakeError(status=status):
-            if status in {401, 403}:
-                message = f"The node at {address} refuses the credentials (HTTP {status}); check those in the URL."
-                return NodeAnswerError(message, code=status)
             return NodeUnreachableError(
                 f"The node at {address} opens no WebSocket (HTTP {status}); is it its WebSocket port?", address=address
             )

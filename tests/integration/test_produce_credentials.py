@@ -1,0 +1,110 @@
+"""`cardinal produce --from` a node that wants to be shown a token: by URL, settings file, environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from commands import COMMAND, command
+from ethereum_blocks import Built, grow, replay
+from feeding import asynchronous, looks, serving
+
+from cardinal import Consumer
+from cardinal.testing.node import Demand
+
+TOKEN, OTHER = "s3cr3t-token-1", "s3cr3t-token-2"
+DEADLINE = 60.0
+
+
+def held(folder: Path, token: str) -> Path:
+    file = folder / "token"
+    file.write_text(f"{token}\n")
+    return file
+
+
+def published(folder: Path) -> list[bytes]:
+    with Consumer(f"file://{folder}/log", idle_timeout=0.5) as consumer:
+        return [block.hash for update in consumer for block in update.added]
+
+
+async def produced(folder: Path, *arguments: str, **environ: str) -> tuple[int | None, str]:
+    """How `cardinal produce` to the folder's log ended, and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "produce", "--to", f"file://{folder}/log", *arguments),
+        env={**os.environ, **environ},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(DEADLINE):
+        said, _ = await process.communicate()
+    assert b"s3cr3t" not in said
+    return process.returncode, said.decode()
+
+
+WAYS = ["url", "file", "file with another header", "environment", "environment's file", "two nodes"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@asynchronous
+async def test_token_is_given_as_other_secrets_are(tmp_path: Path, way: str) -> None:
+    chain = grow(None, 6)
+    file, config = held(tmp_path, TOKEN), tmp_path / "cardinal.toml"
+    async with serving(replay(chain)) as node, serving(replay(chain)) as other:
+        node.demand, other.demand = Demand.bearer(TOKEN), Demand.bearer(OTHER)
+        arguments = ["--from", "own", "--until", "4", "--lag", "1"]
+        environ = {}
+        if way == "url":
+            arguments[1] = f"{node.url}#token_file={file}"
+        elif way == "file":
+            config.write_text(f"[nodes.own]\nurl = '{node.url}'\ntoken_file = '{file}'")
+        elif way == "file with another header":
+            node.demand = Demand(TOKEN, "X-Api-Key")
+            config.write_text(f"[nodes.own]\nurl = '{node.ws_url}'\ntoken = '{TOKEN}'\nheader = 'X-Api-Key'")
+        elif way == "environment":
+            environ = {"CARDINAL_OWN_URL": node.url, "CARDINAL_OWN_TOKEN": TOKEN}
+        elif way == "environment's file":
+            environ = {"CARDINAL_OWN_URL": f"{node.url}#poll=1", "CARDINAL_OWN_TOKEN_FILE": str(file)}
+        else:  # the first is away
+            other.demand = Demand.bearer(TOKEN)
+            arguments[1] = f"http://127.0.0.1:1#token=s3cr3t,{other.url}#token_file={file}&attempts=1"
+        if config.exists():
+            arguments += ["--config", str(config)]
+        status, said = await produced(tmp_path, *arguments, **environ)
+        assert status == 0, said
+        assert (node.denials, other.denials) == (0, 0)
+    assert await asyncio.to_thread(published, tmp_path) == [block.hash for block in chain[:5]]
+
+
+@asynchronous
+async def test_wrong_token_ends_it_with_one_sentence_after_one_request(tmp_path: Path) -> None:
+    file = held(tmp_path, OTHER)
+    async with serving(replay(grow(None, 6))) as node:
+        node.demand = Demand.bearer(TOKEN)
+        status, said = await produced(tmp_path, "--from", f"{node.url}#token_file={file}")
+        assert status == 1
+        assert node.denials == 1
+        assert said == (
+            f"error: The node at {node.url} refuses the credentials (HTTP 401); check the token in {file}.\n"
+        )
+
+
+@asynchronous
+async def test_token_is_changed_while_it_runs(tmp_path: Path) -> None:
+    chain: list[Built] = grow(None, 8)
+    served = replay(chain)
+    served.set_head(chain[3].name)
+    file = held(tmp_path, TOKEN)
+    async with serving(served) as node:
+        node.demand = Demand.bearer(TOKEN)
+        arguments = ("produce", "--from", f"{node.url}#poll=0.02&token_file={file}", "--to", f"file://{tmp_path}/log")
+        async with command(tmp_path / "said", *arguments, "--until", "7") as process, asyncio.timeout(DEADLINE):
+            await looks(node, 10)
+            held(tmp_path, OTHER)
+            node.demand = Demand.bearer(OTHER)
+            served.set_head(chain[7].name)
+            assert await process.wait() == 0, (tmp_path / "said").read_text()
+        assert 1 <= node.denials <= 4
+        assert "s3cr3t" not in (tmp_path / "said").read_text()
+    assert await asyncio.to_thread(published, tmp_path) == [block.hash for block in chain]
