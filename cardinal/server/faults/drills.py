@@ -65,6 +65,8 @@ class Drill:
         alone: whether it harms its ground, so that nobody else can play there meanwhile.
         fatal: whether it ends the stream: every time takes another one, half of which is published until it happens.
         blocks: blocks of the chain for each time.
+        ahead: how far above the consumer's head the producer may be, where the consumer must still be at work when the
+            fault is injected; None: as far as it comes.
 
     """
 
@@ -75,6 +77,7 @@ class Drill:
     alone: bool = False
     fatal: bool = False
     blocks: int = 120
+    ahead: int | None = None
 
     def run(self, ground: Ground, folder: Path, *, times: int, seed: int) -> Outcome:
         """Play it on this ground, which runs and serves again when it is over.
@@ -103,7 +106,8 @@ class Drill:
         begun = time.monotonic()
         part = 0.5 if self.fatal else 1.0
         folder = folder / f"{self.fault}-{seed}"
-        with Stage(folder, ground.url, seed=seed, blocks=self.blocks * max(times, 2), part=part) as stage:
+        blocks = self.blocks * max(times, 2)
+        with Stage(folder, ground.url, seed=seed, blocks=blocks, part=part, ahead=self.ahead) as stage:
             try:
                 wrong = self.play(ground, stage, times)
             except CardinalError as error:
@@ -122,7 +126,7 @@ DRILLS: Final = (
     Drill("disk-full", "the disk of a file transport full", plays.fill_disk, FileGround, alone=True),
     Drill("topic-deleted", "a topic deleted under the consumer", plays.delete_topic, fatal=True, blocks=60),
     Drill("retention-beyond", "retention beyond a stopped consumer", plays.trim_beyond, fatal=True, blocks=60),
-    Drill("retention-behind", "retention below a running consumer", plays.trim_behind),
+    Drill("retention-behind", "retention below a running consumer", plays.trim_behind, ahead=60),
     Drill("producer-kill", "SIGKILL to the producer", plays.kill_producer),
     Drill("consumer-kill", "SIGKILL to the consumer, cursor in SQLite", plays.kill_consumer),
     Drill("partitions-added", "partitions added to every topic", plays.widen_topics),

@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions
 from cardinal.embedded import EmbeddedCluster, EmbeddedKafka, free_port
 from cardinal.testing.proxy import TcpProxy
 
-from .stage import StageError
+from .worker import StageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

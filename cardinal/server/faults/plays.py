@@ -17,10 +17,12 @@ from cardinal.testing.proxy import Link
 
 from . import clock, work
 from .ground import BadNetwork, ClusterGround, FileGround, Ground
-from .stage import Stage, StageError, Worker
+from .worker import StageError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from .stage import Stage
 
 _SOON: Final = 20.0
 _STILL: Final = 0.5
@@ -161,8 +163,9 @@ def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
 
     for _ in _each(stage.until_delivered, stage, times):
         stage.until(more, "farther than what was trimmed")
-        floors = _floors(stage)
-        ground.trim(floors)
+        with stage.producer.held():  # else the consumer may be done before the next time, on a machine that is busy
+            floors = _floors(stage)
+            ground.trim(floors)
         trimmed = sum(floors.values())
         stage.injected += 1
     stage.producer.end()

@@ -10,14 +10,11 @@ Rules:
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from cardinal.errors import CardinalError, RefusedError
 from cardinal.producing.ranges import read_range
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.openblocks import Bounds
@@ -28,6 +25,7 @@ from cardinal.transports import open_source
 
 from . import work
 from .work import Task
+from .worker import END_SECONDS, StageError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -36,98 +34,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
 
 _POLL_SECONDS: Final = 0.01
-_END_SECONDS: Final = 90.0
 _SLACK: Final = 4.0
-
-
-class StageError(CardinalError):
-    """A play did not go on: a process ended that should not have, or nothing happened for too long."""
-
-
-class Worker:
-    """A producer or a consumer as a process.
-
-    Arguments:
-        what: ``publish`` or ``follow``.
-        task: what it works on.
-
-    """
-
-    def __init__(self, what: str, task: Task) -> None:
-        self.what = what
-        self.task = task
-        self.log = Path(task.folder, f"{what}.log")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether it lives."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def process(self) -> int:
-        """Its process id.
-
-        Raises:
-            StageError: it was not started.
-
-        """
-        if self._process is None:
-            raise StageError(f"{self.what} was not started")
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """How it ended: 0 when its work was done."""
-        return None if self._process is None else self._process.poll()
-
-    @property
-    def said(self) -> str:
-        """Its last line on standard error, the sentence of its error."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return lines[-1] if lines else ""
-
-    def start(self) -> Self:
-        """Start it, or start it again: it goes on where its files say that it was. It ends when this process does."""
-        self._let_go()
-        with self.log.open("wb") as log:
-            command = [sys.executable, "-m", work.__name__, self.what, self.task.text()]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)  # noqa: S603 - this very package
-        return self
-
-    def _let_go(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def kill(self) -> bool:
-        """SIGKILL, at whatever it is doing; whether it was still at work."""
-        if self._process is None:
-            return False
-        worked = self._process.poll() is None
-        self._process.kill()
-        status = self._process.wait(_END_SECONDS)
-        self._let_go()
-        return worked and status == -signal.SIGKILL
-
-    def end(self, within: float = _END_SECONDS) -> None:
-        """Wait until its work is done.
-
-        Raises:
-            RefusedError: it ended with an error of Cardinal's own, which is the message.
-            StageError: it ended otherwise, or did not within so many seconds.
-
-        """
-        if self._process is None:
-            raise StageError(f"{self.what} was not started")
-        try:
-            status = self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise StageError(f"{self.what} is not done after {within:g} s") from None
-        self._let_go()
-        if status == work.REFUSED:
-            raise RefusedError(self.said)
-        if status != 0:
-            raise StageError(f"{self.what} ended with status {status}: {self.said}")
 
 
 class Stage:
@@ -139,16 +46,26 @@ class Stage:
         seed: of the chain.
         blocks: the number of the chain's last head.
         part: how much of the chain is published until :meth:`publish_all`.
+        ahead: how far above the consumer's head the producer may be until then, in block numbers.
 
     Attributes:
         injected: how often something was broken, as whoever breaks things says.
 
     """
 
-    def __init__(self, folder: Path, url: str, *, seed: int, blocks: int = 300, part: float = 1.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        *,
+        seed: int,
+        blocks: int = 300,
+        part: float = 1.0,
+        ahead: int | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.task = Task(url, f"faults-{folder.name}-{seed}", seed, blocks, str(folder))
-        self.producer = Worker("publish", replace(self.task, part=part))
+        self.producer = Worker("publish", replace(self.task, part=part, ahead=ahead))
         self.consumer = Worker("follow", self.task)
         self._payloads = self.task.payloads
         self.injected = 0
@@ -180,7 +97,7 @@ class Stage:
         """How many blocks the node mines in all."""
         return len(self._payloads)
 
-    def until(self, condition: Callable[[], bool], what: str, within: float = _END_SECONDS) -> None:
+    def until(self, condition: Callable[[], bool], what: str, within: float = END_SECONDS) -> None:
         """Wait for a point of the play.
 
         Raises:
@@ -220,7 +137,7 @@ class Stage:
 
     def finish(self) -> list[str]:
         """Wait until both are done: everything that is wrong, empty where all held."""
-        within = _END_SECONDS + _SLACK * self.mined / self.task.pace
+        within = END_SECONDS + _SLACK * self.mined / self.task.pace
         self.producer.end(within)
         self.consumer.end(within)
         return self.wrong()

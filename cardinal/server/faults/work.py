@@ -41,6 +41,9 @@ REFUSED: Final = 3
 """The exit status after an error of Cardinal's own."""
 
 _AGAIN_SECONDS: Final = 0.05
+_LOCKED_SECONDS: Final = 60.0
+"""How long the consumer waits for those who look how far it is."""
+
 _THRESHOLD: Final = 16
 _REPORT: Final = 500
 _EVERYTHING: Final = (".",)
@@ -66,6 +69,7 @@ class Task:
         folder: where ledger and database are.
         pace: blocks a second, at most.
         part: how much of the chain the producer publishes.
+        ahead: how far above the consumer's head the producer may be, in block numbers; None: as far as it comes.
         resume: whether the consumer goes on from its cursor; else from the start of what is kept, into a database of
             its own.
 
@@ -78,6 +82,7 @@ class Task:
     folder: str
     pace: float = 250.0
     part: float = 1.0
+    ahead: int | None = None
     resume: bool = True
 
     @property
@@ -125,6 +130,8 @@ def publish(task: Task) -> None:
     with Producer(task.url, task.application, producer_id="faults", max_blocks=4 * _THRESHOLD) as producer:
         publishing = _Publishing(producer, task.ledger)
         for payload in _paced(waiting, task.pace):
+            while task.ahead is not None and payload.number > _head(task.database) + task.ahead:
+                publishing.again(_AGAIN_SECONDS)
             publishing.add(payload)
             publishing.again(0)
         while publishing.acknowledged < len(waiting):
@@ -175,7 +182,7 @@ class _Publishing:
 def follow(task: Task) -> None:
     """Store every update and its cursor in one transaction, until the node's last head is delivered."""
     last = task.payloads[-1].hash
-    with sqlite3.connect(task.database) as store:
+    with sqlite3.connect(task.database, timeout=_LOCKED_SECONDS) as store:
         store.executescript(_TABLES)
     store.execute("pragma synchronous = off")  # what a kill takes is the process, not the machine
     found = store.execute("select cursor from place").fetchone()
@@ -234,10 +241,16 @@ def delivered(database: Path) -> int:
     return int(rows[0][0] or 0) if rows else 0
 
 
+def _head(database: Path) -> int:
+    """The number of the newest block that was delivered; 0 before the first."""
+    rows = _rows(database, "select added from updates where added <> '[]' order by rowid desc limit 1")
+    return _unseen(rows[0][0])[-1].number if rows else 0
+
+
 def _rows(database: Path, query: str) -> list[tuple[Any, ...]]:
     if not database.exists():
         return []
-    store = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10.0)
+    store = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
     try:
         return store.execute(query).fetchall()
     except sqlite3.OperationalError:

@@ -1,0 +1,124 @@
+"""A producer or a consumer as a process, which a play may kill, hold and start again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from cardinal.errors import CardinalError, RefusedError
+
+from . import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .work import Task
+
+END_SECONDS: Final = 90.0
+
+
+class StageError(CardinalError):
+    """A play did not go on: a process ended that should not have, or nothing happened for too long."""
+
+
+class Worker:
+    """A producer or a consumer as a process.
+
+    Arguments:
+        what: ``publish`` or ``follow``.
+        task: what it works on.
+
+    """
+
+    def __init__(self, what: str, task: Task) -> None:
+        self.what = what
+        self.task = task
+        self.log = Path(task.folder, f"{what}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def process(self) -> int:
+        """Its process id.
+
+        Raises:
+            StageError: it was not started.
+
+        """
+        if self._process is None:
+            raise StageError(f"{self.what} was not started")
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """How it ended: 0 when its work was done."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def said(self) -> str:
+        """Its last line on standard error, the sentence of its error."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return lines[-1] if lines else ""
+
+    def start(self) -> Self:
+        """Start it, or start it again: it goes on where its files say that it was. It ends when this process does."""
+        self._let_go()
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", work.__name__, self.what, self.task.text()]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)  # noqa: S603 - this very package
+        return self
+
+    def _let_go(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def kill(self) -> bool:
+        """SIGKILL, at whatever it is doing; whether it was still at work."""
+        if self._process is None:
+            return False
+        worked = self._process.poll() is None
+        self._process.kill()
+        status = self._process.wait(END_SECONDS)
+        self._let_go()
+        return worked and status == -signal.SIGKILL
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """It stands still meanwhile, if it is still at work."""
+        if not self.running:
+            yield
+            return
+        os.kill(self.process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process, signal.SIGCONT)
+
+    def end(self, within: float = END_SECONDS) -> None:
+        """Wait until its work is done.
+
+        Raises:
+            RefusedError: it ended with an error of Cardinal's own, which is the message.
+            StageError: it ended otherwise, or did not within so many seconds.
+
+        """
+        if self._process is None:
+            raise StageError(f"{self.what} was not started")
+        try:
+            status = self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise StageError(f"{self.what} is not done after {within:g} s") from None
+        self._let_go()
+        if status == work.REFUSED:
+            raise RefusedError(self.said)
+        if status != 0:
+            raise StageError(f"{self.what} ended with status {status}: {self.said}")
