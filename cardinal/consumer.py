@@ -91,7 +91,8 @@ class Consumer:
         config: the TOML file that names streams, see :mod:`cardinal.transports.settings`; default: the one that
             ``CARDINAL_CONFIG`` names.
         topics_timeout: seconds to wait for the stream's topics to exist.
-        idle_timeout: seconds without an update after which iteration ends; None: never.
+        idle_timeout: seconds without an update after which iteration ends, counted from the last record read while
+            what was there at opening is still being read: a slow machine cuts nothing off. None: never.
 
     Raises:
         ConfigurationError: a URL, application or option that cannot work.
@@ -146,6 +147,7 @@ class Consumer:
             on_finality_violation=choice(OnFinalityViolation, on_finality_violation, "on_finality_violation"),
         )
         self._idle_timeout = idle_timeout
+        self._read_behind = 0.0
         self._withholds = settings.on_finality_violation is OnFinalityViolation.HALT
         self._given = False
         self._closed = threading.Event()
@@ -213,7 +215,7 @@ class Consumer:
                 yield self._driver.ready.popleft()
                 self._given = False
                 last = time.monotonic()
-            elif self._idle_timeout is not None and time.monotonic() - last > self._idle_timeout:
+            elif self._idle_since(last):
                 return
             else:
                 self._step()
@@ -228,7 +230,7 @@ class Consumer:
                 yield self._driver.ready.popleft()
                 self._given = False
                 last = time.monotonic()
-            elif self._idle_timeout is not None and time.monotonic() - last > self._idle_timeout:
+            elif self._idle_since(last):
                 return
             else:
                 await asyncio.to_thread(self._step)
@@ -283,5 +285,13 @@ class Consumer:
     def _step(self) -> None:
         """Read once, unless the consumer was closed meanwhile."""
         with self._reading:
-            if not self._closed.is_set():
-                self._driver.step()
+            if self._closed.is_set():
+                return
+            behind = None if self._idle_timeout is None or self.caught_up else self._reader.positions()
+            self._driver.step()
+            if behind is not None and behind != self._reader.positions():
+                self._read_behind = time.monotonic()
+
+    def _idle_since(self, last: float) -> bool:
+        """Whether nothing has come for too long since the last update."""
+        return self._idle_timeout is not None and time.monotonic() - max(last, self._read_behind) > self._idle_timeout
