@@ -1,7 +1,8 @@
-"""What holds for every test: how examples are judged, who watches for passwords, which tests share a process."""
+"""What holds for every test: how examples are judged, who hears Ctrl-C, who watches for passwords, who shares."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,10 @@ settings.register_profile("cardinal", deadline=None, suppress_health_check=[Heal
 settings.load_profile("cardinal")
 
 pytest_plugins = ("secrets_watch",)  # passwords that show up anywhere fail the run
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and so would be the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST_FIRST = ("tests/spark/", "tests/integration/", "tests/contract/", "tests/properties/")
 
