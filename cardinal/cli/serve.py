@@ -17,7 +17,7 @@ from cardinal.cli.named import config_option, stream
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
-from cardinal.transports.secrets import read_secret
+from cardinal.server.serving.tokens import read_tokens
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -36,7 +36,9 @@ _File = click.Path(path_type=Path, dir_okay=False)
 @click.option("--listen", default=f"127.0.0.1:{DEFAULT_PORT}", show_default=True, metavar="HOST:PORT")
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
 @click.option(
-    "--token-file", type=_File, help=f"Tokens, one a line, of which clients show one (or set {_TOKEN_VARIABLE})."
+    "--token-file",
+    type=_File,
+    help=f"Tokens, one a line, of which clients show one; may change meanwhile (or set {_TOKEN_VARIABLE}).",
 )
 @click.option("--cert-file", type=_File, help="Serve wss:// with this certificate (PEM, with its chain).")
 @click.option("--key-file", type=_File, help="Its key (PEM), where it is in another file.")
@@ -83,6 +85,7 @@ def serve(  # noqa: PLR0917 - click gives options by name
         host,
         port,
         tokens=_tokens(token_file),
+        token_file=token_file,
         certificate=cert_file,
         key=key_file,
         compression=compression,
@@ -144,9 +147,11 @@ def _address(listen: str) -> tuple[str, int]:
     return match["host"].strip("[]"), port
 
 
-def _tokens(path: Path | None) -> tuple[str, ...]:
-    if path is not None:
-        return tuple(line.strip() for line in read_secret(path, "token-file").splitlines() if line.strip())
+def _tokens(file: Path | None) -> tuple[str, ...]:
+    """The token of the environment, where no file holds any. What is wrong with the file is said before anything."""
+    if file is not None:
+        read_tokens(file)
+        return ()
     token = os.environ.get(_TOKEN_VARIABLE)
     return (token,) if token else ()
 
@@ -155,9 +160,10 @@ def _say_where(settings: ServeSettings, port: int, chain: str) -> None:
     scheme = "wss" if settings.certificate else "ws"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     click.echo(f"serves {chain} at {scheme}://{host}:{port}", err=True)
-    if settings.host not in _LOOPBACK and not settings.tokens:
+    wanted = bool(settings.tokens or settings.token_file)
+    if settings.host not in _LOOPBACK and not wanted:
         click.echo("warning: everybody who reaches this address may read: give --token-file", err=True)
-    elif settings.tokens and scheme == "ws" and settings.host not in _LOOPBACK:
+    elif wanted and scheme == "ws" and settings.host not in _LOOPBACK:
         click.echo("warning: tokens travel unencrypted: give --cert-file, or let a proxy encrypt", err=True)
 
 

@@ -4,8 +4,9 @@ Rules:
 
 1. The stream is read once, into a ring of recent records that all clients share; :mod:`.serving.session` says what
    happens to a client that is older, or slow.
-2. A client shows a token where the server has one: ``Authorization: Bearer``, compared in constant time. No token is
-   ever printed. Browsers are refused (a page from anywhere could read along, else).
+2. A client shows a token where the server has one: ``Authorization: Bearer``, compared in constant time. Tokens in a
+   file may be changed while clients are connected (:mod:`.serving.tokens`). No token is ever printed. Browsers are
+   refused (a page from anywhere could read along, else).
 3. Memory is bounded: the ring, a few sources for older positions, a frame for each client, and so many clients.
 4. What is served (Kafka) may go away and come back; clients wait on their connections.
 5. Who asks by plain HTTP is told how it goes: ``/health`` (200 while what is served is being read, else 503), and
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hmac
 import http
 import importlib
 import logging
@@ -34,6 +34,7 @@ from cardinal.server.serving.errands import Errands
 from cardinal.server.serving.metrics import ServeProgress, exposition
 from cardinal.server.serving.session import Session
 from cardinal.server.serving.streams import Streams
+from cardinal.server.serving.tokens import Tokens
 from cardinal.transports.websocket.frames import CLIENT_FRAME_MAX, SUBPROTOCOL, CloseCode
 from cardinal.transports.websocket.quiet import QuietLogger
 
@@ -66,6 +67,7 @@ class ServeSettings:
     Attributes:
         host, port: where to listen; port 0 takes any.
         tokens: one of them has to be shown; none: everybody may read.
+        token_file: a file that holds them, one a line, and may change; then ``tokens`` count for nothing.
         certificate, key: PEM files, for ``wss``; ``key`` may be in the certificate's file.
         compression: whether a client that asks for permessage-deflate gets it.
         ring_bytes: recent records that are kept in memory for all.
@@ -79,6 +81,7 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     tokens: tuple[str, ...] = field(default=(), repr=False)
+    token_file: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     compression: str = "deflate"
@@ -109,7 +112,7 @@ class ServeService:
         self._url = url
         self._app = app
         self._settings = settings
-        self._tokens = tuple(token.encode() for token in settings.tokens)
+        self._tokens = Tokens(settings.tokens, settings.token_file)
         self._counts = Counts()
         self._streams: Streams | None = None
         self._errands: Errands | None = None
@@ -147,12 +150,13 @@ class ServeService:
         """Open what is served, then listen.
 
         Raises:
-            ConfigurationError: certificate or key cannot be used.
+            ConfigurationError: certificate, key or the file of tokens cannot be used.
             PortInUseError: another process listens there.
             CardinalError: see :func:`cardinal.transports.open_source`.
 
         """
         tls = self._context()
+        await self._tokens.open()
         self._streams = Streams(
             self._url,
             self._app,
@@ -253,12 +257,12 @@ class ServeService:
             ) from None
         return context
 
-    def _admit(self, connection: Any, request: Any) -> Any:  # noqa: ANN401 - the same
+    async def _admit(self, connection: Any, request: Any) -> Any:  # noqa: ANN401 - the same
         """Look at a request before it becomes a client: an HTTP response refuses it."""
         plain = request.headers.get("Upgrade") is None
         if plain and request.path == _HEALTH:
             return connection.respond(*_HEALTHY if self.progress.reading else _SICK)
-        if self._tokens and not self._knows(request.headers.get_all("Authorization")):
+        if self._tokens.wanted and not await self._tokens.know(_shown(request.headers.get_all("Authorization"))):
             self._counts.unauthorized += 1
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "show the token of this server\n")
         if plain and request.path == _METRICS:
@@ -266,12 +270,6 @@ class ServeService:
         if self._connections >= self._settings.clients_max:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "no room for another client\n")
         return None
-
-    def _knows(self, headers: Sequence[str]) -> bool:
-        shown = headers[0] if len(headers) == 1 else ""
-        given = shown.removeprefix(_BEARER).encode() if shown.startswith(_BEARER) else b""
-        # Every token is compared, and each in a time that says nothing about it.
-        return any([hmac.compare_digest(given, token) for token in self._tokens])  # noqa: C419 - no early end
 
     async def _serve(self, socket: Any) -> None:  # noqa: ANN401 - the same
         streams, errands = self._streams, self._errands
@@ -289,3 +287,9 @@ class ServeService:
         finally:
             self._connections -= 1
             _log.info("a client left after %.1f s", time.monotonic() - began)
+
+
+def _shown(headers: Sequence[str]) -> bytes:
+    """The token in a request's header; nothing where there is none, or more than one."""
+    shown = headers[0] if len(headers) == 1 else ""
+    return shown.removeprefix(_BEARER).encode() if shown.startswith(_BEARER) else b""
