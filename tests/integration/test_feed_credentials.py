@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +32,11 @@ from feeding import (
 from rpc_script import QUICK as QUICK_RPC
 from test_feed_wires import answering
 
-from cardinal.errors import ConfigurationError, NodeAnswerError, WrongChainError
+from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, WrongChainError
 from cardinal.testing.node import Demand
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.rpc import RpcClient
+from secrets_watch import marks_in
 
 HTTP = ["http", "ws"]
 OLD, NEW, WRONG = "s3cr3t+old/1=", "s3cr3t+new/2=", "s3cr3t-wrong"
@@ -374,3 +377,79 @@ def test_file_that_no_header_can_carry_is_refused_when_the_feed_is_opened(conten
     (tmp_path / "token").write_text(content)
     with pytest.raises(ConfigurationError, match=r"no header can carry|is empty"):
         open_feed(f"http://a#token_file={tmp_path}/token")
+
+
+@pytest.mark.parametrize("scheme", HTTP)
+@pytest.mark.parametrize("status", [302, 401, 429, 500])
+@asynchronous
+async def test_nothing_hangs_on_an_error_that_holds_what_was_sent(scheme: str, status: int) -> None:
+    """Foreign errors have the headers of the request, and are shown by what looks at an error's context."""
+    async with serving(replay(grow(None, 2))) as node:
+        node.demand = Demand.bearer(OLD)._replace(status=status)
+        client = RpcClient(f"{address(node, scheme)}/s3cr3t-key#token={WRONG}", QUICK_RPC)
+        with pytest.raises(FeedError) as refused:
+            await client.call("eth_chainId")
+        await client.close()
+    hanging: BaseException | None = refused.value
+    while hanging is not None:
+        assert marks_in(f"{hanging!r} {vars(hanging)!r}") == set()
+        hanging = hanging.__cause__ or hanging.__context__
+
+
+TALK = """
+import asyncio, json, logging, sys, traceback
+from cardinal.apps import get
+from cardinal.server.feeds import open_feed
+from cardinal.server.healing import FeedHealer
+
+logging.basicConfig(level=logging.DEBUG)
+
+async def talk(url):
+    feed = open_feed(url)
+    print(feed, vars(feed), vars(feed._nodes), [(str(node), vars(node)) for node in feed._nodes._nodes])
+    try:
+        async for payload in feed.follow(until=2):
+            print(payload)
+    finally:
+        await feed.close()
+
+for url in json.load(sys.stdin):
+    try:
+        print(vars(FeedHealer(url, get("evm", chain_id=1337))))
+        asyncio.run(talk(url), debug=True)
+    except Exception as error:
+        traceback.print_exc()
+        print(repr(error), vars(error), repr(error.__cause__), repr(error.__context__))
+"""
+
+
+@asynchronous
+async def test_nothing_that_a_talkative_process_writes_holds_a_secret(tmp_path: Path) -> None:
+    async with serving(replay(grow(None, 3))) as node:
+        node.demand = Demand.bearer(OLD)
+        urls = []
+        for base in (node.url, node.ws_url):
+            host = base.partition("://")[2]
+            urls += [
+                f"{base}/s3cr3t-key#token={OLD}",
+                f"{base}#token={WRONG}",
+                f"{base}#token={WRONG}&header=X-Api-Key",
+            ]
+            urls += [
+                f"{base}#token_file={held(tmp_path, OLD)}",
+                f"{base.replace(host, 'alice:s3cr3t@' + host)}?k=s3cr3t",
+            ]
+            urls += [f"{base}#token=s3cr3t&token_file=x", f"{base}#token=s3cr3t%0A", f"{base}#tokens=1&token=s3cr3t"]
+            urls += [f"{base.replace(host, '127.0.0.1:1')}#token={OLD}&attempts=1&patience=0"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", TALK), stdin=-1, stdout=-1, stderr=asyncio.subprocess.STDOUT
+        )
+        async with asyncio.timeout(60):
+            said, _ = await process.communicate(json.dumps(urls).encode())
+    text = said.decode()
+    assert process.returncode == 0, text
+    assert text.count("Traceback") == len(urls) - 4
+    assert text.count("refuses the credentials") >= 6
+    assert text.count("Payload(") >= 12
+    assert "DEBUG" in text
+    assert [line[:200] for line in text.splitlines() if marks_in(line)] == []

@@ -78,11 +78,11 @@ class HttpWire:
                 headers={**shown, "Content-Type": "application/json"},
                 allow_redirects=False,
             ) as answer:
-                text = await self._read(answer)
+                text, said = await self._read(answer), answer.headers
+                return _Answer(answer.status, text, said.get("Retry-After"), said.get("Location", ""))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
-            raise unreachable(self._url, failure, self._settings) from None
-        headers = answer.headers
-        return _Answer(answer.status, text, headers.get("Retry-After"), headers.get("Location", ""))
+            lost = unreachable(self._url, failure, self._settings)
+        raise lost  # out here, so that the failure, which may have the URL, is not the context of it
 
     async def close(self) -> None:
         """Close the pool."""

@@ -52,7 +52,8 @@ class SocketWire:
                     await socket.send_str(body.decode())
                     return await answers
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
-            raise unreachable(self._url, failure, self._settings) from None
+            lost = unreachable(self._url, failure, self._settings)
+        raise lost  # out here, so that the failure, which has the headers that were sent, is not the context of it
 
     async def close(self) -> None:
         """Close the socket."""
@@ -90,10 +91,10 @@ class SocketWire:
                     self._url, headers=shown, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
                 )
             except aiohttp.WSServerHandshakeError as refused:
-                if refused.status not in REFUSED:
+                if (status := refused.status) not in REFUSED:
                     raise
-                if not self._credentials.renewed(shown):
-                    raise denied(self._url, refused.status, self._credentials) from None
+            if not self._credentials.renewed(shown):
+                raise denied(self._url, status, self._credentials)
 
     def _open(self) -> aiohttp.ClientSession:
         """A session that goes nowhere else: who is there would be given what was meant for the node."""
