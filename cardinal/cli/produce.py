@@ -57,7 +57,11 @@ _NAMED = 10
 @click.option("--lag", type=click.IntRange(0), help="Stay so many blocks below the node's head.")
 @click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only what the node calls so.")
 @click.option("--state", is_flag=True, help="Publish also what each block did to accounts, code and storage.")
-@click.option("--workers", type=click.IntRange(0), help="Processes that check a backfill (default: one a processor).")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Processes that check a backfill (default: one a processor; none with --state).",
+)
 @click.option("--producer-id", help="This producer's name, no other's of the stream (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
 @click.option(

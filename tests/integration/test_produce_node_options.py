@@ -171,6 +171,30 @@ def test_options_that_cannot_be_kept_together_are_refused_in_one_sentence(
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "arguments", "environ"),
+    [
+        ("{ workers = 2 }", ["--state"], {}),
+        ("{ state = true }", ["--workers", "2"], {}),
+        ("{ state = true, workers = 2 }", [], {}),
+        ("{ workers = 2 }", [], {"CARDINAL_OWN_URL": "http://127.0.0.1:1#state=yes"}),
+    ],
+)
+def test_processes_for_state_are_refused_wherever_they_are_asked_for(
+    tmp_path: Path, options: str, arguments: list[str], environ: dict[str, str]
+) -> None:
+    """One sentence that says what to leave out; nothing is connected to, and nothing begun."""
+    (tmp_path / "c.toml").write_text(f"[nodes.own]\nurl = 'http://127.0.0.1:1'\noptions = {options}")
+    given = ["produce", "--from", "own", "--config", f"{tmp_path}/c.toml", "--to", f"file://{tmp_path}/log"]
+    ran = CliRunner().invoke(cardinal, [*given, *arguments], env=environ)
+    assert ran.exit_code != 0
+    assert str(ran.exception) == (
+        "state deltas are made without worker processes, since the node's proofs take longer: leave workers out, "
+        "or write 0"
+    )
+    assert not (tmp_path / "log").exists()
+
+
 def test_option_that_says_the_same_as_the_url_is_no_conflict(tmp_path: Path) -> None:
     """The node is not there: that is what is found wrong."""
     with Processes(tmp_path) as processes:
@@ -186,3 +210,4 @@ def test_help_says_what_they_do() -> None:
     said = " ".join(CliRunner().invoke(cardinal, ["produce", "--help"]).output.split())
     assert "--state Publish also what each block did to accounts, code and storage." in said
     assert "--workers INTEGER RANGE Processes that check a backfill" in said
+    assert "none with --state" in said
