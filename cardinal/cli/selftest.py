@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=click.IntRange(1), default=1000, show_default=True, help="How many schedules.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first one's seed.")
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="quick", show_default=True)
+@click.option("--quorum", is_flag=True, help="Only schedules in which a quorum of producers decides, not one in eight.")
 @click.option("--faults", is_flag=True, help="Break a real broker, its network, a producer and a consumer instead.")
 @click.option("--times", type=click.IntRange(1), default=3, show_default=True, help="With --faults: how often each.")
 @click.option("--only", multiple=True, metavar="FAULT", help="With --faults: this one; may be given several times.")
-def selftest(*, seeds: int, first: int, profile: str, faults: bool, times: int, only: tuple[str, ...]) -> None:
+def selftest(
+    *, seeds: int, first: int, profile: str, quorum: bool, faults: bool, times: int, only: tuple[str, ...]
+) -> None:
     """Run schedules of forks, several producers, faults, lies and restarts, and compare the result with a model.
 
     Prints one line for every schedule that differs; the line repeats it. The exit status is 1 if there is one.
@@ -39,7 +42,7 @@ def selftest(*, seeds: int, first: int, profile: str, faults: bool, times: int, 
     began = time.perf_counter()
     differing = 0
     records = 0
-    for outcome in run_schedules(seeds, first, PROFILES[profile]):
+    for outcome in run_schedules(seeds, first, PROFILES[profile], quorum=quorum):
         records += outcome.records
         if outcome.difference is not None:
             differing += 1

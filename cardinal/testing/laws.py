@@ -1,13 +1,14 @@
 """What has to hold after every step of a schedule, whatever happened (DESIGN §5, Laws; specification, Consumers).
 
 1. Updates: the numbers go on without a gap; what is removed is what was delivered; what is added stands on the head and
-   is what the model makes of the same records; where nobody lied, it is what was published.
+   is what the model makes of the same records; where nobody lied, and where a quorum decides, it is what was published.
 2. The head is a heaviest block of the model's; where there is one heaviest, the whole chain is the model's.
 3. Every copy that contradicts the one that counts is reported, and nothing else is.
 4. ``explain`` says what the model says is missing.
 5. Nothing is held that the threshold has left behind.
 6. A block is passed over only when the model lacks some of it, and only below one that is whole.
-7. Everything read, the head is the heaviest block of all, unless a whitelist, finality, a loss or a start says other.
+7. Everything read, the head is the heaviest block of all, unless a whitelist, finality, a loss or a start says other;
+   lies are no excuse where a quorum decides.
 """
 
 from __future__ import annotations
@@ -139,9 +140,7 @@ class Laws:
 
     def broken(self, what: str) -> LawBrokenError:
         """The failure, with the line that repeats it."""
-        name = self._scenario.profile.name
-        profile = "" if name == "quick" else f" --profile {name}"
-        first = f"cardinal selftest --seeds 1 --first {self._scenario.seed}{profile}"
+        first = f"cardinal selftest --seeds 1 --first {self._scenario.seed}{self._scenario.command}"
         return LawBrokenError(f"{first}: step {self.step}: {what}")
 
     # --- what happens ----------------------------------------------------------------------------------------
@@ -216,7 +215,7 @@ class Laws:
     def end(self) -> None:
         """Everything was read (law 7)."""
         scenario, story = self._scenario, self._story
-        free = scenario.roomy and not (scenario.lied or scenario.doubtful)
+        free = scenario.roomy and not (scenario.misled or scenario.doubtful)
         pinned = scenario.settings.whitelist
         head = story.chain[-1].hash if story.chain else None
         if not free or story.violated or pinned or scenario.settings.finality_of is not None:
@@ -281,7 +280,7 @@ class Laws:
 
     def _published(self, block: Payload) -> None:
         honest = self._scenario.payloads[block.hash]
-        if block.hash in self._scenario.lied:
+        if block.hash in self._scenario.misled:
             return
         if self._scenario.settings.tracked is None:
             if difference := _difference(block, honest):

@@ -11,23 +11,21 @@ Rules:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from cardinal.protocols.streams.codec import decode, encode
 from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.finality import OnFinalityViolation
-from cardinal.protocols.streams.messages import Batch, BatchMsg, SubBatchMsg, Update
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.settings import FollowerSettings, OnIncomplete
-from cardinal.protocols.streams.types import Finality, Partition, Record, Routed
-from cardinal.transports.partitioner import fnv1a_partition
+from cardinal.protocols.streams.types import Finality, Record, Routed
 
 from .chain_model import ChainRules
 from .faults import Faults, FaultSettings
 from .generator import SCHEMA, TOPIC, ChainGenerator, as_received
+from .lies import Log, altered, other_batch
 from .model import ModelRules
+from .quorum_scenario import Cast, Quorum, lost_for_good, quorum_of
 
 _TRACKABLE: Final = (
     r"/item/",
@@ -83,6 +81,8 @@ class Scenario:
         doubtful: blocks whose content may be missing after a resume: what they consist of is not all on the topics.
         supplies: messages that no topic has and a node can supply.
         roomy: whether no fork is deeper than the threshold allows in any order of arrival.
+        quorum: whose word counts; None: the first one's.
+        command: what `cardinal selftest` has to be given, beside the seed, to make it again.
 
     """
 
@@ -98,18 +98,27 @@ class Scenario:
     doubtful: set[bytes] = field(default_factory=set)
     supplies: list[Routed] = field(default_factory=list)
     roomy: bool = True
+    quorum: Quorum | None = None
+    command: str = ""
+
+    @property
+    def misled(self) -> set[bytes]:
+        """Blocks that may be delivered otherwise than they are; none where a quorum decides."""
+        return self.lied if self.quorum is None else set()
 
 
-def make_scenario(seed: int, profile: Profile = QUICK) -> Scenario:
-    """The scenario of a seed."""
-    return _Maker(seed, profile).make()
+def make_scenario(seed: int, profile: Profile = QUICK, *, quorum: bool = False) -> Scenario:
+    """The scenario of a seed; with ``quorum`` one that is about a quorum whatever the seed says."""
+    scenario = _Maker(seed, profile, quorum_of(seed, profile.name, always=quorum)).make()
+    scenario.command = ("" if profile is QUICK else f" --profile {profile.name}") + (" --quorum" if quorum else "")
+    return scenario
 
 
 class _Maker:
     """One scenario being made."""
 
-    def __init__(self, seed: int, profile: Profile) -> None:
-        self._seed, self._profile = seed, profile
+    def __init__(self, seed: int, profile: Profile, quorum: Quorum | None) -> None:
+        self._seed, self._profile, self._quorum = seed, profile, quorum
         self._random = random.Random(f"scenario/{profile.name}/{seed}")  # noqa: S311 - repeatable, no secret
         self._chain = ChainGenerator(seed, size=self._random.randint(0, profile.size))
         self._depth = self._random.randint(1, 5)
@@ -137,7 +146,8 @@ class _Maker:
         whitelist = {pinned.number: pinned.hash} if self._chance(0.2) else {}
         lag = self._random.choice((None, None, 2 * self._depth + 2, 1))
         halts = self._chance(0.5)
-        records = self._records()
+        quorum = self._quorum
+        records = self._records() if quorum is None else self._cast(quorum, lossy=tracked is None)
         settings = FollowerSettings(
             "generated",
             f"generated:{self._seed}",
@@ -150,6 +160,8 @@ class _Maker:
             start=start,
             on_incomplete=self._random.choice((OnIncomplete.SKIP, OnIncomplete.HALT)),
             default_topic=TOPIC,
+            policy="first" if quorum is None else quorum.policy,
+            producers=() if quorum is None else quorum.producers,
         )
         rules = ModelRules(tracked, tuple(SCHEMA), ChainRules(threshold, whitelist, start, lag, halts))
         keys = [message for routed in self._messages.values() for message in routed]
@@ -166,6 +178,7 @@ class _Maker:
             self._disputed | {key[_HASH] for key in self._lost | self._supplied},
             [message for message in keys if message.key in self._supplied],
             threshold > 2 * self._depth,
+            quorum,
         )
 
     def _chance(self, probability: float) -> bool:
@@ -190,7 +203,7 @@ class _Maker:
     def _records(self) -> list[Record]:
         """Some rounds of publishing; what was lost is repaired in a later round, by a node, or never."""
         self._lose()
-        log = _Log(self._partitions)
+        log = Log(self._partitions)
         rounds = self._random.randint(1, 3)
         cuts = sorted(self._random.randint(0, len(self._mined)) for _ in range(rounds - 1))
         names = [f"node{index}" for index in range(self._random.choice((1, 1, 2, 3, self._profile.producers)))]
@@ -210,6 +223,15 @@ class _Maker:
             if index == 0 or self._chance(0.5):
                 self._repair(log, last)
         self._repair(log, len(self._mined))
+        return log.records
+
+    def _cast(self, quorum: Quorum, *, lossy: bool) -> list[Record]:
+        """What is published where a quorum decides; ``lossy``: whether some of it may have to be supplied."""
+        if lossy and self._chance(0.2):
+            self._supplied |= {message.key for message in lost_for_good(self._messages, self._random)}
+        cast = Cast(quorum, self._messages, f"{self._profile.name}/{self._seed}")
+        log = cast.publish(self._partitions, self._supplied)
+        self._lied |= cast.lied
         return log.records
 
     def _served(self, name: str, first: int, last: int) -> list[Payload]:
@@ -239,7 +261,7 @@ class _Maker:
             fate = self._random.choice((self._lost, self._late, self._late, self._supplied))
             fate |= {message.key for message in self._random.sample(messages, self._random.randint(1, len(messages)))}
 
-    def _repair(self, log: _Log, known: int) -> None:
+    def _repair(self, log: Log, known: int) -> None:
         """What came late is published after all, of blocks that are known by now."""
         for payload in self._mined[:known]:
             late = [message for message in self._messages[payload.hash] if message.key in self._late]
@@ -255,41 +277,15 @@ class _Maker:
         lie = self._random.choice(_LIES)
         *content, batch = messages
         if lie == "value":
-            said = [_altered(message) if self._chance(0.4) else message for message in content]
+            said = [altered(message) if self._chance(0.4) else message for message in content]
             if said != content:
                 self._lied.add(payload.hash)
             return [*said, batch]
-        return self._other_batch(payload, lie, messages)
-
-    def _other_batch(self, payload: Payload, lie: str, messages: Sequence[Routed]) -> list[Routed]:
-        """A value that is another, a count too many, or nothing where there is something."""
-        *content, sealed = messages
-        batch = decode(sealed.key, sealed.value)
-        counted = (
-            sorted(path for path, entry in batch.updates.items() if entry.count) if isinstance(batch, Batch) else []
-        )
-        if not isinstance(batch, Batch) or (lie != "inline" and not counted):
-            return list(messages)
-        self._lied.add(payload.hash)
-        entries = dict(batch.updates)
-        if lie == "inline":
-            entries["tip"] = Update(b"a lie")
-        else:
-            prefix = self._random.choice(counted)
-            entries[prefix] = Update(count=entries[prefix].count + 1 if lie == "more" else 0)
-            self._disputed.add(payload.hash)
-        said = replace(batch, updates=entries)
-        return [*content, Routed(sealed.topic, *encode(said))]
-
-
-def _altered(message: Routed) -> Routed:
-    """Another value under the same key; messages that have none are left alone."""
-    said = decode(message.key, message.value)
-    if isinstance(said, BatchMsg):
-        return message._replace(value=message.value + b"!")
-    if isinstance(said, SubBatchMsg) and said.updates:
-        return Routed(message.topic, *encode(replace(said, updates=dict.fromkeys(said.updates, b"a lie"))))
-    return message
+        said = other_batch(messages, lie, self._random)
+        if said != messages:
+            self._lied.add(payload.hash)
+            self._disputed |= {payload.hash} if lie != "inline" else set()
+        return said
 
 
 class _Lag:
@@ -301,32 +297,3 @@ class _Lag:
     def __call__(self, block: Header) -> Finality | None:
         number = block.number - self._lag
         return Finality(number, number) if number >= 0 else None
-
-
-class _Log:
-    """Records as they are appended, over all partitions."""
-
-    def __init__(self, partitions: int) -> None:
-        self.records: list[Record] = []
-        self._ends: dict[Partition, int] = {}
-        self._partitions = partitions
-        for topic in sorted({TOPIC, *SCHEMA.values()}):
-            for number in range(partitions):
-                self._put(Record(topic, number, 0, b"", b""))
-
-    def take(self, records: Iterable[Record]) -> None:
-        """What producers sent, without the heartbeats of topics that are there."""
-        for record in records:
-            if record.key:
-                self._put(record)
-
-    def append(self, messages: Iterable[Routed]) -> None:
-        """What is sent late, by nobody in particular."""
-        for topic, key, value in messages:
-            self._put(Record(topic, fnv1a_partition(key, self._partitions), 0, key, value))
-
-    def _put(self, record: Record) -> None:
-        where = (record.topic, record.partition)
-        offset = self._ends.get(where, 0)
-        self._ends[where] = offset + 1
-        self.records.append(record._replace(offset=offset, timestamp_ms=len(self.records)))

@@ -6,7 +6,7 @@
 A schedule is a scenario (:mod:`.scenario`) and a sequence of steps: more of the topics can be read, records are read in
 any interleaving, the consumer is restarted from a cursor's text, a node supplies what the topics lost. After every step
 the laws of DESIGN §5 are checked (:mod:`.laws`). Each step is a method of :class:`Schedule`, so that something else
-than a seed can choose them too.
+than a seed can choose them too. In one of eight a quorum decides, and a minority of it lies (:mod:`.quorum_scenario`).
 
 The first line of a failure is enough: ``cardinal selftest --seeds 1 --first N``.
 """
@@ -23,9 +23,8 @@ from cardinal.protocols.streams.follower import Follower
 from cardinal.protocols.streams.messages import BATCH_MSG
 from cardinal.protocols.streams.types import Partition, Record, Routed, Row
 
-from .chain_model import ChainModel
 from .laws import LawBrokenError, Laws, Told
-from .model import Model
+from .quorum_model import model_of
 from .scenario import QUICK, Profile, Scenario, make_scenario
 
 _BURST: Final = 12
@@ -43,9 +42,9 @@ class Outcome:
     difference: str | None
 
 
-def run_schedule(seed: int, profile: Profile = QUICK) -> Outcome:
+def run_schedule(seed: int, profile: Profile = QUICK, *, quorum: bool = False) -> Outcome:
     """Run the schedule of a seed to its end, or to the first step after which something differs."""
-    schedule = Schedule(make_scenario(seed, profile))
+    schedule = Schedule(make_scenario(seed, profile, quorum=quorum))
     difference: str | None = None
     try:
         schedule.run()
@@ -56,9 +55,9 @@ def run_schedule(seed: int, profile: Profile = QUICK) -> Outcome:
     return Outcome(seed, schedule.step, schedule.read_count, difference)
 
 
-def run_schedules(seeds: int, first: int = 0, profile: Profile = QUICK) -> Iterator[Outcome]:
-    """Run the schedules of so many seeds, one after the other."""
-    return (run_schedule(seed, profile) for seed in range(first, first + seeds))
+def run_schedules(seeds: int, first: int = 0, profile: Profile = QUICK, *, quorum: bool = False) -> Iterator[Outcome]:
+    """Run the schedules of so many seeds, one after the other; with ``quorum`` all of them are about one."""
+    return (run_schedule(seed, profile, quorum=quorum) for seed in range(first, first + seeds))
 
 
 class Schedule:
@@ -179,7 +178,8 @@ class Schedule:
         self._opened = self._ends()
         self._resume = dict(cursor.next) if cursor is not None and cursor.ring else {}
         self._batch_seen = False
-        model = Model(scenario.rules, ChainModel(scenario.rules.chain))
+        quorum = scenario.quorum
+        model = model_of(scenario.rules) if quorum is None else model_of(scenario.rules, quorum.k, quorum.producers)
         if cursor is None:
             self._laws = Laws(scenario, self._follower, model, {})
         else:

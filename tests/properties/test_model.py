@@ -17,6 +17,13 @@ def test_no_schedule_differs_from_the_model(profile: Profile, seeds: int) -> Non
     assert all(outcome.records for outcome in outcomes)  # a schedule that reads nothing proves nothing
 
 
+@pytest.mark.parametrize(("profile", "seeds"), [(QUICK, DEFAULT // 10), (DEEP, DEFAULT // 60)], ids=["quick", "deep"])
+def test_no_schedule_in_which_a_quorum_decides_differs_from_the_model(profile: Profile, seeds: int) -> None:
+    outcomes = list(run_schedules(seeds, profile=profile, quorum=True))
+    assert [outcome.difference for outcome in outcomes if outcome.difference] == []
+    assert all(outcome.records for outcome in outcomes)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("profile", [QUICK, DEEP], ids=lambda profile: profile.name)

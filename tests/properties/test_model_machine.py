@@ -14,10 +14,12 @@ class ScheduleMachine(RuleBasedStateMachine):
     """Only drives the steps: the laws are checked by the schedule itself."""
 
     schedule: Schedule
+    quorum = False
+    """Whether every schedule is about a quorum, not one in eight."""
 
     @initialize(seed=st.integers(0, 1 << 20))
     def begin(self, seed: int) -> None:
-        self.schedule = Schedule(make_scenario(seed, QUICK))
+        self.schedule = Schedule(make_scenario(seed, QUICK, quorum=self.quorum))
 
     @precondition(lambda self: self.schedule.unrevealed)
     @rule(count=st.integers(1, 200))
@@ -42,8 +44,16 @@ class ScheduleMachine(RuleBasedStateMachine):
             self.schedule.finish()
 
 
+class QuorumMachine(ScheduleMachine):
+    """The same where a quorum decides, and a minority of it lies."""
+
+    quorum = True
+
+
 TestSchedules = ScheduleMachine.TestCase
+TestQuorums = QuorumMachine.TestCase
 # Shrinking a schedule takes minutes: take Phase.shrink in when there is something to find.
 TestSchedules.settings = settings(
     max_examples=150, stateful_step_count=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
+TestQuorums.settings = settings(TestSchedules.settings, max_examples=40)

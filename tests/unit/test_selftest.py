@@ -24,7 +24,8 @@ def test_says_how_many_ran_and_how_many_differ() -> None:
 def test_a_difference_is_a_line_and_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "cardinal selftest --seeds 1 --first 7: step 3: the head is 1a, the heaviest are 1b"
 
-    def differing(seeds: int, first: int, _profile: object) -> list[Outcome]:
+    def differing(seeds: int, first: int, _profile: object, *, quorum: bool) -> list[Outcome]:
+        assert not quorum
         return [Outcome(first + index, 3, 10, line if index == 0 else None) for index in range(seeds)]
 
     monkeypatch.setattr(command, "run_schedules", differing)

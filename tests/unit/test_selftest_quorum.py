@@ -1,0 +1,179 @@
+"""The self test's schedules about a quorum: who is cast, what the model says, and that a fooled core is found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from click.testing import CliRunner
+
+from cardinal.cli.main import cardinal
+from cardinal.protocols.streams import ChainUpdate, Divergence, Event, Follower, Record, Routed
+from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.testing.chain_model import ChainModel, ChainRules
+from cardinal.testing.generator import SCHEMA, ChainGenerator, as_received
+from cardinal.testing.lies import altered, other_place
+from cardinal.testing.model import ModelRules
+from cardinal.testing.quorum_model import QuorumModel
+from cardinal.testing.quorum_scenario import quorum_of
+from cardinal.testing.scenario import DEEP, make_scenario
+from cardinal.testing.schedule import run_schedule
+
+
+def test_about_one_schedule_in_eight_is_about_a_quorum_and_whose_word_counts_is_the_same_when_asked_for() -> None:
+    found = {seed: quorum_of(seed, "quick") for seed in range(4000)}
+    about = {seed: quorum for seed, quorum in found.items() if quorum is not None}
+    assert 400 < len(about) < 600
+    assert all(quorum_of(seed, "quick", always=True) == quorum for seed, quorum in about.items())
+
+
+def test_a_minority_lies_too_small_to_agree_and_the_honest_are_enough() -> None:
+    quorums = [quorum for seed in range(2000) if (quorum := quorum_of(seed, "deep", always=True))]
+    for quorum in quorums:
+        assert 2 * len(quorum.liars) < len(quorum.producers)
+        assert len(quorum.liars) < quorum.k <= len(quorum.producers) - len(quorum.liars)
+    assert {len(quorum.producers) for quorum in quorums} == {1, 2, 3, 4, 5}
+    assert {(quorum.k, len(quorum.liars)) for quorum in quorums} >= {(1, 0), (2, 1), (3, 1), (3, 2), (5, 0)}
+
+
+def test_equal_seeds_make_equal_scenarios_and_equal_runs() -> None:
+    one, other = (make_scenario(5, DEEP, quorum=True) for _ in range(2))
+    assert one.records == other.records
+    assert (one.quorum, one.lied) == (other.quorum, other.lied)
+    assert run_schedule(5, quorum=True) == run_schedule(5, quorum=True)
+    assert make_scenario(6, quorum=True).records != make_scenario(5, quorum=True).records
+
+
+def test_every_honest_producer_publishes_every_block_and_liars_do_lie() -> None:
+    lying = 0
+    for seed in range(30):
+        scenario = make_scenario(seed, quorum=True)
+        assert scenario.quorum is not None
+        supplied = {message.key for message in scenario.supplies}
+        for name in set(scenario.quorum.producers) - scenario.quorum.liars:
+            own = {r.key for r in scenario.records if r.key and dict(r.headers).get(PRODUCER_HEADER) == name.encode()}
+            blocks = {key[1:] for key in own if key[:1] == b"\0" and len(key) == 33}
+            assert blocks == set(scenario.payloads)
+            assert not own & supplied
+        assert bool(scenario.lied) <= bool(scenario.quorum.liars)
+        lying += bool(scenario.lied)
+    assert lying > 5
+
+
+# --- the model ---------------------------------------------------------------------------------------------
+
+CHAIN = ChainGenerator(1, size=2)
+ONE = CHAIN.fork("1a")[0]
+SAID = CHAIN.messages(ONE)
+
+
+def _model(k: int = 2) -> QuorumModel:
+    rules = ModelRules(None, tuple(SCHEMA), ChainRules(16))
+    return QuorumModel(rules, ChainModel(rules.chain), k, ("a", "b", "c"))
+
+
+class _Speech:
+    """Offsets of what is said."""
+
+    def __init__(self, model: QuorumModel) -> None:
+        self.model = model
+        self.offset = 0
+
+    def __call__(self, who: str | None, messages: Sequence[Routed], *, partition: int = 0) -> None:
+        headers = () if who is None else ((PRODUCER_HEADER, who.encode()),)
+        for topic, key, value in messages:
+            self.offset += 1
+            self.model.receive(Record(topic, partition, self.offset, key, value, 0, headers))
+
+
+def test_a_block_is_complete_when_k_say_the_same_and_not_before() -> None:
+    model = _model()
+    say = _Speech(model)
+    say("a", SAID)
+    say("x", SAID)
+    say(None, SAID)
+    say("a", SAID)
+    assert not model.complete
+    say("c", [altered(message) for message in SAID])
+    assert not model.complete
+    say("b", SAID[:-1])
+    assert not model.complete
+    say("b", SAID[-1:])
+    assert model.complete == {ONE.hash: as_received(ONE)}
+    altogether = {altered(message).key for message in SAID if altered(message) != message}
+    assert {differing.key for differing in model.differing} == altogether
+
+
+@pytest.mark.parametrize("lie", ["number", "weight"])
+def test_the_same_content_in_another_place_is_another_block(lie: str) -> None:
+    model = _model()
+    say = _Speech(model)
+    say("a", SAID)
+    say("b", other_place(SAID, "parent", random.Random(3)))
+    say("c", other_place(SAID, lie, random.Random(3)))
+    assert not model.complete
+    assert model.blocks[ONE.hash].missing().batch
+
+
+def test_what_is_supplied_completes_all_that_have_begun_and_agrees_with_nobody_else() -> None:
+    model = _model()
+    say = _Speech(model)
+    say("a", SAID[1:])
+    say("b", SAID[1:])
+    assert not model.complete
+    say(None, SAID[:1], partition=-1)
+    assert set(model.complete) == {ONE.hash}
+
+
+# --- a core that is fooled -----------------------------------------------------------------------------------
+
+
+def _first_difference(says: str = "") -> str | None:
+    """The first difference that says this, of a few seeds."""
+    outcomes = (run_schedule(seed, quorum=True) for seed in range(60))
+    return next((o.difference for o in outcomes if o.difference is not None and says in o.difference), None)
+
+
+class _HidesLies(Follower):
+    def receive(self, records: list[Record]) -> list[ChainUpdate | Event]:  # type: ignore[override]  # as the schedule calls it
+        return [item for item in super().receive(records) if not isinstance(item, Divergence)]
+
+
+def _believes_one(make: Callable[..., None]) -> Callable[..., None]:
+    def init(self: QuorumReassembler, k: int, *args: object, **options: object) -> None:
+        make(self, 1, *args, **options)
+        del k
+
+    return init
+
+
+def _believes_everybody(make: Callable[..., None]) -> Callable[..., None]:
+    def init(self: QuorumReassembler, k: int, producers: Sequence[str], *args: object, **options: object) -> None:
+        make(self, min(k + 1, len(producers)), producers, *args, **options)
+
+    return init
+
+
+@pytest.mark.parametrize("fault", [_believes_one, _believes_everybody])
+def test_a_core_that_believes_too_few_or_waits_for_too_many_is_found(
+    fault: Callable[..., Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QuorumReassembler, "__init__", fault(QuorumReassembler.__init__))
+    found = _first_difference()
+    assert found is not None
+    assert found.startswith("cardinal selftest --seeds 1 --first ")
+    assert " --quorum: step " in found
+    assert "\n" not in found
+
+
+def test_a_core_that_keeps_quiet_about_liars_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.testing.schedule.Follower", _HidesLies)
+    assert _first_difference("nobody reported") is not None
+
+
+def test_the_command_runs_quorums_alone() -> None:
+    result = CliRunner().invoke(cardinal, ["selftest", "--seeds", "5", "--quorum"])
+    assert result.exit_code == 0, result.output
+    assert "5 schedules, " in result.output
