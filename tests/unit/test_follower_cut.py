@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from cardinal.protocols.streams import Quarantined
+import pytest
+
+from cardinal.protocols.streams import Payload, Quarantined, Stale
+from cardinal.protocols.streams.moments import OPEN_MAX
 from cardinal.protocols.streams.types import BlockRef, short
 from channels import THRESHOLD, Stream, called, line
-from streams import block, h
+from streams import block, h, messages
 
 
 def branched(last: int) -> Stream:
@@ -121,3 +124,58 @@ def test_of_very_many_branches_that_were_cut_the_newest_are_named() -> None:
     assert short(h("94s")) in done
     assert short(h("3s")) not in done
     assert len(done) <= 2 * THRESHOLD
+
+
+def left_far_behind(policy: str = "first", producers: tuple[str, ...] = ("",), *, opened: int = 0) -> Stream:
+    """A chain to 30a, of which a channel leaves at 10a for 12b, and 15b: twenty blocks are cut, more than are named.
+
+    A block that nothing leads to came beside 15a and waits: its Batch pins the partition of Batches from there on. So
+    the Batches of the cut blocks are read again, and their transactions are not.
+    """
+    stream = Stream(policy=policy, producers=producers)
+
+    def publish(blocks: list[Payload]) -> None:
+        for payload in blocks:
+            for producer in producers:
+                stream.write(messages(payload), producer)
+            stream.read()
+
+    publish([block("0r", "none", 0), *line("a", 1, 15, "0r")])
+    publish([Payload(99, h("99z"), h("98z"), 1)])
+    publish(line("a", 16, 30, "15a"))
+    announced, content = stream.channel("10a", 10, line("b", 11, 12, "10a", 100))
+    stream.write([announced])
+    stream.read()
+    for producer in producers:
+        stream.write(content, producer)
+    assert stream.read().endswith("+11b+12b")
+    publish(line("b", 13, 15, "12b", 100))
+    publish_open(stream, opened)
+    stream.restart()
+    publish(line("b", 16, 16, "15b", 100))
+    stream.restart()
+    publish(line("b", 17, 60, "16b", 100))
+    assert stream.updates[-1].added[-1].number == 60
+    return stream
+
+
+def publish_open(stream: Stream, count: int) -> None:
+    """Blocks that stay open: content without a Batch."""
+    for number in range(count):
+        stream.write(messages(block(f"{number}o", "none"))[:1])
+    stream.read()
+
+
+@pytest.mark.parametrize(("policy", "producers"), [("first", ("",)), ("quorum:2", ("x", "y"))])
+def test_what_is_read_again_in_parts_after_a_deep_reorg_is_stale_and_not_quarantined(
+    policy: str, producers: tuple[str, ...]
+) -> None:
+    stream = left_far_behind(policy, producers)
+    assert stream.named(Quarantined) == []
+    stale = {called(event.block.hash) for event in stream.events if isinstance(event, Stale)}
+    assert len({name for name in stale if name.endswith("a")}) > 1
+
+
+def test_where_a_cursor_may_not_name_all_open_blocks_none_is_taken_for_old() -> None:
+    stream = left_far_behind(opened=OPEN_MAX)
+    assert stream.named(Quarantined)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from .block import Explanation
@@ -30,6 +30,14 @@ class Assembler(Protocol):
 
     def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
         """Hold a block again that was dropped or finished; where to read it from, None where that is not known."""
+        ...
+
+    def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
+        """What was delivered before is read again; returns the hashes of the parts of old blocks.
+
+        What is open and began below ``until``, and has none of these short names, is part of a block that was done with
+        before: nobody waits for the rest, and when the chain is past it, it is stale.
+        """
         ...
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:

@@ -5,14 +5,15 @@ Only what is never changed afterwards is kept: places, floors, names. What chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from .assembler import Assembler
 from .types import BlockRef, FinalityViolated, Partition, short
 
-_OPEN_MAX: Final = 64
+OPEN_MAX: Final = 64
+"""Of so many open blocks a cursor says the names."""
 _OPEN_EVERY: Final = 8
 
 
@@ -62,20 +63,23 @@ class Listed:
 class OpenThen:
     """The open blocks as they were when last looked at, and where the reading stood then.
 
-    A block that was opened later begins at or above that, so that this stays a safe answer.
+    A block that was opened later begins at or above that, so that this stays a safe answer. Blocks that are ``old`` are
+    not waited for, and not named.
     """
 
-    def __init__(self, reassembler: Assembler, following: Mapping[Partition, int], records: int) -> None:
-        blocks = reassembler.open_blocks()
+    def __init__(
+        self, reassembler: Assembler, following: Mapping[Partition, int], records: int, old: Collection[bytes]
+    ) -> None:
+        blocks = [block for block in reassembler.open_blocks() if block not in old]
         self.count = len(blocks)
-        self.prefixes = frozenset(short(block) for block in blocks[:_OPEN_MAX])
+        self.prefixes = frozenset(short(block) for block in blocks[:OPEN_MAX])
         self.records = records
         floor = reassembler.open_positions()
         self.floor = {p: min(offset, floor.get(p, offset)) for p, offset in following.items()}
 
     def worth(self) -> int:
         """After how many records to look again: of many open blocks, when that costs little beside reading them."""
-        return max(self.count, _OPEN_EVERY * (self.count - _OPEN_MAX))
+        return max(self.count, _OPEN_EVERY * (self.count - OPEN_MAX))
 
 
 class Standing:

@@ -73,6 +73,8 @@ class OpenBlocks:
         """What they hold, overheads included."""
         self.get = self._blocks.get
         """The block with this hash, or None."""
+        self.values = self._blocks.values
+        """The blocks, oldest first."""
 
     def __len__(self) -> int:
         """How many there are."""

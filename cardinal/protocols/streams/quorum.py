@@ -23,7 +23,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, cast
@@ -232,6 +232,10 @@ class QuorumReassembler:
         found = [voter.assembler.reread(block_hash) for index, voter in enumerate(self._voters) if index not in kept]
         self._agreed.forget(block_hash)
         return lowest(self._undecided.lift(block_hash), *(places for places in found if places)) or None
+
+    def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
+        """What was delivered before is read again: see :class:`~.assembler.Assembler`."""
+        return self._undecided.resumed(until, waited)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """The chain's head is at ``number``: give up what lies below the threshold, forget old late copies."""

@@ -22,7 +22,7 @@ Rules, where the specification is silent:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import length_hint
 from typing import Final
 
@@ -54,6 +54,7 @@ from .messages import BATCH_DELETE_MSG, BATCH_MSG, Ping, Reorg, ReorgComplete
 from .openblocks import Bounds, OpenBlocks
 from .payload import Payload
 from .prefixes import NO_RUN, Tracked, path_test
+from .standings import all_below
 from .tombstones import Tombstones
 from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, Row, path_text, short
 
@@ -334,6 +335,14 @@ class Reassembler:
         return self._tombstones.lift(block_hash)
 
     # --- what the rest of the room needs ---------------------------------------------------------------------
+
+    def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
+        """What was delivered before is read again: see :class:`~.assembler.Assembler`."""
+        unnamed = (block for block in self._open.values() if short(block.hash) not in waited)
+        old = [block for block in unnamed if all_below(block.first, until)]
+        for block in old:
+            block.late = True
+        return frozenset(block.hash for block in old)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """The chain's head is at ``number``: give up open blocks below the threshold, forget old late copies."""

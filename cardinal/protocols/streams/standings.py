@@ -92,6 +92,11 @@ def lowest(*places: Mapping[Partition, int]) -> dict[Partition, int]:
     return found
 
 
+def all_below(places: Mapping[Partition, int], until: Mapping[Partition, int]) -> bool:
+    """Whether there are places, and every one of them lies below what its partition has in ``until``."""
+    return bool(places) and all(offset < until.get(partition, 0) for partition, offset in places.items())
+
+
 class JointEnds(Mapping[Partition, int]):
     """For every partition the highest end of several copies of a block, found when somebody asks."""
 

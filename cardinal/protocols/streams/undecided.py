@@ -8,7 +8,8 @@ Rules:
    where their messages lie is remembered, so that they can be read again.
 3. The chain passes over a block when no producer has it open and all who completed it put it below the threshold. What
    came when the chain was past it is :class:`~.events.Stale`, told of each producer's copy alone: it was never waited
-   for. A block of which anything came in time is :class:`~.events.Quarantined`.
+   for. Nor was what a restart read again of a block that was done with before. A block of which anything came in time
+   is :class:`~.events.Quarantined`.
 4. What its Batch says of such a block is believed where k producers say the same, and only then is it finished with.
    Where fewer do, their copies are forgotten, and what others send of it later counts: one that is first and lies
    about a number must not keep a block from them.
@@ -17,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from .accounts import told_of_open
@@ -26,9 +27,9 @@ from .contents import HeaderOnly
 from .deadlines import Deadlines
 from .events import Incomplete, Overflow, Quarantined, ReassemblyEvent, Stale
 from .finished import FinishedBlock, FinishedBlocks
-from .standings import Standing, lowest
+from .standings import Standing, all_below, lowest
 from .tombstones import TOMBSTONES_MAX
-from .types import BlockRef, Partition
+from .types import BlockRef, Partition, short
 from .voters import Voter
 
 PAST: Final = "came when the chain was past it"
@@ -64,6 +65,8 @@ class Undecided:
         """When each was first seen: what tells it from a later one of the same hash."""
         self._timely: set[bytes] = set()
         """Those of which a part came in time and was given up."""
+        self._old: set[bytes] = set()
+        """Those of which a part was read again after a restart."""
         self._gone = FinishedBlocks(2 * threshold, 0)
         """Those that were passed over and forgotten: only what to tell of them."""
         self._dropped: dict[bytes, dict[Partition, int]] = {}
@@ -129,6 +132,8 @@ class Undecided:
         """A producer's copy lies below the threshold and will not become complete."""
         if isinstance(event, Stale):
             return [Stale(event.block, event.reason, self._names[index])]
+        if event.block in self._old and event.number is not None:
+            return [Stale(BlockRef(event.number, event.block), PAST, self._names[index])]
         if block_hash in self._blocks:
             self._timely.add(block_hash)
         return []
@@ -143,6 +148,13 @@ class Undecided:
     def _forget(self, block_hash: bytes) -> None:
         del self._blocks[block_hash]
         self._timely.discard(block_hash)
+        self._old.discard(block_hash)
+
+    def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
+        """What was delivered before is read again: see :class:`~.assembler.Assembler`."""
+        unnamed = (block_hash for block_hash in self._blocks if short(block_hash) not in waited)
+        self._old = {block_hash for block_hash in unnamed if all_below(self.places(block_hash), until)}
+        return frozenset(self._old)
 
     def passed_over(self, floor: int) -> list[PassedOver]:
         """The chain is past blocks below ``floor``: those that it passes over (rules 3 and 4)."""
@@ -157,11 +169,12 @@ class Undecided:
     def _pass_over(self, block_hash: bytes, standings: Mapping[int, Standing]) -> PassedOver:
         header = self.header(block_hash)
         why = f"{self._told(block_hash).reason}, {self._threshold} blocks later"
-        timely = block_hash in self._timely or not all(own.late for own in standings.values())
+        old = block_hash in self._old
+        timely = not old and (block_hash in self._timely or not all(own.late for own in standings.values()))
         self.release(block_hash)
         told: list[Stale | Quarantined] = []
         if header is None:
-            late = {index: own.number for index, own in standings.items() if own.late}
+            late = {index: own.number for index, own in standings.items() if own.late or old}
             told += [Stale(BlockRef(number, block_hash), PAST, self._names[index]) for index, number in late.items()]
             self._gone.add(
                 block_hash, FinishedBlock(max((own.number for own in standings.values()), default=0), reason=why)

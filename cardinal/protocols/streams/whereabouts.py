@@ -12,6 +12,10 @@ Rules:
 4. A block that was delivered as another Batch than its first said is marked like one without content: whether the
    first one is whole by the deadline depends on the order of reading, so that its content may differ another time.
 5. While a stream resumes, its cursor says the same as the one that it resumes from.
+6. A block that is not whole after that, and that the cursor did not name as open, was done with before, however far
+   above the floor it lies (after a deep reorg to a shorter chain) and however many there are: no cursor can name all of
+   them. It is not named as open, and stale once the chain is past it. One that was opened a moment before the cursor
+   may be taken for such a block: it becomes whole like any other, and is stale, not quarantined, if it never does.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import Final
 from .assembler import Assembler
 from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, Header
-from .moments import Held, Listed, OpenThen, Standing, lower
+from .moments import OPEN_MAX, Held, Listed, OpenThen, Standing, lower
 from .ordering import Orderer
 from .payload import MissingPayload
 from .pins import Pins
@@ -62,6 +66,7 @@ class Whereabouts:
         self._past: Cursor | None = None
         self._start: BlockRef | None = None
         self._root = b""
+        self._old: frozenset[bytes] = frozenset()
         self.pins = Pins()
 
     # --- what happens ----------------------------------------------------------------------------------------
@@ -82,9 +87,15 @@ class Whereabouts:
             self.pins.put(_RESUME, cursor.floor)
 
     def resumed(self) -> None:
-        """What was delivered before is read again."""
+        """What was delivered before is read again.
+
+        Of what is still open, parts of old blocks are told apart by the open ones that the cursor names: unless it may
+        not name all of them.
+        """
         self._resume = {}
         self.pins.discard(_RESUME)
+        if self._past is not None and len(self._past.open) < OPEN_MAX:
+            self._old = self._reassembler.resumed(self._past.next, self._past.open)
 
     def read(self, records: int) -> None:
         """So many records were taken."""
@@ -205,7 +216,7 @@ class Whereabouts:
         for partition, offset in self._resume.items():
             following[partition] = max(offset, following.get(partition, 0))
         if self._open is None or self._records - self._open.records >= self._open.worth():
-            self._open = OpenThen(self._reassembler, self._next, self._records)
+            self._open = OpenThen(self._reassembler, self._next, self._records, self._old)
         floor = dict(self._next)
         for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
             lower(floor, places)
