@@ -46,7 +46,7 @@ class BlockLaws:
             number = block.batch.number if block.batch else None
             if number is not None and number < floor and self._follower.orderer.holds(block.hash):
                 return f"{name(block.hash)} is held, far below the head"
-            if number is not None and number <= floor + self._scenario.settings.reorg_threshold // 8:
+            if block.lowest is not None and block.lowest <= floor + self._scenario.settings.reorg_threshold // 8:
                 continue  # it may be given up, or forgotten
             root = self._model.chain.root
             if block.hash in given_up or (root is not None and block.hash == root.hash) or not self._read_whole(block):
@@ -78,7 +78,7 @@ class BlockLaws:
             return said.state == "delivered"
         if block.payload is not None:
             return said.state not in ("open", "unknown", "delivered")
-        if block.batch is None and said.state == "unknown":
+        if block.lowest is None and said.state == "unknown":
             return True  # nothing of it is followed, as far as anybody can tell
         there = (said.missing_batch, dict(said.missing_counts), said.missing_headers, dict(said.missing_parts))
         return said.state in ("quarantined", "done") or (said.state == "open" and there == tuple(block.missing()))

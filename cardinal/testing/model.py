@@ -126,6 +126,11 @@ class BlockModel:
             return self._instead
         return next((copy.message for copy in self.kept.values() if isinstance(copy.message, Batch)), None)
 
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number that a Batch gives to the block."""
+        return None if self.batch is None else self.batch.number
+
     def entries(self) -> dict[str, Update]:
         """The entries of the Batch that are followed."""
         tracked, batch = self._rules.tracked, self.batch

@@ -52,19 +52,21 @@ class QuorumBlock(BlockModel):
 
     @property
     def batch(self) -> Batch | None:
-        """The Batch that k say; where they do not, the lowest of them: nobody has to know more of the block."""
-        if self.agreed:
-            return self.copies[min(self.agreed)].batch
+        """The Batch of which k say where it lies; None where fewer do."""
         said = [own.batch for own in self.copies.values() if own.batch is not None]
-        return min(said, key=lambda batch: batch.number, default=None)
+        places = Counter((batch.number, batch.parent, batch.weight) for batch in said)
+        believed = (batch for batch in said if places[batch.number, batch.parent, batch.weight] >= self._k)
+        return next(believed, None)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number that anybody gives to it: where the chain is past that, nobody has to know more of it."""
+        return min((own.batch.number for own in self.copies.values() if own.batch is not None), default=None)
 
     def missing(self) -> Missing:
         """What any copy waits for (rule 5)."""
         if self.payload is not None:
             return Missing(batch=False, counts={}, headers=(), parts={})
-        places = Counter(
-            (own.batch.number, own.batch.parent, own.batch.weight) for own in self.copies.values() if own.batch
-        )
         waiting = [own.missing() for own in self.copies.values() if own.payload is None]
         counts: dict[str, int] = {}
         parts: dict[bytes, set[int]] = {}
@@ -74,7 +76,7 @@ class QuorumBlock(BlockModel):
             for batch_id, indexes in lacks.parts.items():
                 parts.setdefault(batch_id, set()).update(indexes)
         return Missing(
-            batch=max(places.values(), default=0) < self._k,
+            batch=self.batch is None,
             counts=counts,
             headers=tuple(sorted({batch_id for lacks in waiting for batch_id in lacks.headers})),
             parts={batch_id: tuple(sorted(indexes)) for batch_id, indexes in parts.items()},
@@ -129,7 +131,7 @@ class QuorumModel(Model):
             )
         was = block.payload
         position = (record.topic, record.partition, record.offset)
-        if (batch := block.batch) is not None and not self.chain.within_window(batch.number):
+        if (lowest := block.lowest) is not None and not self.chain.within_window(lowest):
             self._uncertain.add((record.key, position))
         for name in speakers:
             block.say(name, record.key, Copy(message, position, record.value))

@@ -117,6 +117,21 @@ def test_the_same_content_in_another_place_is_another_block(lie: str) -> None:
     assert model.blocks[ONE.hash].missing().batch
 
 
+def test_a_block_lies_where_k_say_it_does_and_how_low_anybody_says_is_known_too() -> None:
+    model = _model()
+    say = _Speech(model)
+    say("c", other_place(SAID, "number", random.Random(3))[-1:])
+    block = model.blocks[ONE.hash]
+    assert block.batch is None
+    say("a", SAID)
+    say("b", SAID[-1:])
+    assert block.batch is not None
+    assert block.batch.number == ONE.number
+    assert block.lowest == 0 < ONE.number
+    # The second session reads a liar's Batch of a delivered block first: the block is held where it is.
+    assert run_schedule(200_636, quorum=True).difference is None
+
+
 def test_what_is_supplied_completes_all_that_have_begun_and_agrees_with_nobody_else() -> None:
     model = _model()
     say = _Speech(model)
