@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DAY_MS: Final = 24 * 3_600_000
 _ORDER_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 0.1
+_UNDER_WAY: Final = 10_000
+"""Messages of the copy: the client refuses more than ten times as many."""
 
 
 def copy(task: Task, *, jumps: int) -> Task:
@@ -81,5 +84,7 @@ def _write(bootstrap: str, records: list[Record], names: dict[str, str], jumps: 
             headers=list(record.headers),
         )
         producer.poll(0)
+        while len(producer) >= _UNDER_WAY:
+            producer.poll(_WAIT_SECONDS)
     if producer.flush(_ORDER_SECONDS) or failed:
         raise TransportError("the copy of the stream was not acknowledged")
