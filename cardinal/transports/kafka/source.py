@@ -161,6 +161,9 @@ class KafkaSource:
             answers = self._consumer.offsets_for_times(asked, timeout=self._settings.connect_timeout)
         except KafkaException as error:
             raise self._reasons.map(kafka_error(error), "while looking up a time") from None
+        for found in answers:
+            if found.error is not None:
+                raise self._reasons.map(found.error, f"while looking up a time in {found.topic}")
         ends = self._admin.ends(self._partitions.known)
         return {
             (found.topic, found.partition): found.offset if found.offset >= 0 else ends[found.topic, found.partition]

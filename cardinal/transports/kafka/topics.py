@@ -271,10 +271,14 @@ class TopicAdmin:
 
         def ask() -> dict[Partition, int]:
             answers = self._client.list_offsets(asked, request_timeout=self._settings.connect_timeout, **options)
-            return {
+            offsets = {
                 (found.topic, found.partition): answer.result(self._settings.connect_timeout).offset
                 for found, answer in answers.items()
             }
+            if min(offsets.values()) < 0:
+                # Of a broker that dies while it is asked the client gives no error, but -1001 as the offset.
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - public code with a private name
+            return offsets
 
         return self._patiently(ask, "while asking where its partitions end")
 
