@@ -314,3 +314,30 @@ def test_a_delivered_block_that_comes_again_after_the_floor_fell_is_a_fork_point
     assert orderer.receive(header("3a", "2a", 3)) == []
     (update,) = orderer.receive(Payload(4, h("4c"), h("3a"), 60))
     assert shape(update) == "-5b-4a+4c"
+
+
+def test_watermarks_of_the_opening_prove_nothing_of_what_was_written_since() -> None:
+    """A partition that was empty then is behind: what it brings belongs to blocks that others have brought already."""
+    follower = Follower(settings(start=ROOT))
+    late = messages(block("2a", "1a", txs=1))[:-1]
+    records = [
+        Record("behind" if message in late else message.topic, 0, index, message.key, message.value, 0)
+        for index, message in enumerate(
+            one for payload in line("a", 1, 6 * THRESHOLD, "0r") for one in messages(payload)
+        )
+    ]
+    read = [record for record in records if record.topic != "behind"]
+    positions = dict.fromkeys({record[:2] for record in read}, len(records))
+    opening = {**positions, ("behind", 0): 0}
+    out = follower.receive(read[:-1])
+    last = {**positions, read[-1][:2]: read[-1].offset, ("behind", 0): 0}
+    for _ in range(3):
+        out += follower.progress(last, opening)
+    out += follower.receive(read[-1:])
+    out += follower.progress(opening, opening)
+    assert follower.caught_up
+    out += follower.receive([record for record in records if record.topic == "behind"])
+    assert [one for one in out if isinstance(one, Quarantined)] == []
+    added = [one for update in out if isinstance(update, ChainUpdate) for one in update.added]
+    assert [one.number for one in added] == [*range(1, 6 * THRESHOLD + 1)]
+    assert all(isinstance(one, Payload) for one in added)

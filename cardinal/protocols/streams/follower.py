@@ -223,12 +223,14 @@ class Follower:
             self._events(later, out)
         if self._resume:
             self._go_on_resuming(positions, ends, out)
+        # Those of the opening prove nothing of what was read beyond them: it may have been written since.
+        fresh = ends if self._caught_up else None
         if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
             self._caught_up = True
         self._begin(positions, ends, out)
-        self._look_for_gaps(positions, ends, out)
+        self._look_for_gaps(positions, fresh, out)
         waits = self.resuming or not self._caught_up
-        self._outcomes(self._reorgs.progress(self._completed, positions, ends, patient=waits), out)
+        self._outcomes(self._reorgs.progress(self._completed, positions, fresh, patient=waits), out)
         self._where.step_ends()
         return out
 
