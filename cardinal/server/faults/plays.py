@@ -168,8 +168,8 @@ def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
             ground.trim(floors)
         trimmed = sum(floors.values())
         stage.injected += 1
-    stage.producer.end()
-    stage.consumer.end()
+    stage.producer.end(stage.patience)
+    stage.consumer.end(stage.patience)
     return stage.wrong(audited=False)
 
 
@@ -189,7 +189,7 @@ def trim_beyond(ground: Ground, stage: Stage, times: int) -> list[str]:
     stage.injected += 1
     wrong = _refused(stage.consumer.start(), "CursorExpiredError", "are gone from")
     anew = stage.task.anew()
-    Worker("follow", anew).start().end()
+    Worker("follow", anew).start().end(stage.patience)
     # Retention cuts blocks in two: those are rightly given up, and only those.
     return wrong + stage.wrong(
         anew, first=None, audited=False, given_up=work.given_up(anew.database) - stage.stored().keys()
@@ -214,7 +214,7 @@ def turn_clock_back(ground: Ground, stage: Stage, times: int) -> list[str]:
     stage.finish()
     copied = clock.copy(stage.task, jumps=times)
     stage.injected += times
-    Worker("follow", copied).start().end()
+    Worker("follow", copied).start().end(stage.patience)
     return stage.wrong(copied)
 
 

@@ -97,6 +97,11 @@ class Stage:
         """How many blocks the node mines in all."""
         return len(self._payloads)
 
+    @property
+    def patience(self) -> float:
+        """Seconds in which the whole chain is published or followed, on a busy machine too."""
+        return END_SECONDS + _SLACK * self.mined / self.task.pace
+
     def until(self, condition: Callable[[], bool], what: str, within: float = END_SECONDS) -> None:
         """Wait for a point of the play.
 
@@ -137,9 +142,8 @@ class Stage:
 
     def finish(self) -> list[str]:
         """Wait until both are done: everything that is wrong, empty where all held."""
-        within = END_SECONDS + _SLACK * self.mined / self.task.pace
-        self.producer.end(within)
-        self.consumer.end(within)
+        self.producer.end(self.patience)
+        self.consumer.end(self.patience)
         return self.wrong()
 
     def wrong(
