@@ -236,6 +236,9 @@ class Reader:
             self._take(self.follower.receive([record]), step)
             self.positions[record.topic, record.partition] = record.offset + 1
             self._take(self.follower.progress(dict(self.positions), self.ends), step)
+            if self.follower.caught_up and self.follower.wants_ends:  # a transport's next step brings new ones
+                now = {place: max(at, self.ends.get(place, 0)) for place, at in self.positions.items()}
+                self._take(self.follower.progress(dict(self.positions), now), step)
             if self.follower.wants_history is not None:
                 self._take(self.follower.recall(self.log), step)
             yield step
