@@ -108,7 +108,7 @@ class Worker:
 
         Raises:
             RefusedError: it ended with an error of Cardinal's own, which is the message.
-            StageError: it ended otherwise, or did not within so many seconds.
+            StageError: it ended otherwise, or was ended because it had not within so many seconds.
 
         """
         if self._process is None:
@@ -116,6 +116,7 @@ class Worker:
         try:
             status = self._process.wait(within)
         except subprocess.TimeoutExpired:
+            self.kill()
             raise StageError(f"{self.what} is not done after {within:g} s") from None
         self._let_go()
         if status == work.REFUSED:
