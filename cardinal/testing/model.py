@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams.codec import decode
@@ -227,6 +227,18 @@ class BlockModel:
         }
 
 
+OfBlock: TypeAlias = Batch | SubBatchHeader | SubBatchMsg | BatchMsg | BatchDeleteMsg
+
+
+def part_of_block(record: Record) -> OfBlock | None:
+    """The message of a block that a record holds; None where it is none (rule 5)."""
+    try:
+        message = decode(record.key, record.value)
+    except DecodeError:
+        return None
+    return message if isinstance(message, OfBlock) else None
+
+
 class Model:
     """A consumer, naively. See the module."""
 
@@ -243,11 +255,8 @@ class Model:
 
     def receive(self, record: Record) -> bool:
         """Take one record; returns whether it completed a block."""
-        try:
-            message = decode(record.key, record.value)
-        except DecodeError:
-            return False
-        if not isinstance(message, Batch | SubBatchHeader | SubBatchMsg | BatchMsg | BatchDeleteMsg):
+        message = part_of_block(record)
+        if message is None:
             return False
         block = self.blocks.get(message.hash)
         if block is None:

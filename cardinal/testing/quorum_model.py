@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from cardinal.errors import DecodeError
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import Batch, BatchDeleteMsg, BatchMsg, SubBatchHeader, SubBatchMsg
+from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Position, Record
 
 from .chain_model import ChainModel
-from .model import BlockModel, Copy, Differing, Missing, Model, ModelRules
+from .model import BlockModel, Copy, Differing, Missing, Model, ModelRules, part_of_block
 
 
 class QuorumBlock(BlockModel):
@@ -115,11 +113,8 @@ class QuorumModel(Model):
 
     def receive(self, record: Record) -> bool:
         """Take one record; returns whether it completed a block."""
-        try:
-            message = decode(record.key, record.value)
-        except DecodeError:
-            return False
-        if not isinstance(message, Batch | SubBatchHeader | SubBatchMsg | BatchMsg | BatchDeleteMsg):
+        message = part_of_block(record)
+        if message is None:
             return False
         block = self._together.get(message.hash)
         speakers = self._speakers(record, block)
