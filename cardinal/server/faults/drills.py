@@ -42,6 +42,7 @@ class Outcome:
         delivered: how many blocks were removed or added by updates.
         wrong: what did not hold; empty where all did.
         seconds: how long it took.
+        crashes: how often the Kafka client brought a worker down, which then went on (:mod:`.worker`).
 
     """
 
@@ -51,6 +52,7 @@ class Outcome:
     delivered: int
     wrong: tuple[str, ...]
     seconds: float
+    crashes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Drill:
             sum(one.delivered for one in found),
             tuple(line for one in found for line in one.wrong),
             time.monotonic() - begun,
+            sum(one.crashes for one in found),
         )
 
     def _round(self, ground: Ground, folder: Path, times: int, seed: int) -> Outcome:
@@ -114,7 +117,8 @@ class Drill:
                 wrong = [f"broke off: {type(error).__name__}: {error}"]
                 ground.start()  # what is not running any more
             seconds = time.monotonic() - begun
-            return Outcome(self.fault, stage.injected, stage.acknowledged, stage.delivered, tuple(wrong), seconds)
+            done = stage.injected, stage.acknowledged, stage.delivered
+            return Outcome(self.fault, *done, tuple(wrong), seconds, stage.crashes)
 
 
 DRILLS: Final = (

@@ -69,6 +69,7 @@ class Stage:
         self.consumer = Worker("follow", self.task)
         self._payloads = self.task.payloads
         self.injected = 0
+        self._crashed = 0
 
     def __enter__(self) -> Self:
         self.producer.start()
@@ -98,6 +99,11 @@ class Stage:
         return len(self._payloads)
 
     @property
+    def crashes(self) -> int:
+        """How often the Kafka client brought a worker down (:mod:`.worker`)."""
+        return self._crashed + self.producer.crashes + self.consumer.crashes
+
+    @property
     def patience(self) -> float:
         """Seconds in which the whole chain is published or followed, on a busy machine too."""
         return END_SECONDS + _SLACK * self.mined / self.task.pace
@@ -112,8 +118,8 @@ class Stage:
         deadline = time.monotonic() + within
         while not condition():
             for worker in (self.producer, self.consumer):
-                if worker.status not in (None, 0, -signal.SIGKILL):
-                    raise StageError(f"{worker.what} ended before {what}: {worker.said}")
+                if worker.status not in (None, 0, -signal.SIGKILL) and not worker.revive():
+                    raise StageError(f"{worker.what} ended with status {worker.status} before {what}: {worker.said}")
             if time.monotonic() > deadline:
                 raise StageError(
                     f"not {what} after {within:g} s: {self.acknowledged} of {self.mined} blocks are acknowledged, "
@@ -137,6 +143,7 @@ class Stage:
 
         """
         self.producer.end()
+        self._crashed += self.producer.crashes
         self.producer = Worker("publish", self.task).start()
         self.producer.end()
 

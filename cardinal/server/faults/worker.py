@@ -1,4 +1,10 @@
-"""A producer or a consumer as a process, which a play may kill, hold and start again."""
+"""A producer or a consumer as a process, which a play may kill, hold and start again.
+
+librdkafka (2.4 to 2.16 at least) has a fault that ends the process of a consumer: where a broker names the leaders of
+some partitions and says of others that they have none, it reads memory that nobody wrote (its issue 5280; seen once in
+some hundred pauses of a broker). What Cardinal promises then is what it promises after a kill: such a worker is started
+again and goes on, and it is counted. A worker that a thread of Python's brought down is not, it is an error.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -20,10 +27,22 @@ if TYPE_CHECKING:
     from .work import Task
 
 END_SECONDS: Final = 90.0
+PROGRAM: Final = work.__name__
 
 
 class StageError(CardinalError):
     """A play did not go on: a process ended that should not have, or nothing happened for too long."""
+
+
+def _client_crashed(status: int | None, said: str) -> bool:
+    """Whether a process was ended by a thread that is not Python's, as librdkafka's are.
+
+    Arguments:
+        status: as :class:`subprocess.Popen` gives it.
+        said: its standard error, with ``-X faulthandler``: that names the current thread only if it is Python's.
+
+    """
+    return status == -signal.SIGSEGV and "Segmentation fault" in said and "Current thread" not in said
 
 
 class Worker:
@@ -33,12 +52,16 @@ class Worker:
         what: ``publish`` or ``follow``.
         task: what it works on.
 
+    Attributes:
+        crashes: how often the Kafka client brought it down, and it was started again.
+
     """
 
     def __init__(self, what: str, task: Task) -> None:
         self.what = what
         self.task = task
         self.log = Path(task.folder, f"{what}.log")
+        self.crashes = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -73,13 +96,22 @@ class Worker:
         """Start it, or start it again: it goes on where its files say that it was. It ends when this process does."""
         self._let_go()
         with self.log.open("wb") as log:
-            command = [sys.executable, "-m", work.__name__, self.what, self.task.text()]
+            command = [sys.executable, "-X", "faulthandler", "-m", PROGRAM, self.what, self.task.text()]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)  # noqa: S603 - this very package
         return self
 
     def _let_go(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+
+    def revive(self) -> bool:
+        """Start it again if the Kafka client has brought it down; whether it had."""
+        said = self.log.read_text(errors="replace") if self.status else ""
+        if not _client_crashed(self.status, said):
+            return False
+        self.crashes += 1
+        self.start()
+        return True
 
     def kill(self) -> bool:
         """SIGKILL, at whatever it is doing; whether it was still at work."""
@@ -113,8 +145,11 @@ class Worker:
         """
         if self._process is None:
             raise StageError(f"{self.what} was not started")
+        deadline = time.monotonic() + within
         try:
             status = self._process.wait(within)
+            while self.revive():
+                status = self._process.wait(max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             self.kill()
             raise StageError(f"{self.what} is not done after {within:g} s") from None
