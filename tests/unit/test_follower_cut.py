@@ -6,6 +6,7 @@ import pytest
 
 from cardinal.protocols.streams import Payload, Quarantined, Stale
 from cardinal.protocols.streams.moments import OPEN_MAX
+from cardinal.protocols.streams.settings import OnIncomplete
 from cardinal.protocols.streams.types import BlockRef, short
 from channels import THRESHOLD, Stream, called, line
 from streams import block, h, messages
@@ -110,6 +111,27 @@ def test_what_a_deep_reorg_reaches_down_to_again_is_not_waited_for() -> None:
     assert stream.read().endswith("+30c")
     given_up = {event.block for event in stream.named(Quarantined) if isinstance(event, Quarantined)}
     assert not given_up & {h("8a"), h("9a")}
+
+
+def test_blocks_that_were_whole_long_before_the_head_came_there_are_done_with() -> None:
+    """One message of 5a and of 12a comes when a hundred blocks above them are whole."""
+    stream = Stream(on_incomplete=OnIncomplete.HALT)
+    stream.publish([block("0r", "none", 0), *line("a", 1, 4, "0r", 1), *line("s", 5, 5, "4a")])
+    stream.read()
+    late = [messages(payload) for payload in (*line("a", 5, 5, "4a", 1), *line("a", 12, 12, "11a", 1))]
+    for routed in late:
+        stream.write(routed[1:])
+    for payload in [*line("a", 6, 11, "5a", 1), *line("a", 13, 110, "12a", 1)]:
+        stream.publish([payload])
+        stream.read()
+    stream.write(late[0][:1])
+    assert stream.read().endswith("+11a")
+    cursor = stream.follower.cursor()
+    assert cursor.ring[-1].number == 11 - THRESHOLD
+    assert short(h("5s")) in cursor.done
+    stream.write(late[1][:1])
+    assert stream.read().endswith("+110a")
+    assert stream.named(Quarantined) == []
 
 
 def test_of_very_many_branches_that_were_cut_the_newest_are_named() -> None:

@@ -42,6 +42,8 @@ AGE_MAX: Final = 1_000_000
 
 _FINISHED: Final = 8
 """Thresholds: so many finished blocks are remembered at least."""
+_FINISHED_MAX: Final = 32_768
+"""Finished blocks that are remembered at most, however many lie above the head."""
 
 _RESUME: Final = b"resume"
 
@@ -55,6 +57,7 @@ class Whereabouts:
         self._reassembler, self._orderer, self._reorgs = reassembler, orderer, reorgs
         self._held: dict[bytes, Held] = {}
         self._finished: list[tuple[int, bytes]] = []
+        self._trimmed = 0
         self._cut: list[tuple[int, bytes]] = []
         self._disputed: set[bytes] = set()
         self._chain: list[Held] = []
@@ -205,10 +208,22 @@ class Whereabouts:
             self._stand(self._standing)
             self._standing = None
         keep = _FINISHED * self._threshold
-        if len(self._finished) > 2 * keep:
-            self._finished = self._finished[-keep:]  # cursors that are not made yet hold the longer one
+        if len(self._finished) > self._trimmed + keep:
+            self._trim_finished(keep)
         if len(self._cut) > 2 * keep:
             self._cut = self._cut[-keep:]
+
+    def _trim_finished(self, keep: int) -> None:
+        """Forget finished blocks that no cursor can name any more; cursors that are not made yet hold the longer list.
+
+        Those that lie above the head may be finished long before the head comes there: where one partition is read
+        later than others, by hundreds of blocks.
+        """
+        lowest = self._chain[-1].ref.number - keep if self._chain else 0
+        newest = self._finished[-keep:]
+        above = (one for one in self._finished[-_FINISHED_MAX:-keep] if one[0] > lowest)
+        self._finished = [*above, *newest]
+        self._trimmed = len(self._finished)
 
     def _stand(self, standing: Standing) -> Standing:
         """Write down where the reading stands now."""
