@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.hexrlp import number, quantity, to_parts
 from cardinal.apps.evm.receipts import bloom_of, logs_bloom, write_blooms, write_logs
+from cardinal.apps.evm.remembered import Remembered
 from cardinal.apps.evm.rpc import RpcLog, RpcReceipt
+from cardinal.apps.evm.transactions import encode_transaction
 from cardinal.errors import ApplicationError
 
 ADDRESS, TOPIC = "0x" + "aB" * 20, "0x" + "Cd" * 32
@@ -38,11 +40,51 @@ def test_a_text_that_ends_in_the_middle_of_a_byte_or_is_no_hexadecimal_is_refuse
 
 @pytest.mark.parametrize("write", [quantity, number])
 def test_a_quantity_of_more_than_256_bits_is_refused_and_not_remembered(write: Any) -> None:  # noqa: ANN401 -- a cache
-    before = write.cache_info().currsize
+    before = len(write)
     for length in (65, 1_000_000):
         with pytest.raises(ValueError, match="256 bits"):
-            write("0x" + "f" * length)
-    assert write.cache_info().currsize == before
+            write["0x" + "f" * length]
+    assert len(write) == before
+
+
+def test_what_is_remembered_is_bounded_and_what_is_refused_is_not_remembered() -> None:
+    made: list[int] = []
+
+    def halved(number: int) -> int:
+        if number % 2:
+            raise ValueError(number)
+        made.append(number)
+        return number // 2
+
+    halves = Remembered(halved, most=2)
+    assert [halves[number] for number in (2, 4, 2, 4)] == [1, 2, 1, 2]
+    assert made == [2, 4]
+    with pytest.raises(ValueError, match="3"):
+        halves[3]
+    assert halves == {2: 1, 4: 2}
+    assert (halves[6], halves) == (3, {6: 3})
+
+
+@pytest.mark.parametrize("kind", ["0x0", "0x2"])
+@pytest.mark.parametrize("field", ["to", "input", "r", "s"])
+def test_a_prefix_inside_a_text_is_no_hexadecimal(kind: str, field: str) -> None:
+    texts = {"to": ADDRESS, "input": "0x" + "ab" * 32, "r": TOPIC, "s": TOPIC}
+    fees = {"maxPriorityFeePerGas": "0x1", "maxFeePerGas": "0x2", "chainId": "0x1", "yParity": "0x0"}
+    shown = {
+        "type": kind,
+        "nonce": "0x1",
+        "gas": "0x2",
+        "gasPrice": "0x3",
+        "value": "0x4",
+        "v": "0x1b",
+        **fees,
+        **texts,
+    }
+    assert encode_transaction(shown)
+    text = texts[field]
+    for at in (4, len(text) - 2):
+        with pytest.raises(ApplicationError, match="cannot be read"):
+            encode_transaction({**shown, field: f"{text[:at]}0x{text[at + 2 :]}"})
 
 
 @pytest.mark.parametrize(("address", "topic"), [("0x" + "11" * 21, TOPIC), (ADDRESS, "0x" + "11" * 10**5), ("", TOPIC)])

@@ -75,5 +75,5 @@ def write_withdrawals(shown: Iterable[RpcWithdrawal]) -> list[bytes]:
 
 
 def _withdrawal(shown: RpcWithdrawal) -> str:
-    numbers = word(shown.index), quantity(shown.validator_index)
-    return wrap((*numbers, data(shown.address), quantity(shown.amount)))
+    numbers = word(shown.index), quantity[shown.validator_index]
+    return wrap((*numbers, data(shown.address), quantity[shown.amount]))

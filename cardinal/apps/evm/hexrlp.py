@@ -1,8 +1,8 @@
-"""RLP as hexadecimal text: JSON-RPC's values with RLP's prefixes between them, turned into bytes once for many fields.
+"""RLP as hexadecimal text: JSON-RPC's values with RLP's prefixes between them, turned into bytes once for all fields.
 
 A node's hash or address is hexadecimal already; what stands before it in RLP follows from how long its text is. So
-transactions and logs are put together as text, and all of a block are read at once, which takes a third of the time
-that bytes of each field take (measured on mainnet blocks).
+transactions and logs are put together as text, and each is read as a whole, which takes a third of the time that bytes
+of each field take (measured on mainnet blocks).
 
 Rules:
 
@@ -15,16 +15,19 @@ from __future__ import annotations
 
 from binascii import unhexlify
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Final
 
 from . import rlp
+from .remembered import Remembered
 
 EMPTY: Final = "80"
 """No bytes."""
 
-_WORD_TEXT: Final = 66
-_ADDRESS_TEXT: Final = 42
+WORD_TEXT: Final = 66
+"""Characters of a hash, a topic, or a quantity of 256 bits."""
+ADDRESS_TEXT: Final = 42
+"""Characters of an address."""
+
 _ONE_BYTE_TEXT: Final = 4
 _STRING: Final = 0x80
 _LIST: Final = 0xC0
@@ -38,24 +41,21 @@ to_bytes: Final = unhexlify
 
 
 def to_parts(texts: Sequence[str]) -> list[bytes]:
-    """The bytes of each text, all of them read at once."""
-    whole, at = to_bytes("".join(texts)), 0
-    parts = []
-    for text in texts:
-        end = at + (len(text) >> 1)
-        parts.append(whole[at:end])
-        at = end
-    if at != len(whole):
-        raise ValueError("a value has an odd number of digits")
-    return parts
+    """The bytes of each text."""
+    try:
+        return list(map(to_bytes, texts))
+    except ValueError:
+        if any(len(text) % 2 for text in texts):
+            raise ValueError("a value has an odd number of digits") from None
+        raise
 
 
 def data(text: str) -> str:
     """Data, such as ``0x00ff``."""
     size = len(text)
-    if size == _WORD_TEXT:  # most data are hashes and addresses
+    if size == WORD_TEXT:  # most data are hashes and addresses
         return f"a0{text[2:]}"
-    if size == _ADDRESS_TEXT:
+    if size == ADDRESS_TEXT:
         return f"94{text[2:]}"
     if text == "0x":
         return EMPTY
@@ -63,7 +63,7 @@ def data(text: str) -> str:
         raise ValueError(f"{text[:20]!r} has an odd number of digits")
     if size == _ONE_BYTE_TEXT:
         return rlp.encode_bytes(bytes.fromhex(text[2:])).hex()
-    return f"{string_prefix(size // 2 - 1)}{text[2:]}"
+    return f"{string_prefix[size // 2 - 1]}{text[2:]}"
 
 
 def optional_data(text: str | None) -> str:
@@ -75,56 +75,40 @@ def word(text: str | None) -> str:
     """A quantity that hardly comes again, as a signature's parts; it must be there."""
     if text is None:
         raise ValueError("a quantity is missing")
-    if len(text) == _WORD_TEXT and text[2] != "0" and text[:2] == "0x":  # a signature's parts, but for one in sixteen
+    if len(text) == WORD_TEXT and text[2] != "0" and text[:2] == "0x":  # a signature's parts, but for one in sixteen
         return f"a0{text[2:]}"
     digits = text[2:]
-    if digits and digits[0] != "0" and text[:2] == "0x" and len(text) <= _WORD_TEXT:
+    if digits and digits[0] != "0" and text[:2] == "0x" and len(text) <= WORD_TEXT:
         if len(digits) % 2:
             digits = f"0{digits}"
         if len(digits) == 2 and digits < "80":  # noqa: PLR2004 - one byte below 0x80 is its own RLP
             return digits
         return _SHORT_PREFIXES[len(digits)] + digits
-    if len(text) > _WORD_TEXT:
+    if len(text) > WORD_TEXT:
         raise ValueError(f"{text[:20]!r}… has more than the 256 bits of a quantity")  # nor is it to be remembered
     return rlp.encode_int(int(text, 16)).hex()
 
 
-quantity: Final = lru_cache(maxsize=8192)(word)
-"""A quantity, which must be there. Remembered: gas, prices and amounts come again and again in a block."""
+quantity: Final = Remembered[str | None, str](word, most=8192)
+"""A quantity, which must be there: gas, prices and amounts come again and again in a block."""
 
-
-@lru_cache(maxsize=8192)
-def number(text: str | None) -> bytes:
-    """The bytes of a quantity, which must be there."""
-    return to_bytes(word(text))
+number: Final = Remembered[str | None, bytes](lambda text: to_bytes(word(text)), most=8192)
+"""The bytes of a quantity, which must be there."""
 
 
 def optional_quantity(text: str | None) -> str:
     """A quantity; zero where there is none."""
-    return quantity(text) if text else EMPTY
+    return quantity[text] if text else EMPTY
 
 
 def wrap(parts: Iterable[str]) -> str:
     """A list of what is in RLP already."""
     body = "".join(parts)
-    return list_prefix(len(body) // 2) + body
+    return list_prefix[len(body) // 2] + body
 
 
-@lru_cache(maxsize=4096)
-def string_prefix(size: int) -> str:
-    """What stands before so many bytes, unless it is a single one."""
-    return _prefix(size, _STRING)
+string_prefix: Final = Remembered[int, str](lambda size: rlp.string_head[size].hex(), most=4096)
+"""What stands before so many bytes, unless it is a single one."""
 
-
-@lru_cache(maxsize=4096)
-def list_prefix(size: int) -> str:
-    """What stands before a list of so many bytes."""
-    return _prefix(size, _LIST)
-
-
-def _prefix(size: int, base: int) -> str:
-    if size < _SHORT:
-        return f"{base + size:02x}"
-    length = f"{size:x}"
-    length = length if len(length) % 2 == 0 else f"0{length}"
-    return f"{base + _SHORT - 1 + len(length) // 2:02x}{length}"
+list_prefix: Final = Remembered[int, str](lambda size: rlp.list_head[size].hex(), most=4096)
+"""What stands before a list of so many bytes."""

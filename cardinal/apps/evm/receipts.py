@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Final
 
 from . import rlp
-from .hexrlp import data, list_prefix, number, quantity, string_prefix, to_bytes, to_parts, wrap
+from .hexrlp import (
+    ADDRESS_TEXT,
+    WORD_TEXT,
+    data,
+    list_prefix,
+    number,
+    quantity,
+    string_prefix,
+    to_bytes,
+    to_parts,
+    wrap,
+)
 from .keccak import keccak, keccak_256
+from .remembered import Remembered
+from .rlp import list_head
 from .rpc import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, raw, read
 from .transactions import DEPOSIT, LEGACY
 
 BLOOM_SIZE: Final = 256
-_BLOOM_HEAD: Final = rlp.string_head(BLOOM_SIZE)
+_BLOOM_HEAD: Final = rlp.string_head[BLOOM_SIZE]
 _NO_CONTRACT: Final = rlp.encode_bytes(bytes(20))
 _NOTHING: Final = rlp.encode_bytes(b"")
-_TOPIC_TEXT: Final = 66
-_ADDRESS_TEXT: Final = 42
 _ONE_BYTE_TEXT: Final = 4
-_TOPICS: Final = tuple(
-    (list_prefix(33 * count), 21 + len(list_prefix(33 * count)) // 2 + 33 * count) for count in range(5)
-)
-"""For every number of topics: what stands before their list, and how many bytes address and topics take together."""
+_MOST_TOPICS: Final = 4
 
 
 def encode_log(log: RpcLog | JsonObject) -> bytes:
@@ -45,22 +52,33 @@ def write_logs(receipts: Sequence[RpcReceipt]) -> list[list[bytes]]:
 
 def _log(shown: RpcLog) -> str:
     topics, address, text = shown.topics, shown.address, shown.data
-    count, joined = len(topics), "".join(topics)
-    if (
-        count < len(_TOPICS)
-        and len(joined) == count * _TOPIC_TEXT
-        and joined[1::_TOPIC_TEXT] == "x" * count  # where every topic has its size, and none the next one's digits
-        and len(address) == _ADDRESS_TEXT
-        and len(text) != _ONE_BYTE_TEXT
-        and not len(text) % 2
-    ):
-        # All sizes are known: RLP's prefixes are put between the texts.
-        listed, size = _TOPICS[count]
-        own = (len(text) >> 1) - 1
-        prefix = string_prefix(own)
-        whole = list_prefix(size + own + (len(prefix) >> 1))
-        return f"{whole}94{address[2:]}{listed}{joined.replace('0x', 'a0')}{prefix}{text[2:]}"
+    frame, joined = _frames[len(topics), len(text)], "".join(topics)
+    if frame and len(address) == ADDRESS_TEXT:
+        head, listed, prefix, size, marks = frame
+        # Every topic has its size, and none the next one's digits.
+        if len(joined) == size and joined[1::WORD_TEXT] == marks:
+            return f"{head}{address[2:]}{listed}{joined.replace('0x', 'a0', len(topics))}{prefix}{text[2:]}"
     return wrap((data(address), wrap([data(topic) for topic in topics]), data(text)))
+
+
+def _frame(counts: tuple[int, int]) -> tuple[str, str, str, int, str] | None:
+    """What RLP puts between a log's texts, by the number of its topics and the characters of its data.
+
+    Returns:
+        What stands before the address, the topics and the data; the characters of the topics together, and what every
+        66th of them from the second on are. None where more than the sizes has to be looked at.
+
+    """
+    topics, text = counts
+    own = (text >> 1) - 1
+    if topics > _MOST_TOPICS or text == _ONE_BYTE_TEXT or text % 2 or own < 0:
+        return None
+    listed, prefix = list_prefix[33 * topics], string_prefix[own]
+    size = 21 + (len(listed) >> 1) + 33 * topics + (len(prefix) >> 1) + own
+    return f"{list_prefix[size]}94", listed, prefix, WORD_TEXT * topics, "x" * topics
+
+
+_frames: Final = Remembered(_frame, most=4096)
 
 
 def write_blooms(receipts: Iterable[RpcReceipt]) -> tuple[list[bytes], int | None]:
@@ -73,15 +91,25 @@ def write_blooms(receipts: Iterable[RpcReceipt]) -> tuple[list[bytes], int | Non
     written: list[bytes] = []
     whole, lies = 0, False
     for receipt in receipts:
-        claimed, bits = receipt.logs_bloom, bloom_of(receipt.logs)
-        own = bits.to_bytes(BLOOM_SIZE, "big")
-        bloom = _BLOOM_HEAD + own
-        if claimed != f"0x{own.hex()}":
-            bloom = rlp.encode_bytes(raw(claimed))
-            lies = lies or bloom != _BLOOM_HEAD + own  # not so where only the capitals differ
+        bits = bloom_of(receipt.logs)
+        text, bloom = _blooms[bits]
+        if receipt.logs_bloom != text:
+            claimed = rlp.encode_bytes(raw(receipt.logs_bloom))
+            lies = lies or claimed != bloom  # not so where only the capitals differ
+            bloom = claimed
         written.append(bloom)
         whole |= bits
     return written, None if lies else whole
+
+
+def _bloom(bits: int) -> tuple[str, bytes]:
+    """A bloom as nodes show it, and its RLP."""
+    own = bits.to_bytes(BLOOM_SIZE, "big")
+    return f"0x{own.hex()}", _BLOOM_HEAD + own
+
+
+_blooms: Final = Remembered(_bloom, most=512)
+"""A third of mainnet's receipts have no logs, and others the same ones."""
 
 
 def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
@@ -93,16 +121,18 @@ def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
 
 def write_receipt(shown: RpcReceipt, bloom: bytes, logs: Sequence[bytes]) -> bytes:
     """Like :func:`encode_receipt`, with its bloom and logs already written, within :func:`.rpc.hexadecimal`."""
-    outcome = to_bytes(data(shown.root)) if shown.root else number(shown.status)
+    outcome = to_bytes(data(shown.root)) if shown.root else number[shown.status]
     listed = b"".join(logs)
-    body = b"".join((outcome, number(shown.cumulative_gas_used), bloom, rlp.list_head(len(listed)), listed))
-    kind = int(shown.type, 16) if shown.type else LEGACY
+    body = b"".join((outcome, number[shown.cumulative_gas_used], bloom, list_head[len(listed)], listed))
+    if shown.type == "0x0" or not shown.type:
+        return list_head[len(body)] + body
+    kind = int(shown.type, 16)
     if kind == LEGACY:
-        return rlp.list_head(len(body)) + body
+        return list_head[len(body)] + body
     if kind == DEPOSIT and shown.deposit_receipt_version is not None:
         # Nodes say the nonce before Canyon too, when no root covered it: the version tells (OP Stack, deposits).
-        body += number(shown.deposit_nonce) + number(shown.deposit_receipt_version)
-    return bytes((kind,)) + rlp.list_head(len(body)) + body
+        body += number[shown.deposit_nonce] + number[shown.deposit_receipt_version]
+    return bytes((kind,)) + list_head[len(body)] + body
 
 
 def write_receipt_meta(shown: RpcReceipt, bloom: bytes, log_offset: int, contract: bytes | None) -> bytes:
@@ -121,18 +151,18 @@ def write_receipt_meta(shown: RpcReceipt, bloom: bytes, log_offset: int, contrac
     body = b"".join(
         (
             _NO_CONTRACT if contract is None else rlp.encode_bytes(contract),
-            number(shown.cumulative_gas_used),
-            number(shown.gas_used),
+            number[shown.cumulative_gas_used],
+            number[shown.gas_used],
             bloom,
-            number(shown.status) if shown.status else _NOTHING,
-            _count(logs),
-            _count(log_offset if logs else 0),
+            number[shown.status] if shown.status else _NOTHING,
+            _count[logs],
+            _count[log_offset if logs else 0],
         )
     )
-    return rlp.list_head(len(body)) + body
+    return list_head[len(body)] + body
 
 
-_count: Final = lru_cache(maxsize=8192)(rlp.encode_int)
+_count: Final = Remembered(rlp.encode_int, most=8192)
 
 
 def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
@@ -157,7 +187,7 @@ def created_contract(sender: str, nonce: str) -> bytes:
 
     The reference names it also where the creation failed; nodes differ there, some say null.
     """
-    return keccak(to_bytes(wrap((data(sender), quantity(nonce)))))[12:]
+    return keccak(to_bytes(wrap((data(sender), quantity[nonce]))))[12:]
 
 
 def logs_bloom(logs: Iterable[RpcLog | JsonObject]) -> bytes:
@@ -170,19 +200,21 @@ def bloom_of(logs: Iterable[RpcLog]) -> int:
     """Like :func:`logs_bloom`, as a number of 2048 bits, within :func:`.rpc.hexadecimal`."""
     bits = 0
     for log in logs:
-        bits |= _bits(log.address)
+        bits |= _bits[log.address]
         for topic in log.topics:
-            bits |= _bits(topic)
+            bits |= _bits[topic]
     return bits
 
 
-@lru_cache(maxsize=8192)
-def _bits(text: str) -> int:
-    """The three bits of an address or topic. Remembered: most come again in the same block or soon after."""
-    if len(text) not in (_ADDRESS_TEXT, _TOPIC_TEXT):
+def _bits_of(text: str) -> int:
+    """The three bits of an address or topic."""
+    if len(text) not in (ADDRESS_TEXT, WORD_TEXT):
         raise ValueError(f"{text[:20]!r}… is neither an address of 20 bytes nor a topic of 32")
     places = int.from_bytes(keccak_256(to_bytes(text[2:])).digest()[:6], "big")
     return _BIT[places >> 32 & 2047] | _BIT[places >> 16 & 2047] | _BIT[places & 2047]
 
+
+_bits: Final = Remembered(_bits_of, most=8192)
+"""Most addresses and topics come again in the same block or soon after."""
 
 _BIT: Final = tuple(1 << place for place in range(8 * BLOOM_SIZE))

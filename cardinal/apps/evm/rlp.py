@@ -7,10 +7,12 @@ single byte in a longer form, nothing after the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import partial
 from typing import Final, TypeAlias
 
 from cardinal.errors import ApplicationError
+
+from .remembered import Remembered
 
 Item: TypeAlias = "bytes | Sequence[Item]"
 """What RLP encodes."""
@@ -37,7 +39,7 @@ def encode_bytes(data: bytes) -> bytes:
     size = len(data)
     if size == 1 and data[0] < _STRING:
         return data
-    return string_head(size) + data
+    return string_head[size] + data
 
 
 def encode_int(number: int) -> bytes:
@@ -46,7 +48,7 @@ def encode_int(number: int) -> bytes:
         return _BYTES[number or _STRING]
     size = (number.bit_length() + 7) >> 3
     raw = number.to_bytes(size, "big")
-    return string_head(size) + raw
+    return string_head[size] + raw
 
 
 def wrap(encoded: Iterable[bytes]) -> bytes:
@@ -56,24 +58,21 @@ def wrap(encoded: Iterable[bytes]) -> bytes:
     in its receipt and in the stream) is written once.
     """
     body = b"".join(encoded)
-    return list_head(len(body)) + body
+    return list_head[len(body)] + body
 
 
-@lru_cache(maxsize=4096)
-def list_head(size: int) -> bytes:
-    """What stands before a list whose items take so many bytes together."""
-    return _BYTES[_LIST + size] if size < _SHORT else _prefix(size, _LIST)
-
-
-@lru_cache(maxsize=4096)
-def string_head(size: int) -> bytes:
-    """What stands before so many bytes, unless it is a single one."""
-    return _BYTES[_STRING + size] if size < _SHORT else _prefix(size, _STRING)
-
-
-def _prefix(size: int, base: int) -> bytes:
+def _prefix(base: int, size: int) -> bytes:
+    if size < _SHORT:
+        return _BYTES[base + size]
     length = size.to_bytes((size.bit_length() + 7) // 8, "big")
     return _BYTES[base + _SHORT - 1 + len(length)] + length
+
+
+list_head: Final = Remembered[int, bytes](partial(_prefix, _LIST), most=4096)
+"""What stands before a list, by how many bytes its items take together."""
+
+string_head: Final = Remembered[int, bytes](partial(_prefix, _STRING), most=4096)
+"""What stands before so many bytes, unless it is a single one."""
 
 
 def decode(data: bytes) -> Decoded:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from . import rlp
 from .keccak import keccak, keccak_256
+from .remembered import Remembered
 
 EMPTY_ROOT: Final = keccak(b"\x80")
 _HASHED_FROM: Final = 32
@@ -60,7 +61,7 @@ def _root(form: _Form, values: Sequence[bytes]) -> bytes:
     references = [_NOTHING]
     if min(map(len, values)) >= _HASHED_FROM:  # as of all transactions and receipts: no leaf stands in its parent
         references += [
-            _HASH_PREFIX + keccak_256(_before(path, len(value)) + value).digest()
+            _HASH_PREFIX + keccak_256(_before[path, len(value)] + value).digest()
             for path, value in zip(paths, values, strict=True)
         ]
     else:
@@ -75,7 +76,7 @@ def _root(form: _Form, values: Sequence[bytes]) -> bytes:
 
 
 def _leaf(path: bytes, value: bytes) -> bytes:
-    return _before(path, len(value)) + value if len(value) > 1 else _wrapped(path + rlp.encode_bytes(value))
+    return _before[path, len(value)] + value if len(value) > 1 else _wrapped(path + rlp.encode_bytes(value))
 
 
 def _reference(node: bytes) -> bytes:
@@ -122,14 +123,17 @@ def _form(keys: Sequence[str]) -> _Form:
 
 
 def _wrapped(body: bytes) -> bytes:
-    return rlp.list_head(len(body)) + body
+    return rlp.list_head[len(body)] + body
 
 
-@lru_cache(maxsize=8192)
-def _before(path: bytes, size: int) -> bytes:
-    """What stands in a leaf before a value of so many bytes, which are more than one."""
-    head = path + rlp.string_head(size)
-    return rlp.list_head(len(head) + size) + head
+def _leaf_head(leaf: tuple[bytes, int]) -> bytes:
+    """What stands in a leaf before its value, by its path and how many bytes the value has, which are more than one."""
+    path, size = leaf
+    head = path + rlp.string_head[size]
+    return rlp.list_head[len(head) + size] + head
+
+
+_before: Final = Remembered(_leaf_head, most=8192)
 
 
 @lru_cache(maxsize=4096)
