@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cardinal.protocols.streams import Payload, Quarantined, Stale
@@ -201,3 +203,31 @@ def test_what_is_read_again_in_parts_after_a_deep_reorg_is_stale_and_not_quarant
 def test_where_a_cursor_may_not_name_all_open_blocks_none_is_taken_for_old() -> None:
     stream = left_far_behind(opened=OPEN_MAX)
     assert stream.named(Quarantined)
+
+
+@pytest.mark.parametrize(("policy", "producers"), [("first", ("",)), ("quorum:2", ("x", "y"))])
+def test_batches_of_old_blocks_alone_are_stale_however_many_blocks_are_open(
+    policy: str, producers: tuple[str, ...]
+) -> None:
+    """Open blocks hold the Batches of many more blocks down than a cursor names, as one lagging partition does."""
+    stream = Stream(policy=policy, producers=producers) if policy != "first" else Stream()
+
+    def publish(blocks: Sequence[Payload], what: slice = slice(None)) -> None:
+        for payload in blocks:
+            for producer in producers:
+                stream.write(messages(payload)[what], producer)
+        stream.read()
+
+    publish([block("0r", "none", 0), *line("a", 1, 9, "0r")])
+    publish([block(f"{number}o", "none") for number in range(200, 200 + OPEN_MAX)], slice(-1, None))
+    publish(line("a", 10, 60, "9a"))
+    cursor = stream.follower.cursor()
+    assert len(cursor.open) == OPEN_MAX
+    assert short(h("20a")) not in cursor.done
+    stream.restart()
+    stream.read()
+    publish(line("a", 61, 70, "60a"))
+    assert stream.updates[-1].added[-1].number == 70
+    stale = {called(event.block.hash) for event in stream.events if isinstance(event, Stale)}
+    assert {"10a", "20a", "40a"} <= stale
+    assert stream.named(Quarantined) == []
