@@ -93,7 +93,7 @@ def payload_of(
         below = f"{prefix}/t/"
         names = _numbers(len(block.transactions))
         updates |= zip([below + name for name in names], block.transactions, strict=True)
-        updates |= _receipt_values(prefix, block)
+        _add_receipts(updates, prefix, block)
         parent = raw(block.shown.parent_hash)
     if merged:
         marks = finality or Finality()
@@ -123,25 +123,23 @@ def _whole(block: EncodedBlock) -> None:
             )
 
 
-def _receipt_values(prefix: str, block: EncodedBlock) -> dict[str, bytes]:
-    values: dict[str, bytes] = {}
+def _add_receipts(updates: dict[str, bytes], prefix: str, block: EncodedBlock) -> None:
+    """Receipts and logs."""
     offset = 0
     receipts, topics = f"{prefix}/r/", f"{prefix}/l/"
-    places = _numbers(sum(map(len, block.logs)))
-    parts = zip(block.shown.transactions, block.receipts, block.blooms, block.logs, strict=True)
-    for index, (transaction, receipt, bloom, logs) in zip(_numbers(len(block.receipts)), parts, strict=True):
-        contract = published_contract(transaction, receipt)
-        values[receipts + index] = write_receipt_meta(receipt, bloom, offset, contract)
-        if logs:
-            below = f"{topics}{index}/"
-            for log in logs:
-                values[below + places[offset]] = log
-                offset += 1
+    names, places = _numbers(len(block.receipts)), _numbers(sum(map(len, block.logs)))
+    parts = zip(names, block.shown.transactions, block.receipts, block.blooms, block.logs, strict=True)
+    for index, transaction, receipt, bloom, logs in parts:
+        called = transaction.to and not receipt.contract_address
+        contract = None if called else published_contract(transaction, receipt)
+        updates[receipts + index] = write_receipt_meta(receipt, bloom, offset, contract)
+        for log in logs:
+            updates[f"{topics}{index}/{places[offset]}"] = log
+            offset += 1
     if block.derived is not None:
         last = f"{len(block.receipts):x}"
-        values[f"{prefix}/br/{last}"] = raw(block.derived.logs_bloom)
-        values |= {f"{prefix}/bl/{last}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
-    return values
+        updates[f"{prefix}/br/{last}"] = raw(block.derived.logs_bloom)
+        updates |= {f"{prefix}/bl/{last}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
 
 
 def _numbers(count: int) -> Sequence[str]:

@@ -8,7 +8,7 @@ then a run over the leaves and a short one over the branches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ class _Form(NamedTuple):
 
     Attributes:
         paths: for each leaf, in the order of the values, its path as the leaf holds it.
+        heads: for each leaf, what stands in it before its value, by how many bytes the value has.
         branches: from the deepest up to the root, each with what picks the references that it holds, and the path
             that leads to it where it is an extension's. What is picked from is a list: nothing, the leaves in the
             order of the values, then the branches that came before.
@@ -36,6 +37,7 @@ class _Form(NamedTuple):
     """
 
     paths: tuple[bytes, ...]
+    heads: tuple[Mapping[int, bytes], ...]
     branches: tuple[tuple[Callable[[list[bytes]], tuple[bytes, ...]], bytes], ...]
 
 
@@ -55,14 +57,14 @@ def keyed_root(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def _root(form: _Form, values: Sequence[bytes]) -> bytes:
-    paths, branches = form
+    paths, heads, branches = form
     if len(values) == 1:
         return keccak(_leaf(paths[0], values[0]))
     references = [_NOTHING]
     if min(map(len, values)) >= _HASHED_FROM:  # as of all transactions and receipts: no leaf stands in its parent
         references += [
-            _HASH_PREFIX + keccak_256(_before[path, len(value)] + value).digest()
-            for path, value in zip(paths, values, strict=True)
+            _HASH_PREFIX + keccak_256(head[len(value)] + value).digest()
+            for head, value in zip(heads, values, strict=True)
         ]
     else:
         references += [_reference(_leaf(path, value)) for path, value in zip(paths, values, strict=True)]
@@ -76,7 +78,7 @@ def _root(form: _Form, values: Sequence[bytes]) -> bytes:
 
 
 def _leaf(path: bytes, value: bytes) -> bytes:
-    return _before[path, len(value)] + value if len(value) > 1 else _wrapped(path + rlp.encode_bytes(value))
+    return _heads[path][len(value)] + value if len(value) > 1 else _wrapped(path + rlp.encode_bytes(value))
 
 
 def _reference(node: bytes) -> bytes:
@@ -119,21 +121,23 @@ def _form(keys: Sequence[str]) -> _Form:
         return len(keys) + len(branches)
 
     node(0, len(keys), 0)
-    return _Form(tuple(paths), tuple(branches))
+    return _Form(tuple(paths), tuple([_heads[path] for path in paths]), tuple(branches))
 
 
 def _wrapped(body: bytes) -> bytes:
     return rlp.list_head[len(body)] + body
 
 
-def _leaf_head(leaf: tuple[bytes, int]) -> bytes:
-    """What stands in a leaf before its value, by its path and how many bytes the value has, which are more than one."""
-    path, size = leaf
+def _leaf_head(path: bytes, size: int) -> bytes:
+    """What stands in a leaf before a value of so many bytes, which are more than one."""
     head = path + rlp.string_head[size]
     return rlp.list_head[len(head) + size] + head
 
 
-_before: Final = Remembered(_leaf_head, most=8192)
+_heads: Final = Remembered[bytes, Remembered[int, bytes]](
+    lambda path: Remembered(partial(_leaf_head, path), most=512), most=1024
+)
+"""By a leaf's path, what stands in it before its value by how many bytes that has."""
 
 
 @lru_cache(maxsize=4096)
