@@ -23,6 +23,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from enum import Enum
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from cardinal.errors import ConfigurationError, SplitError
@@ -75,7 +76,8 @@ class Router:
             ) from None
         if len(schema) > 1 and any(not source for source, _ in schema):
             raise ConfigurationError("an empty expression beside others matches every path", setting="topics")
-        self._plain = all(_PLAIN.fullmatch(source) for source, _ in schema)
+        self._sources = tuple([source for source, _ in schema])
+        self._plain = all(map(_PLAIN.fullmatch, self._sources))
         self._from: dict[int, re.Pattern[str]] = {}
         # As many "/" in a directory as one of these has, and the whole path decides.
         self._open_ended = {source.count("/") for source, _ in schema if not source.endswith("/")}
@@ -142,9 +144,16 @@ class Router:
     def _any_from(self, first: int) -> re.Pattern[str]:
         """What matches where any expression from this one on does; its group says which is the first to.
 
-        Plain expressions have no groups of their own.
+        Plain expressions have no groups of their own. Neighbours in one directory are asked for it once: a block's
+        hash, which most have in it, takes longer to match than what follows.
         """
         if (known := self._from.get(first)) is None:
-            sources = (expression.pattern for expression, _ in self._expressions[first:])
-            known = self._from[first] = re.compile("|".join(f"({source})" for source in sources))
+            alike = groupby(self._sources[first:], _above)
+            parts = [(above, "|".join([f"({source[len(above) :]})" for source in sources])) for above, sources in alike]
+            known = self._from[first] = re.compile("|".join([f"{above}(?:{rest})" for above, rest in parts]))
         return known
+
+
+def _above(source: str) -> str:
+    """The directory that holds the last part of a plain expression."""
+    return source[: source.rfind("/", 0, -1) + 1]
