@@ -22,10 +22,11 @@ Asked = Mapping[TopicPartition, OffsetSpec]
 
 
 class Dying:
-    """A client whose broker does not answer for its second partition, so many times."""
+    """A client whose broker does not answer for its second partition, so many times: without an error, or with one."""
 
-    def __init__(self, silent: int) -> None:
+    def __init__(self, silent: int, error: int | None = None) -> None:
         self.silent = silent
+        self.error = error
         self.asked = 0
 
     def list_offsets(self, asked: Asked, **_: object) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
@@ -34,7 +35,10 @@ class Dying:
         answers = {}
         for where, offset in zip(asked, offsets, strict=True):
             answers[where] = Future[ListOffsetsResultInfo]()
-            answers[where].set_result(ListOffsetsResultInfo(offset, -1, 0))
+            if offset < 0 and self.error is not None:
+                answers[where].set_exception(KafkaException(KafkaError(self.error)))
+            else:
+                answers[where].set_result(ListOffsetsResultInfo(offset, -1, 0))
         return answers
 
     def poll(self, _seconds: float) -> int:
@@ -44,14 +48,15 @@ class Dying:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def admin(silent: int) -> tuple[TopicAdmin, Dying]:
-    made, client = TopicAdmin(kafka_settings(parse_url(NOBODY))), Dying(silent)
+def admin(silent: int, error: int | None = None) -> tuple[TopicAdmin, Dying]:
+    made, client = TopicAdmin(kafka_settings(parse_url(NOBODY))), Dying(silent, error)
     made._client = client
     return made, client
 
 
-def test_broker_that_has_not_answered_for_every_partition_is_asked_again() -> None:
-    asking, client = admin(silent=2)
+@pytest.mark.parametrize("error", [None, KafkaError._IN_PROGRESS, KafkaError.NOT_LEADER_FOR_PARTITION])
+def test_broker_that_has_not_answered_for_every_partition_is_asked_again(error: int | None) -> None:
+    asking, client = admin(silent=2, error=error)
     assert asking.ends([("block", 0), ("block", 1)]) == {("block", 0): 7, ("block", 1): 9}
     assert client.asked == 3
 

@@ -57,6 +57,7 @@ _SETTLING: Final = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001 - public code with a private name
         KafkaError._NOENT,  # noqa: SLF001 - "no leaders found"
         KafkaError._TIMED_OUT,  # noqa: SLF001 - public code with a private name
+        KafkaError._IN_PROGRESS,  # noqa: SLF001 - the client still looks for leaders, as where a topic is deleted
     }
 )
 _SILENT: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT})  # noqa: SLF001 - public codes with private names
