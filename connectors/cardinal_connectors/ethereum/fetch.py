@@ -38,6 +38,8 @@ Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 _Value = TypeVar("_Value")
 _NO_UNCLES: Final = b'"uncles":[]'
 """As most nodes write it; what is written otherwise is read a little earlier, that is all."""
+_LAST: Final = 4096
+"""Bytes at the end of a block that are looked at first: most nodes sort its fields by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,15 @@ class Answer(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether both are there, and neither is null."""
-        return all(isinstance(part, msgspec.Raw) and not is_null(part) for part in self)
+        return _is_there(self.block) and _is_there(self.receipts)
 
     @property
     def plain(self) -> bool:
         """Whether there is nothing to do but to read it, as far as its text shows: it names no uncles."""
-        return self.whole and _NO_UNCLES in bytes(_got(self.block))
+        if not self.whole:
+            return False
+        text = memoryview(_got(self.block))
+        return bytes(text[-_LAST:]).rfind(_NO_UNCLES) >= 0 or _NO_UNCLES in bytes(text)
 
     @property
     def size(self) -> int:
@@ -214,6 +219,11 @@ def _together(answer: Answer) -> Fetched | None:
         return None
     header = header_of(block)
     return Fetched(header, block, found, [], len(written) + len(receipts)) if _all_of(found, header.hash) else None
+
+
+def _is_there(outcome: Outcome | None) -> bool:
+    """Whether it is an answer, and not null."""
+    return isinstance(outcome, msgspec.Raw) and not is_null(outcome)
 
 
 def _all_of(receipts: Sequence[RpcReceipt], name: str) -> bool:

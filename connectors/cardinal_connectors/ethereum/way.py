@@ -172,7 +172,8 @@ class Way:
         """
         self._place(block.header)
         header, total, payload = await self._admitted(block, finality)
-        self._place(header)  # the gate may have asked again, and the first answer have named another parent
+        if header is not block.header:
+            self._place(header)  # the gate asked again, and the first answer may have named another parent
         ref = BlockRef(header.height, header.id)
         self._known.add(ref, header.parent, total=total, difficulty=int(header.difficulty, 16))
         return payload
