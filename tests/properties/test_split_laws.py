@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -205,15 +206,18 @@ def test_paths_come_in_runs_of_one_answer_each(expressions: list[str], paths: li
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4, unique=True), LONGER)
 @example(["a*", "b"], "b")
+@example(["[0-9a-z]+/b/", "[0-9a-z]+/bx?", "a/"], "a/b/c/d")
+@example([r"a/\w*/x", "[a-c]/b{2}/"], "a/bb/x/")
 @example(["a", "ab", "x"], "ab")
 @example(["x", "a+", "a/"], "a/")
 def test_all_expressions_at_once_say_what_each_says_by_itself(expressions: list[str], path: str) -> None:
     schema = tuple((source, str(index)) for index, source in enumerate(expressions))
     try:
-        alone = [found for one in schema if (found := Router((one,)).route(path)) is not None]
         together = Router(schema)
     except ConfigurationError:
         return
+    matches = [(topic, re.compile(f"(?:{source})").match(path)) for source, topic in schema]
+    alone = [(topic, match.group()) for topic, match in matches if match and match.group()]
     if len(alone) > 1:
         with pytest.raises(SplitError, match=f"matches {len(alone)} expressions"):
             together.route(path)
@@ -229,6 +233,16 @@ def test_the_short_way_is_taken_for_the_applications_own_expressions() -> None:
     assert router.directory("else/") is None
     assert router.directory("b/3a/") is Unsure.ASK_PATH
     assert Router(tuple(ODD.items())).directory("s/") is Unsure.ASK_PATH
+
+
+def test_long_paths_and_paths_of_many_parts_are_matched_like_others() -> None:
+    router = Router((*PLAIN.items(), ("k*", "many")))
+    far = "x" * 1000
+    assert router.route(f"b/{far}/t/{far}") == ("tx", f"b/{far}/t/")
+    assert router.route(f"s/{far}") == ("state", "s/")
+    assert router.route(f"kk{far}/a") == ("many", "kk")
+    assert router.route("s/" + "a/" * 5000) == ("state", "s/")
+    assert router.route("/" * 5000) is None
 
 
 # --- what is refused ---------------------------------------------------------------------------------------

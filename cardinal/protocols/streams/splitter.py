@@ -45,6 +45,9 @@ from .types import HASH_SIZE, NO_ID, BlockRef, Routed, path_bytes
 _routed = partial(tuple.__new__, Routed)
 """A message of three values in one step of the interpreter; ``Routed(...)`` takes half of a split's time."""
 
+_entry = partial(tuple.__new__, Entry)
+"""An entry of the Batch in the same way."""
+
 _ALL_BYTES: Final = {bytes}
 
 
@@ -128,7 +131,7 @@ class _Split:
             return
         topic, prefix = route
         self._counts[prefix] = self._counts.get(prefix, 0) + 1
-        self.messages.append(Routed(topic, self._begin + _path_bytes(path), value))
+        self.messages.append(_routed((topic, self._begin + _path_bytes(path), value)))
 
     def take_deletes(self, deletes: Iterable[str]) -> None:
         """Deletes: counted, or inside the Batch."""
@@ -148,7 +151,7 @@ class _Split:
         for prefix, count in self._counts.items():
             if prefix in self.entries:
                 raise SplitError(f"{prefix!r} is both a counted prefix and an entry of its own", path=prefix)
-            self.entries[prefix] = Entry(_path_bytes(prefix), b"", count, False, NO_ID)  # noqa: FBT003 - a field
+            self.entries[prefix] = _entry((_path_bytes(prefix), b"", count, False, NO_ID))
 
     def enter_sub_batches(self, sub_batches: Mapping[bytes, SubBatch | None]) -> None:
         """Which sub batches there are."""
