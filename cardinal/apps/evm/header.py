@@ -37,9 +37,15 @@ def _writers(names: tuple[str, ...]) -> _Writers:
     return attrgetter(*names), tuple(word if name in numbers else data for name in names)
 
 
-_WORK: Final = _writers((*_ALWAYS, *_SEAL, *_LATER))
-_AURA: Final = _writers((*_ALWAYS, *_AURA_SEAL, *_LATER))
-_REQUIRED: Final = len(_ALWAYS) + len(_SEAL)
+_WORK: Final = _writers((*_ALWAYS, *_SEAL))
+_AURA: Final = _writers((*_ALWAYS, *_AURA_SEAL))
+_SINCE: Final = _writers(_LATER)
+_SIZED: Final = attrgetter(
+    *("parent_hash", "sha3_uncles", "miner", "state_root", "transactions_root", "receipts_root", "logs_bloom"),
+    *("mix_hash", "nonce"),
+)
+_SIZES: Final = [66, 66, 42, 66, 66, 66, 514, 66, 18]
+"""Characters of those fields, but for authorities' headers."""
 
 
 def encode_header(header: RpcHeader | JsonObject) -> bytes:
@@ -51,15 +57,29 @@ def encode_header(header: RpcHeader | JsonObject) -> bytes:
 
 def write_header(shown: RpcHeader) -> bytes:
     """Like :func:`encode_header`, within :func:`.rpc.hexadecimal`."""
-    values, writers = _AURA if shown.mix_hash is None and shown.signature is not None else _WORK
-    encoded = []
+    encoded = [_required(shown)]
+    values, writers = _SINCE
     for write, text in zip(writers, values(shown), strict=True):
         if text is None:
             break
         encoded.append(write(text))
-    if len(encoded) < _REQUIRED:
-        raise ValueError("a header lacks the seal: mixHash and nonce, or step and signature")
     return to_bytes(wrap(encoded))
+
+
+def _required(shown: RpcHeader) -> str:
+    """The fields that a header always has. Of common sizes, they are written out: in half of the table's time."""
+    if shown.mix_hash and shown.nonce and list(map(len, _SIZED(shown))) == _SIZES:
+        return (
+            f"a0{shown.parent_hash[2:]}a0{shown.sha3_uncles[2:]}94{shown.miner[2:]}a0{shown.state_root[2:]}"
+            f"a0{shown.transactions_root[2:]}a0{shown.receipts_root[2:]}b90100{shown.logs_bloom[2:]}"
+            f"{quantity[shown.difficulty]}{word(shown.number)}{quantity[shown.gas_limit]}{word(shown.gas_used)}"
+            f"{word(shown.timestamp)}{data(shown.extra_data)}a0{shown.mix_hash[2:]}88{shown.nonce[2:]}"
+        )
+    values, writers = _AURA if shown.mix_hash is None and shown.signature is not None else _WORK
+    texts = values(shown)
+    if None in texts:
+        raise ValueError("a header lacks the seal: mixHash and nonce, or step and signature")
+    return "".join([write(text) for write, text in zip(writers, texts, strict=True)])
 
 
 def encode_withdrawal(withdrawal: RpcWithdrawal | JsonObject) -> bytes:

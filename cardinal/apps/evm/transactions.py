@@ -36,7 +36,6 @@ SET_CODE: Final = 4
 DEPOSIT: Final = 0x7E
 STATE_SYNC: Final = 0x7F
 
-_COMMON: Final = frozenset({"0x0", None, "0x2"})
 _NO_ITEMS: Final = wrap(())
 _PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")
 _CALL: Final = ("gas", "to", "value", "input")
@@ -76,7 +75,8 @@ def _text(shown: RpcTransaction) -> str:
     So is the common form of what is no number: an address, no input, and parts of a signature that have all their
     digits, as fifteen of sixteen have. Of those the ``0x`` becomes a word's prefix at the end, and no other one does.
     """
-    if shown.type not in _COMMON:
+    kind = shown.type
+    if kind != "0x2" and kind != "0x0" and kind:  # noqa: PLR1714 - twice as fast as looking for it in a tuple
         return _by_table(shown)
     to, given, r, s = shown.to, shown.input, shown.r, shown.s
     to = f"94{to[2:]}" if to and len(to) == ADDRESS_TEXT else optional_data(to)
@@ -86,7 +86,7 @@ def _text(shown: RpcTransaction) -> str:
         r, whole = quantity[r], 1
     if not (s and "0x1" <= s < "0y" and len(s) == WORD_TEXT):
         s, whole = quantity[s], whole - 1
-    if shown.type != "0x2":
+    if kind != "0x2":
         body = (
             f"{quantity[shown.nonce]}{quantity[shown.gas_price]}{quantity[shown.gas]}{to}{quantity[shown.value]}{given}"
             f"{quantity[shown.v]}{r}{s}"
