@@ -15,9 +15,6 @@ Rules:
 
    Only where they are as many and the expression goes on after its last "/" does it take the whole path to know.
    Schemas with other expressions are asked path by path.
-3. For the same reason such an expression matches a path part by part, where both are cut at each "/". So it is
-   remembered which expressions are still in question below a directory, and what they say to the rest of a path: the
-   one comes again in a block, the other in every block.
 """
 
 from __future__ import annotations
@@ -26,8 +23,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from enum import Enum
-from functools import lru_cache, partial
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from cardinal.errors import ConfigurationError, SplitError
 
@@ -40,13 +38,6 @@ _PLAIN: Final = re.compile(
     re.VERBOSE,
 )
 """Expressions of which rule 2 holds: what stands before a quantifier never matches a "/"."""
-
-_LONG: Final = 256
-"""Characters of a directory, or of what follows, up to which the answer is remembered."""
-
-_REMEMBERED: Final = 256
-
-_Open: TypeAlias = tuple[tuple[tuple[str, ...], str], ...]
 
 _BEHIND_SLASH: Final = chr(ord("/") + 1)
 """What sorts right behind a "/", and so behind all that begins with a directory when it stands in the slash's place."""
@@ -90,10 +81,9 @@ class Router:
             ) from None
         if len(schema) > 1 and any(not source for source, _ in schema):
             raise ConfigurationError("an empty expression beside others matches every path", setting="topics")
-        self._plain = all(_PLAIN.fullmatch(source) for source, _ in schema)
-        cut = tuple([(tuple(source.split("/")), topic) for source, topic in schema])
-        self._first = _Place(cut if self._plain else (), {})
-        self._below = lru_cache(maxsize=_REMEMBERED)(self._walked)
+        self._sources = tuple([source for source, _ in schema])
+        self._plain = all(map(_PLAIN.fullmatch, self._sources))
+        self._from: dict[int, re.Pattern[str]] = {}
         # As many "/" in a directory as one of these has, and the whole path decides.
         self._open_ended = {source.count("/") for source, _ in schema if not source.endswith("/")}
         self._depth = max((source.count("/") + (not source.endswith("/")) for source, _ in schema), default=0)
@@ -144,68 +134,31 @@ class Router:
 
     def _matching(self, path: str) -> list[Route]:
         """The routes of all expressions that match some text of a path."""
+        found: list[Route] = []
         if not self._plain:
             matches = ((expression.match(path), topic) for expression, topic in self._expressions)
             return [Route(topic, match.group()) for match, topic in matches if match is not None and match.group()]
-        size = path.rfind("/", 0, -1) + 1
-        head, rest = path[:size], path[size:]
-        place, above = self._below(head) if len(head) <= _LONG else self._walked(head)
-        found = above
-        for topic, more in place.ends(rest) if len(rest) <= _LONG else place.ended(rest):
-            if size + more:
-                found = [*found, _route((topic, path[: size + more]))]
+        asked = 0
+        # One question for all of them, and mostly one for those behind the one that matches.
+        while asked < len(self._expressions) and (match := self._any_from(asked).match(path)) is not None:
+            asked += match.lastindex or 0
+            if text := match.group():
+                found.append(_route((self._expressions[asked - 1][1], text)))
         return found
 
-    def _walked(self, directory: str) -> tuple[_Place, list[Route]]:
-        """The place below a directory, and the routes of the expressions that end in it."""
-        place, at = self._first, 0
-        found: list[Route] = []
-        for part in directory.split("/")[:-1]:
-            found += [Route(topic, directory[: at + size]) for topic, size in place.ended(part) if at + size]
-            place = place.after(part)
-            if not place.open:
-                break
-            at += len(part) + 1
-        return place, found
+    def _any_from(self, first: int) -> re.Pattern[str]:
+        """What matches where any expression from this one on does; its group says which is the first to.
+
+        Plain expressions have no groups of their own. Neighbours in one directory are asked for it once: a block's
+        hash, which most have in it, takes longer to match than what follows.
+        """
+        if (known := self._from.get(first)) is None:
+            alike = groupby(self._sources[first:], _above)
+            parts = [(above, "|".join([f"({source[len(above) :]})" for source in sources])) for above, sources in alike]
+            known = self._from[first] = re.compile("|".join([f"{above}(?:{rest})" for above, rest in parts]))
+        return known
 
 
-class _Place:
-    """Somewhere in a path, before a part of it (rule 3): which expressions may still match, by what is left of them.
-
-    Arguments:
-        open_: those expressions' parts from here on, and their topics.
-        places: all that are known, by that: two ways that leave the same expressions lead to the same place.
-
-    Attributes:
-        open: whether there are any.
-
-    """
-
-    __slots__ = ("_last", "_next", "_places", "ends", "open")
-
-    def __init__(self, open_: _Open, places: dict[_Open, _Place]) -> None:
-        self.open = bool(open_)
-        self._last = [(re.compile(parts[0]), topic) for parts, topic in open_ if len(parts) == 1]
-        self._next: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-        for parts, topic in open_:
-            if len(parts) > 1:
-                self._next.setdefault(parts[0], []).append((parts[1:], topic))
-        self._places = places
-        self.ends = lru_cache(maxsize=_REMEMBERED)(self.ended)
-
-    def after(self, part: str) -> _Place:
-        """Where a part of a path leads."""
-        open_ = tuple([left for first, after in self._next.items() if re.fullmatch(first, part) for left in after])
-        if open_ not in self._places:
-            self._places[open_] = _Place(open_, self._places)
-        return self._places[open_]
-
-    def ended(self, rest: str) -> list[tuple[str, int]]:
-        """The topics of the expressions that end in the rest of a path, with how much of it they match."""
-        if not self.open:
-            return []
-        part, slash, more = rest.partition("/")
-        found = [(topic, match.end()) for last, topic in self._last if (match := last.match(part))]
-        if slash:
-            found += [(topic, len(part) + 1 + size) for topic, size in self.after(part).ended(more)]
-        return found
+def _above(source: str) -> str:
+    """The directory that holds the last part of a plain expression."""
+    return source[: source.rfind("/", 0, -1) + 1]
