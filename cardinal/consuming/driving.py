@@ -65,6 +65,7 @@ class Driver:
         self._overdue = Overdue()
         self._heard = self._doubted = time.monotonic()
         self._batch_seen = False
+        reader.numbers_from(lambda block_hash: follower.reassembler.explain(block_hash).number)
 
     def step(self) -> None:
         """Read once, and sort what came of it; nothing is waited for while there are blocks to be read again."""

@@ -86,6 +86,8 @@ class Reader:
         self._looking: Future[tuple[Partition, ...]] | None = None
         self._asked: Future[Marks] | None = None
         self._paced = 0.0
+        self._fresh = False
+        self._ended: dict[Partition, int] = {}
         self._counted = time.monotonic()
         self._again = Again(lambda: open_source(url, app, topics=topics), again)
 
@@ -139,6 +141,10 @@ class Reader:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
+    def numbers_from(self, number_of: Callable[[bytes], int | None]) -> None:
+        """Keep partitions in step by these numbers of blocks, where the times of records prove to be wrong."""
+        self._pace.heights.number_of = number_of
+
     def poll(self) -> list[Row]:
         """The next records of everything that is read; empty where none come in time.
 
@@ -153,9 +159,13 @@ class Reader:
         return self._poll(0.0)
 
     def _poll(self, seconds: float) -> list[Row]:
-        records = self.skipping.others(self._poll_main(seconds))
-        if self._apart and (records or self._pace.paused):
-            self._keep_in_step(records)
+        if self._apart and (self._fresh or self._pace.paused):
+            self._keep_in_step()
+        records = self._poll_main(seconds)
+        self._fresh = bool(records)
+        if self._apart:
+            self._pace.seen(records)
+        records = self.skipping.others(records)
         self._look_for_partitions()
         for topic, source in self._open_channels():
             with self._may_go(topic):
@@ -234,22 +244,23 @@ class Reader:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _keep_in_step(self, records: list[Row]) -> None:
-        self._pace.seen(records)
-        now = time.monotonic()
-        if now - self._paced < _PACE_SECONDS:
+    def _keep_in_step(self) -> None:
+        """Pause who is ahead by what was read before; whoever assembles blocks has taken that."""
+        due = time.monotonic() - self._paced >= _PACE_SECONDS
+        if not due and not self._pace.by_number:
             return
-        self._paced = now
         positions = self.main.positions()
         unasked, pace = self._unasked, self._pace
         if unasked is not None and not pace.paused and not pace.ahead(positions.keys() - unasked.at_end()):
             return  # at the head nobody is ahead; only where somebody seems to be, the ends are asked for
-        try:
-            marks = self.main.watermarks()
-        except UnreachableError:
-            return  # the server is away: reading goes on by itself when it is back
-        paused = self._pace.ahead(where for where, at in positions.items() if at < marks[where][1])
-        if paused != self._pace.paused:
+        if due:
+            self._paced = time.monotonic()
+            try:
+                self._ended = {where: high for where, (_, high) in self.main.watermarks().items()}
+            except UnreachableError:
+                return  # the server is away: reading goes on by itself when it is back
+        paused = pace.ahead(where for where, at in positions.items() if at < self._ended.get(where, 0))
+        if paused != pace.paused:
             self._pace.paused = paused
             self.main.pause(paused)
 

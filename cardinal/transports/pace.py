@@ -1,19 +1,24 @@
 """Keeping partitions in step: which of them to pause while a reader catches up.
 
 A block lies in many partitions. A reader that runs ahead in one of them holds the parts of many open blocks in memory
-while it waits for the rest. So partitions that are far ahead of the slowest one, by the time of their records, are
-paused.
+while it waits for the rest. So partitions that are far ahead of the slowest one are paused: by the times of their
+records, which cost nothing to compare; or by the numbers of their blocks, where the times prove to be wrong.
 
 Rules:
 
 1. The slowest partition that still has something to deliver is never paused: nothing can stand still.
 2. A partition at its end is neither slow nor ahead.
 3. To pause costs what was fetched already, so it takes one whole window to be paused and less than half to go on.
+4. Clocks are wrong where the times of a partition go back by more than a window, or where one that is ahead by its
+   times stands more than a window of blocks below one that is behind. Once they were wrong they are trusted no more:
+   by a wrong clock one partition after the other is read to its end, and nearly all blocks are open at once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from .heights import Heights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Row
 
 _WINDOW_MS: Final = 2_000
+_WINDOW_BLOCKS: Final = 128
 _SAMPLE: Final = 16
 _FEW: Final = 256
 
@@ -47,34 +53,71 @@ class Unasked(Protocol):
 
 
 class Pace:
-    """Follows the times of the records read, and names the partitions to pause.
+    """Follows what is read, and names the partitions to pause.
 
     Arguments:
-        window_ms: how far ahead of the slowest a partition may be.
+        window_ms: how far ahead of the slowest a partition may be, while times are trusted.
+        window_blocks: the same in blocks, where they are not.
 
     Attributes:
         paused: what is paused now; whoever pauses says so here.
+        heights: what blocks' numbers are asked of.
+        by_number: whether clocks proved to be wrong; then a look after every read is not too often.
 
     """
 
-    def __init__(self, window_ms: int = _WINDOW_MS) -> None:
+    def __init__(self, window_ms: int = _WINDOW_MS, window_blocks: int = _WINDOW_BLOCKS) -> None:
         self._window = window_ms
+        self._window_blocks = window_blocks
         self._times: dict[Partition, int] = {}
+        self.heights = Heights()
+        self.by_number = False
         self.paused: frozenset[Partition] = frozenset()
 
     def seen(self, records: Sequence[Row]) -> None:
         """Take note of records read: of a few all, of many a sample, since many come in runs of one partition."""
-        for record in records if len(records) < _FEW else (*records[::_SAMPLE], *records[-1:]):
-            self._times[record[0], record[1]] = record[5]
+        if self.by_number:
+            self.heights.seen(records)
+            return
+        sample = records if len(records) < _FEW else (*records[::_SAMPLE], *records[-1:])
+        for record in sample:
+            where, time = (record[0], record[1]), record[5]
+            if time < self._times.get(where, time) - self._window:
+                self.by_number = True
+            self._times[where] = time
+        self.heights.seen(sample)
 
     def ahead(self, behind: Iterable[Partition]) -> frozenset[Partition]:
         """The partitions to pause, where these have something to deliver; everything else is to be read."""
-        times = {where: self._times.get(where, 0) for where in behind}
-        return frozenset(self._far(times)) if times else frozenset()
+        behind = list(behind)
+        heights = self.heights.stand(behind)
+        if not self.by_number:
+            times = {where: self._times.get(where, 0) for where in behind}
+            found = self._far(times, self._window)
+            if not self._contradicted(found, times, heights):
+                return found
+            self.by_number = True
+        return self._far(heights, self._window_blocks)
 
-    def _far(self, times: Mapping[Partition, int]) -> Iterable[Partition]:
-        slowest = min(times.values())
-        for where, time in times.items():
-            allowed = self._window // 2 if where in self.paused else self._window
-            if time - slowest > allowed:
-                yield where
+    def _far(self, places: Mapping[Partition, int], window: int) -> frozenset[Partition]:
+        slowest = min(places.values(), default=0)
+        return frozenset(
+            where
+            for where, place in places.items()
+            if place - slowest > (window // 2 if where in self.paused else window)
+        )
+
+    def _contradicted(
+        self, found: Iterable[Partition], times: Mapping[Partition, int], heights: Mapping[Partition, int]
+    ) -> bool:
+        """Whether one of these, which are ahead by their times, is far behind by the numbers of its blocks.
+
+        Where it stands must be known; where another one stands may be known, or be higher than is known.
+        """
+        return any(
+            times[other] + self._window < times[where] and heights[where] + self._window_blocks < heights[other]
+            for where in found
+            if self.heights.knows(where)
+            for other in times
+            if self.heights.knew(other)
+        )
