@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 POLL_RECORDS: Final = 2_000
 """Of one poll. Five times as many were read 10 to 20 % slower: what one call brings no longer fits the core's cache."""
 POLL_SECONDS: Final = 0.2
+_POLL_APART: Final = 500
+"""Of a poll while partitions stand apart and times say nothing: it may bring records of one partition, each of another
+block. At the beginning, too, when most partitions have not said anything yet."""
+_FIRST_POLLS: Final = 32
 _ROOM: Final = Room()
 _PACE_SECONDS: Final = 0.25
 _CHANNEL_SECONDS: Final = 1.0
@@ -86,7 +90,8 @@ class Reader:
         self._looking: Future[tuple[Partition, ...]] | None = None
         self._asked: Future[Marks] | None = None
         self._paced = 0.0
-        self._fresh = False
+        self._brought = 0
+        self._first_polls = _FIRST_POLLS
         self._ended: dict[Partition, int] = {}
         self._counted = time.monotonic()
         self._again = Again(lambda: open_source(url, app, topics=topics), again)
@@ -159,10 +164,11 @@ class Reader:
         return self._poll(0.0)
 
     def _poll(self, seconds: float) -> list[Row]:
-        if self._apart and (self._fresh or self._pace.paused):
+        if self._apart and (self._brought or self._pace.paused):
             self._keep_in_step()
         records = self._poll_main(seconds)
-        self._fresh = bool(records)
+        self._brought = len(records)
+        self._first_polls -= self._first_polls > 0 and self._brought > 0
         if self._apart:
             self._pace.seen(records)
         records = self.skipping.others(records)
@@ -174,9 +180,11 @@ class Reader:
         return records
 
     def _poll_main(self, seconds: float) -> list[Row]:
+        apart = self._first_polls > 0 or (self._pace.by_number and self._pace.paused)
+        limit = min(_POLL_APART, POLL_RECORDS) if self._apart and apart else POLL_RECORDS
         if self._rows is not None:
-            return self._rows.poll_rows(POLL_RECORDS, seconds)
-        return [*self.main.poll(POLL_RECORDS, seconds)]
+            return self._rows.poll_rows(limit, seconds)
+        return [*self.main.poll(limit, seconds)]
 
     def follow(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
         """Read exactly these reorg channels beside the stream, each from ``begin`` or from its start."""
@@ -247,7 +255,7 @@ class Reader:
     def _keep_in_step(self) -> None:
         """Pause who is ahead by what was read before; whoever assembles blocks has taken that."""
         due = time.monotonic() - self._paced >= _PACE_SECONDS
-        if not due and not self._pace.by_number:
+        if not due and not self._pace.by_number and self._brought < min(_POLL_APART, POLL_RECORDS):
             return
         positions = self.main.positions()
         unasked, pace = self._unasked, self._pace

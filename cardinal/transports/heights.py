@@ -44,6 +44,12 @@ class _Stretch:
         self.unknown.append(block_hash)
         self.height = max(self.height, batches) + 1
 
+    def passed(self) -> None:
+        """Something that belongs to no block, a ping: it may have come long after the newest block."""
+        if self.newest:
+            self.newest = b""
+            self.unknown.append(b"")
+
     def look(self, number_of: Callable[[bytes], int | None]) -> None:
         """Learn the numbers of its blocks."""
         newest = 0
@@ -75,9 +81,11 @@ class Heights:
         """Take note of records read, in order within each partition."""
         for record in records:
             key = record[3]
-            if len(key) < HASH_END or key[0] > BATCH_DELETE_MSG:
-                continue
             where, block_hash = (record[0], record[1]), key[1:HASH_END]
+            if len(key) < HASH_END or key[0] > BATCH_DELETE_MSG:
+                if where in self._stretches:
+                    self._stretches[where].passed()
+                continue
             stretch = self._stretches.get(where)
             if stretch is None:
                 stretch = self._stretches[where] = _Stretch()

@@ -9,7 +9,7 @@ Rules:
 1. The slowest partition that still has something to deliver is never paused: nothing can stand still.
 2. A partition at its end is neither slow nor ahead.
 3. To pause costs what was fetched already, so it takes one whole window to be paused and less than half to go on.
-4. Clocks are wrong where the times of a partition go back by more than a window, or where one that is ahead by its
+4. Clocks are wrong where the times of a partition go back by more than a window, or where one that is far ahead by its
    times stands more than a window of blocks below one that is behind. Once they were wrong they are trusted no more:
    by a wrong clock one partition after the other is read to its end, and nearly all blocks are open at once.
 """
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Row
 
 _WINDOW_MS: Final = 2_000
-_WINDOW_BLOCKS: Final = 128
+_WINDOW_BLOCKS: Final = 256
+_FAR: Final = 16
+"""Windows: times of rows are those of records near by, and a few seconds apart prove nothing against a clock."""
 _SAMPLE: Final = 16
 _FEW: Final = 256
 
@@ -115,7 +117,7 @@ class Pace:
         Where it stands must be known; where another one stands may be known, or be higher than is known.
         """
         return any(
-            times[other] + self._window < times[where] and heights[where] + self._window_blocks < heights[other]
+            times[other] + _FAR * self._window < times[where] and heights[where] + self._window_blocks < heights[other]
             for where in found
             if self.heights.knows(where)
             for other in times

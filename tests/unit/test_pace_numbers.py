@@ -164,3 +164,13 @@ def test_blocks_of_no_known_number_lie_above_the_batches() -> None:
     assert pace.ahead({BATCHES, LOGS, STATE}) == frozenset()
     pace.seen(_of(STATE, range(5_100, 5_110), 1_000))
     assert pace.ahead({BATCHES, LOGS, STATE}) == {STATE}
+
+
+def test_a_ping_long_after_the_last_block_of_a_partition_proves_nothing_against_clocks() -> None:
+    pace = _pace(range(100))
+    pace.seen(_of(BATCHES, range(90), 90_000, BATCH))
+    pace.seen(_of(LOGS, range(20), 20_000))
+    pace.seen([Record(*LOGS, 20, b"\x07" + bytes(64), b"", 900_000)])
+    pace.seen(_of(STATE, range(20 + 2 * WINDOW), 60_000))
+    assert pace.ahead({BATCHES, LOGS, STATE}) == {BATCHES, LOGS}
+    assert not pace.by_number
