@@ -104,7 +104,9 @@ class Driver:
                 self._report(block_hash)
         if self._healer is not None and self._healer.busy:
             fresh = None
-        self._take(follower.progress(positions, fresh if follower.caught_up else self._ends))
+        ends = fresh if follower.caught_up else self._ends
+        at_rest = not records and not again and not reader.reads_again and follower.caught_up
+        self._take(follower.progress(positions, ends, at_rest=at_rest))
         self._wait_for_what_is_missing(records)
         reader.follow(follower.channels(), {})
         if (number := follower.wants_history) is not None:

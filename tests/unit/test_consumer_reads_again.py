@@ -207,6 +207,40 @@ def test_a_block_that_was_dropped_after_its_batch_is_read_again_when_others_wait
     assert [(one.block, one.number) for one in told if one.block == hash_of("3a")] == [(hash_of("3a"), 3)]
 
 
+@pytest.mark.parametrize("last", [4, 5, 12])
+def test_at_the_end_of_a_stream_a_dropped_block_is_read_again_without_waiting_for_more(
+    broker: Counting, last: int
+) -> None:
+    """Too few blocks follow for it to be due by their count, and none come any more."""
+    first, hole, *others = [large(payload) for payload in line(2, last)]
+    *content, lagging, batch = messages(hole)
+    send(broker, [*messages(first), *content, batch])
+    made = Reading(broker, bounds=Bounds(open_blocks=20))
+    made.read_all()
+    crowd = [messages(large(payload)) for payload in line(500, 540, "x")]
+    send(broker, [message for routed in crowd for message in routed[1:]])
+    made.read_all()
+    assert hash_of("3a") in made.dropped()
+    send(broker, [routed[0] for routed in crowd])
+    made.read_all()
+    send(broker, [lagging, *whole(others)])
+    made.until_head(last)
+    assert made.updates == EVERY[: last - 1]
+
+
+def test_a_branch_that_is_lighter_without_what_was_let_go_of_it_is_followed_at_the_end(broker: Counting) -> None:
+    """3b and 4b wait at the side; of 5b to 60b, which make them heavier, most were let go while 2a was lacking."""
+    heavy = [replace(payload, weight=payload.number + 1) for payload in line(5, 60, "b")]
+    heavy[0] = replace(heavy[0], parent=hash_of("4b"))
+    side = [block("3b", "2a"), block("4b", "3b")]
+    send(broker, whole([*line(3, 9), *side, *heavy]))
+    made = Reading(broker, max_waiting=4)
+    made.read_all()
+    assert made.named(Stale)
+    send(broker, messages(block("2a", "1a")))
+    made.until(lambda: made.follower.orderer.head == BlockRef(60, hash_of("60b")))
+
+
 # --- the reader by itself ----------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.block import Explanation
 from cardinal.protocols.streams.gaps import Gaps
 from cardinal.protocols.streams.ordering import Past
+from cardinal.protocols.streams.rest import Rest
 from cardinal.protocols.streams.settings import OnIncomplete
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
@@ -196,14 +197,36 @@ def test_what_is_waited_for_and_what_was_let_go_is_bounded() -> None:
         gaps.awaited(index.to_bytes(32, "big"), 1)
     gaps.completed(b"")
     assert len(gaps.unseen()) == 1024
-    for index in range(11_000):
+    for index in range(33_000):
         name = index.to_bytes(32, "big")
         gaps.let_go(name, Explanation(name, 1, "dropped"))
     assert gaps.delivered(bytes(32)) == []
-    found = [gaps.delivered(index.to_bytes(32, "big")) for index in range(1_000, 11_000)]
-    assert sum(map(len, found)) == 10_000
-    assert gaps.reread((1_000).to_bytes(32, "big")) is None
-    assert gaps.reread((10_999).to_bytes(32, "big")) == {}
+    found = [gaps.delivered(index.to_bytes(32, "big")) for index in range(232, 33_000)]
+    assert sum(map(len, found)) == 4_096, "no more than are fetched"
+    assert gaps.reread((232).to_bytes(32, "big")) == {}
+    assert gaps.reread((32_999).to_bytes(32, "big")) is None
+    assert gaps.open_ended
+
+
+def test_the_lowest_of_what_was_let_go_is_read_again_first_within_its_bounds() -> None:
+    gaps = Gaps(patience=1, again=3, again_bytes=100)
+    for number, size in ((9, 1), (4, 60), (5, 30), (3, 90), (6, 30), (7, 1), (8, 1)):
+        gaps.let_go(h("parent"), Explanation(h(f"{number}a"), number, "dropped"), size)
+    rounds = []
+    while told := gaps.lowest_let_go():
+        rounds.append([one.number for one in told])
+        assert gaps.lowest_let_go() == [], "nobody has asked yet where these begin"
+        assert [gaps.reread(one.block) for one in told] == [{}] * len(told)
+    assert rounds == [[3], [4, 5], [6, 7, 8], [9]]
+    assert not gaps.open_ended
+
+
+def test_what_completes_nothing_is_not_read_again_for_ever() -> None:
+    rest = Rest()
+    dropped = [h(f"{number}x") for number in range(5_000)]
+    told = [len(rest.due(1, dropped)) for _ in range(20)]
+    assert told == [4_096] * 8 + [0] * 12
+    assert len(rest.due(2, dropped)) == 4_096
 
 
 def test_a_block_that_was_settled_meanwhile_is_not_asked_for_again() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cardinal.protocols.streams import (
     Batch,
     Divergence,
     Incomplete,
     Overflow,
     encode,
+    tombstones,
+    undecided,
 )
 from cardinal.protocols.streams.contents import Contents
 from cardinal.protocols.streams.digests import without_content
@@ -130,12 +134,15 @@ def test_the_smallest_bounds_there_are_hold() -> None:
     assert tiny.assembler.held_bytes == 0
 
 
-def test_what_was_dropped_is_remembered_of_so_many_blocks() -> None:
+def test_what_was_dropped_is_remembered_of_so_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 1_024)
+    monkeypatch.setattr(undecided, "TOMBSTONES_MAX", 1_024)
     feed = Feed(quorum(2, ("a", "b"), bounds=Bounds(open_blocks=40)))
     for number in range(1, 1200):
         feed("a", messages(block(f"{number}a", f"{number - 1}a", txs=0))[-1]._replace(value=EMPTY))
     known = [number for number in range(1, 1200) if feed.assembler.explain(h(f"{number}a")).state == "dropped"]
     assert len(known) == 1024
+    assert set(feed.assembler.dropped_blocks()) == {h(f"{number}a") for number in known}
 
 
 EMPTY = encode(Batch(h("1a"), 1, 1, h("0a")))[1]

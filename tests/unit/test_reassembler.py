@@ -34,6 +34,7 @@ from cardinal.protocols.streams import (
     Surplus,
     Update,
     encode,
+    tombstones,
 )
 from cardinal.protocols.streams.block import OpenBlock
 from cardinal.protocols.streams.contents import Contents, HeaderOnly
@@ -377,10 +378,35 @@ def test_bytes_of_open_blocks_are_bounded_and_the_lowest_number_goes() -> None:
     assert h("1a") not in left
 
 
-def test_tombstones_are_bounded() -> None:
+def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 1_024)
     feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
     feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(3000)))
     assert feed.reassembler.explain(h("x0")).state == "unknown"
+    assert len(feed.reassembler.dropped_blocks()) == 1_024
+    for name in list(feed.reassembler.dropped_blocks())[:2]:
+        assert feed.reassembler.reread(name)
+
+
+def test_a_block_that_is_dropped_as_soon_as_it_is_opened_is_known_by_the_record_that_opened_it() -> None:
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
+    feed(*(Batch(h(f"x{index}"), index, index, ROOT, {"a/": Update(count=1)}) for index in range(10)))
+    feed(BatchMsg(h("1a"), "a/1", b""))
+    explanation = feed.reassembler.explain(h("1a"))
+    assert explanation.state == "dropped"
+    assert explanation.positions
+
+
+def test_a_block_that_is_dropped_while_it_is_read_again_is_still_known_from_where_it_begins() -> None:
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
+    feed(BatchMsg(h("1a"), "a/1", b""), BatchMsg(h("1a"), "b/1", b""))
+    begins = dict(feed.reassembler.explain(h("1a")).positions)
+    feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(20)))
+    assert feed.reassembler.reread(h("1a")) == begins
+    feed(BatchMsg(h("1a"), "a/2", b""))
+    feed(*(BatchMsg(h(f"y{index}"), "a/1", b"") for index in range(20)))
+    assert feed.reassembler.explain(h("1a")).state == "dropped"
+    assert feed.reassembler.explain(h("1a")).positions == begins
 
 
 def test_an_incomplete_block_is_given_up_below_the_threshold() -> None:

@@ -28,8 +28,11 @@ class Assembler(Protocol):
         """Wait no longer for an open block."""
         ...
 
-    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
-        """Hold a block again that was dropped or finished; where to read it from, None where that is not known."""
+    def reread(self, block_hash: bytes, known: Mapping[Partition, int] | None = None) -> Mapping[Partition, int] | None:
+        """Hold a block again that was dropped or finished; where to read it from, None where that is not known here.
+
+        ``known`` is where it begins, if somebody else knows it.
+        """
         ...
 
     def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
@@ -50,6 +53,10 @@ class Assembler(Protocol):
 
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""
+        ...
+
+    def dropped_blocks(self) -> Collection[bytes]:
+        """The hashes of the blocks that were dropped and can be read again, oldest first."""
         ...
 
     @property

@@ -35,6 +35,7 @@ from .ordering import Past
 from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
 from .reorgs import Graft, Outcome
+from .rest import Rest
 from .resuming import begin_at, check, left, refuse_shorter, without
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
@@ -67,6 +68,7 @@ class Follower:
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
         self._judging = False
+        self._rest = Rest()
         self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
         self.reassembler = assembler_of(settings)
         self.orderer = orderer_of(settings)
@@ -191,7 +193,7 @@ class Follower:
         The driver reads from there, and gives what it finds to :meth:`receive` as well.
         """
         known = self._gaps.reread(block_hash)
-        found = self.reassembler.reread(block_hash)
+        found = self.reassembler.reread(block_hash, known)
         places = known if known is not None else found
         if places is not None:
             self._where.pins.put(block_hash, places)
@@ -203,13 +205,16 @@ class Follower:
         self._outcomes(self._reorgs.recalled(parents_of(records)), out)
         return out
 
-    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None) -> Out:
+    def progress(
+        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None, *, at_rest: bool = False
+    ) -> Out:
         """Say where the reading stands.
 
         Arguments:
             positions: the next offset of every partition.
             ends: the offsets at which every partition ended: when the stream was opened, again when the first
                 Batch was seen, and newly taken where :attr:`wants_ends` is true; None when not known.
+            at_rest: nothing has come for a while, of any kind: no block is to be counted on any more.
 
         Raises:
             CursorExpiredError: a partition ends before the cursor's position: its topic was made anew.
@@ -228,7 +233,7 @@ class Follower:
         if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
             self._caught_up = True
         self._begin(positions, ends, out)
-        self._look_for_gaps(positions, fresh, out)
+        self._look_for_gaps(positions, fresh, out, at_rest=at_rest)
         waits = self.resuming or not self._caught_up
         self._outcomes(self._reorgs.progress(self._completed, positions, fresh, patient=waits), out)
         self._where.step_ends()
@@ -379,15 +384,26 @@ class Follower:
         self._outcomes(self._reorgs.judge(), out)
 
     def _look_for_gaps(
-        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out
+        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out, *, at_rest: bool
     ) -> None:
+        if at_rest and self._gaps.open_ended:
+            out += map(Incomplete, self._once_more())
         for block_hash, number in self._gaps.unseen():
             lacking = self.reassembler.explain(block_hash)
-            if lacking.state in _NOT_HELD and self.orderer.awaited(block_hash):
+            if not self.orderer.awaited(block_hash):
+                continue
+            if lacking.state in _NOT_HELD:
                 out.append(Incomplete(replace(lacking, number=number, missing_batch=lacking.state == "unknown")))
+            else:  # it was whole, and let go
+                out += map(Incomplete, self._gaps.lowest_let_go())
         if self._settings.on_incomplete is OnIncomplete.SKIP:
             for block_hash in self._gaps.progress(positions, ends):
                 self._give_up(block_hash, out)
+
+    def _once_more(self) -> list[Explanation]:
+        """What is read again where nothing comes any more: what was dropped, then what was let go."""
+        dropped = self._rest.due(self._completed, self.reassembler.dropped_blocks())
+        return [self.reassembler.explain(block_hash) for block_hash in dropped] or self._gaps.lowest_let_go()
 
     def _give_up(self, block_hash: bytes, out: Out) -> None:
         """Pass over a block that is provably lost, where what its Batch says leads on."""

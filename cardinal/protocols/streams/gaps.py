@@ -8,9 +8,12 @@ Rules:
    still unread.
 3. A block without a Batch cannot be given up: nobody knows its parent. It goes on being needed.
 4. A block of which no message was ever seen, or whose messages were dropped after its Batch, but which complete blocks
-   wait for, is reported after as many blocks: somebody may have it, or it is read again.
+   wait for, is reported after as many blocks: somebody may have it, or it is read again. Where nothing comes any more
+   there are no more blocks to count, and all that were dropped are reported: what a chain lacks may be any of them.
 5. A complete block that the orderer had to let go is reported when its parent is delivered, to be read again, and
-   with it what was let go above it, as far as there is room for that: they can be read together.
+   with it what was let go above it, as far as there is room for that: they can be read together. On a branch that is
+   lighter without it no parent is delivered: where such a block is due by rule 4, and where nothing comes any more,
+   the lowest that were let go are reported.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from .block import Explanation
 from .types import Partition
 
 _UNSEEN_MAX: Final = 1024
-_LET_GO_MAX: Final = 10_000
+_LET_GO_MAX: Final = 32_768
 _REPORTED_MAX: Final = 4_096
 _AGAIN_BYTES: Final = 64 << 20
 
@@ -98,6 +102,11 @@ class Gaps:
             found.append((block_hash, number))
         return found
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether complete blocks wait for one that was not seen, or were let go themselves."""
+        return bool(self._unseen or self._let_go_count)
+
     def let_go(self, parent: bytes, block: Explanation, size: int = 0) -> None:
         """The orderer had no room for this block; what is told of it when its parent is delivered, and its bytes."""
         self._let_go.setdefault(parent, {})[block.block] = block, size
@@ -112,15 +121,41 @@ class Gaps:
         while pending:
             children = self._let_go.get(parent := pending.popleft(), {})
             size += sum(one for _, one in children.values())
-            if found and (len(found) + len(children) > self._again or size > self._again_bytes):
+            too_many = len(self._reported) + len(found) + len(children) > self._again
+            if (found or self._reported) and (too_many or size > self._again_bytes):
                 break
             self._let_go.pop(parent, None)
             self._let_go_count -= len(children)
             found |= {child: explanation for child, (explanation, _) in children.items()}
             pending += children
         self._reported |= found
-        while len(self._reported) > _REPORTED_MAX:
-            del self._reported[next(iter(self._reported))]
+        return list(found.values())
+
+    def lowest_let_go(self) -> list[Explanation]:
+        """The lowest blocks that were let go, to be read again: as many as there is room for, and one at least.
+
+        None while others are reported of which nobody has asked yet where they begin.
+        """
+        if self._reported:
+            return []
+        above = (
+            (one.number or 0, parent, one, size)
+            for parent, children in self._let_go.items()
+            for one, size in children.values()
+        )
+        found: dict[bytes, Explanation] = {}
+        held = 0
+        for _, parent, explanation, size in sorted(above, key=itemgetter(0)):
+            held += size
+            if found and (len(found) >= self._again or held > self._again_bytes):
+                break
+            children = self._let_go[parent]
+            del children[explanation.block]
+            if not children:
+                del self._let_go[parent]
+            self._let_go_count -= 1
+            found[explanation.block] = explanation
+        self._reported |= found
         return list(found.values())
 
     def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:

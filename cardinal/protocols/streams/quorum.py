@@ -221,15 +221,16 @@ class QuorumReassembler:
         self._agreed.give_up(block_hash, number or 0, reason)
         return [Quarantined(block_hash, None if header is None else number, reason, header)]
 
-    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
+    def reread(self, block_hash: bytes, known: Mapping[Partition, int] | None = None) -> Mapping[Partition, int] | None:
         """Hold a block again that was dropped, or finished and then dropped by whoever orders blocks.
 
-        Copies that need not be read again stay as they are.
+        Copies that need not be read again stay as they are. See :class:`~.assembler.Assembler`.
         """
         outcome = self._agreed.get(block_hash)
         undecided = self._undecided.standings(block_hash)
         kept = set(undecided) if outcome is None else outcome.copies.keys() - set(outcome.agreed)
-        found = [voter.assembler.reread(block_hash) for index, voter in enumerate(self._voters) if index not in kept]
+        again = [voter.assembler for index, voter in enumerate(self._voters) if index not in kept]
+        found = [assembler.reread(block_hash, known) for assembler in again]
         self._agreed.forget(block_hash)
         return lowest(self._undecided.lift(block_hash), *(places for places in found if places)) or None
 
@@ -270,6 +271,13 @@ class QuorumReassembler:
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""
         return list(self._undecided)
+
+    def dropped_blocks(self) -> Collection[bytes]:
+        """The hashes of the undecided blocks of which a copy was dropped and can be read again, oldest first."""
+        found = dict.fromkeys(self._undecided.dropped)
+        for voter in self._voters:
+            found.update(dict.fromkeys(voter.assembler.dropped_blocks()))
+        return {block_hash: None for block_hash in found if self.explain(block_hash).state == "dropped"}.keys()
 
     @property
     def lowest_open(self) -> int | None:

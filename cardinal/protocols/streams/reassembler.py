@@ -224,9 +224,11 @@ class Reassembler:
         if self._done_names and short(block_hash) in self._done_names:
             return None
         block = self._open.open(block_hash, self._records)
+        block.first.update(self._tombstones.begins(block_hash))
         if len(self._open) > self._bounds.open_blocks:
             self._evict(events)
-            return self._open.get(block_hash)
+            if block_hash not in self._open:
+                return self._open_block(record, events)  # it was dropped itself: where this record lies is noted
         return block
 
     def _special(self, row: Row, events: list[ReassemblyEvent]) -> None:
@@ -288,6 +290,7 @@ class Reassembler:
             replaced = block.candidates[0].batch
             events.append(Superseded(block.hash, fields.number, replaced[:3], batch[:3]))
         ends = block.ends(candidate)
+        self._tombstones.settled(block.hash)
         self._done.add(block.hash, FinishedBlock(fields.number, block, candidate))
         sealed = any(name == SEALED_HEADER for name, _ in batch.headers)
         events.append(Completed(payload, block.first, ends, batch.timestamp_ms, sealed, block.size))
@@ -316,6 +319,7 @@ class Reassembler:
         if block is None:
             return []
         self._open.drop(block)
+        self._tombstones.settled(block_hash)
         fields = block.fields
         number, header = 0, None
         if fields is not None:
@@ -324,15 +328,19 @@ class Reassembler:
         self._done.add(block_hash, FinishedBlock(number, reason=reason))
         return [Quarantined(block_hash, None if fields is None else number, reason, header)]
 
-    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
+    def reread(self, block_hash: bytes, known: Mapping[Partition, int] | None = None) -> Mapping[Partition, int] | None:
         """Hold a block again that was dropped, or finished and then dropped by whoever orders blocks.
+
+        Arguments:
+            block_hash: which.
+            known: where its messages begin, if somebody else knows it.
 
         Returns:
             Where to read its messages from; None where that is not known here.
 
         """
         self._done.forget(block_hash)
-        return self._tombstones.lift(block_hash)
+        return self._tombstones.lift(block_hash, known)
 
     # --- what the rest of the room needs ---------------------------------------------------------------------
 
@@ -377,6 +385,10 @@ class Reassembler:
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""
         return list(self._open)
+
+    def dropped_blocks(self) -> Collection[bytes]:
+        """The hashes of the blocks that were dropped and can be read again, oldest first."""
+        return self._tombstones.blocks()
 
     @property
     def lowest_open(self) -> int | None:

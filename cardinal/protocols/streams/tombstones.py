@@ -5,7 +5,8 @@ Bounded; the oldest go first. Then such a block is one that lacks messages, like
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from .block import OpenBlock
@@ -13,7 +14,13 @@ from .keys import HASH_END
 from .messages import BATCH
 from .types import Partition, Record
 
-TOMBSTONES_MAX: Final = 1024
+TOMBSTONES_MAX: Final = 32_768
+"""Each takes 0.6 to 1.4 kB (6 to 20 partitions, measured), and three times all blocks that may be open have a place.
+
+One that is forgotten cannot be told from one that lost messages: of 2,002 dropped blocks a bound of 1,024 made 978
+without content.
+"""
+_NOWHERE: Final = MappingProxyType[Partition, int]({})
 
 
 class Tombstones:
@@ -22,10 +29,15 @@ class Tombstones:
     def __init__(self) -> None:
         self._places: dict[bytes, dict[Partition, int]] = {}
         self._reported: set[bytes] = set()
+        self._read_again: dict[bytes, Mapping[Partition, int]] = {}
 
     def __contains__(self, block_hash: bytes) -> bool:
         """Whether this block was dropped."""
         return block_hash in self._places
+
+    def blocks(self) -> Collection[bytes]:
+        """The dropped blocks, oldest first."""
+        return self._places.keys()
 
     def bury(self, block: OpenBlock) -> None:
         """Remember where a dropped block's messages begin."""
@@ -47,7 +59,26 @@ class Tombstones:
         """For every partition where the block's messages begin."""
         return dict(self._places[block_hash])
 
-    def lift(self, block_hash: bytes) -> Mapping[Partition, int] | None:
-        """Forget that the block was dropped; returns where its messages begin."""
+    def lift(self, block_hash: bytes, known: Mapping[Partition, int] | None = None) -> Mapping[Partition, int] | None:
+        """Forget that the block was dropped; returns where its messages begin.
+
+        Arguments:
+            block_hash: whose messages are read again now.
+            known: where they begin, if somebody else knows it.
+
+        """
         self._reported.discard(block_hash)
-        return self._places.pop(block_hash, None)
+        found = self._places.pop(block_hash, None)
+        if places := known or found:
+            self._read_again[block_hash] = places
+            if len(self._read_again) > TOMBSTONES_MAX:
+                del self._read_again[next(iter(self._read_again))]
+        return found
+
+    def begins(self, block_hash: bytes) -> Mapping[Partition, int]:
+        """Where a block begins whose messages are read again: it may be dropped once more before all of them are."""
+        return self._read_again.get(block_hash, _NOWHERE)
+
+    def settled(self, block_hash: bytes) -> None:
+        """A block is whole, or given up."""
+        self._read_again.pop(block_hash, None)

@@ -82,6 +82,11 @@ class Undecided:
         """Their hashes, oldest first."""
         return iter(self._blocks)
 
+    @property
+    def dropped(self) -> Collection[bytes]:
+        """Those of which a complete copy was dropped, oldest first."""
+        return self._dropped.keys()
+
     # --- coming in -------------------------------------------------------------------------------------------
 
     def know(self, index: int, block_hash: bytes) -> None:
