@@ -123,11 +123,11 @@ class Driver:
                 self._on_event(item)
 
     def _wait_for_what_is_missing(self, records: Sequence[Row]) -> None:
-        """Begin in doubt when nothing has come for a while, or too much has."""
+        """Begin in doubt when nothing has come for a while, or too much has; never while blocks are read again."""
         now = time.monotonic()
-        if records:
+        if records or self._reader.reads_again:
             self._heard = now
-        if not self.follower.in_doubt:
+        if not self.follower.in_doubt or self._reader.reads_again:
             self._doubted = now
         elif now - self._heard > _SETTLE_SECONDS or now - self._doubted > _DOUBT_SECONDS:
             self.follower.settle()

@@ -56,7 +56,7 @@ class Reading:
         self.events: list[object] = []
         self.updates: list[str] = []
         self.held = 0
-        settings = replace(settings_of(Blocks(), None), start=BlockRef(1, hash_of("1a")), **options)  # type: ignore[arg-type] # tests name them
+        settings = replace(settings_of(Blocks(), None), **{"start": BlockRef(1, hash_of("1a"))} | options)  # type: ignore[arg-type] # tests name them
         self.follower = Follower(settings)
         self.reader = Reader(broker.url, Blocks(), wait=0.0, again=room_again(settings.bounds))
         marks = self.reader.marks()
@@ -226,6 +226,18 @@ def test_at_the_end_of_a_stream_a_dropped_block_is_read_again_without_waiting_fo
     send(broker, [lagging, *whole(others)])
     made.until_head(last)
     assert made.updates == EVERY[: last - 1]
+
+
+def test_a_stream_begins_with_its_first_block_though_there_was_no_room_for_it(broker: Counting) -> None:
+    """The Batches come first: of the lowest blocks nothing is left when their content comes, and nothing after it."""
+    content, batches = batches_last([large(payload) for payload in line(2, 60)])
+    send(broker, batches)
+    made = Reading(broker, start=None, patient=True, bounds=Bounds(open_blocks=20))
+    made.read_all()
+    assert hash_of("2a") in made.dropped()
+    send(broker, content)
+    made.until_head(60)
+    assert made.updates == EVERY[:59]
 
 
 def test_a_branch_that_is_lighter_without_what_was_let_go_of_it_is_followed_at_the_end(broker: Counting) -> None:

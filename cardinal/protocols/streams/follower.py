@@ -270,7 +270,7 @@ class Follower:
         candidate = self.orderer.candidate()
         if candidate is not None and self._patience.begins(
             candidate,
-            self.reassembler.lowest_open,
+            self._lowest_open(),
             positions,
             self._ends,
             caught_up=self._caught_up,
@@ -279,6 +279,10 @@ class Follower:
             self._order(self.orderer.begin(candidate.start), out)
         if self.orderer.head is not None:
             self._patience = None
+
+    def _lowest_open(self) -> int | None:
+        """The number of the lowest block that is not whole; below all where blocks were dropped, which nobody knows."""
+        return -1 if self.reassembler.dropped_blocks() else self.reassembler.lowest_open
 
     def _events(self, events: Iterable[Event], out: Out) -> None:
         for event in events:
@@ -386,7 +390,7 @@ class Follower:
     def _look_for_gaps(
         self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out, *, at_rest: bool
     ) -> None:
-        if at_rest and self._gaps.open_ended:
+        if at_rest and (self._gaps.open_ended or self._patience is not None):
             out += map(Incomplete, self._once_more())
         for block_hash, number in self._gaps.unseen():
             lacking = self.reassembler.explain(block_hash)
