@@ -70,9 +70,7 @@ def _break_things(only: Sequence[str], times: int, seed: int) -> bool:
             held = held and not outcome.wrong
             click.echo(f"{drill.fault:<18}{drill.what:<42}{_line(outcome)}")
             if outcome.crashes:
-                click.echo(
-                    f"    librdkafka (issue 5280) ended a process {outcome.crashes} times; started again, it went on"
-                )
+                click.echo(f"    ended by a library's thread (librdkafka, issue 5280), and went on: {outcome.crashes}")
             for sentence in outcome.wrong:
                 click.echo(f"    {sentence}")
     return held

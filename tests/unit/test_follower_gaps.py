@@ -221,6 +221,14 @@ def test_the_lowest_of_what_was_let_go_is_read_again_first_within_its_bounds() -
     assert not gaps.open_ended
 
 
+def test_a_block_that_is_let_go_again_and_again_counts_once() -> None:
+    gaps = Gaps(patience=1)
+    for _ in range(33_000):
+        gaps.let_go(h("parent"), Explanation(h("3a"), 3, "dropped"))
+    assert [one.block for one in gaps.lowest_let_go()] == [h("3a")]
+    assert not gaps.open_ended
+
+
 def test_what_completes_nothing_is_not_read_again_for_ever() -> None:
     rest = Rest()
     dropped = [h(f"{number}x") for number in range(5_000)]

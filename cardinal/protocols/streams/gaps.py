@@ -105,12 +105,13 @@ class Gaps:
     @property
     def open_ended(self) -> bool:
         """Whether complete blocks wait for one that was not seen, or were let go themselves."""
-        return bool(self._unseen or self._let_go_count)
+        return bool(self._unseen or self._let_go)
 
     def let_go(self, parent: bytes, block: Explanation, size: int = 0) -> None:
         """The orderer had no room for this block; what is told of it when its parent is delivered, and its bytes."""
-        self._let_go.setdefault(parent, {})[block.block] = block, size
-        self._let_go_count += 1
+        children = self._let_go.setdefault(parent, {})
+        self._let_go_count += block.block not in children
+        children[block.block] = block, size
         if self._let_go_count > _LET_GO_MAX:
             self._let_go_count -= len(self._let_go.pop(next(iter(self._let_go))))
 
