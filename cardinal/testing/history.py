@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.events import ChainUpdate
 
-_LINE: Final = 65
+_DIGITS: Final = 64
 
 
 class Mined(NamedTuple):
@@ -97,10 +97,11 @@ class History:
 
 
 class Ledger:
-    """A file of hashes, one a line, that a process which may be killed at any moment writes.
+    """A file of hashes in hexadecimal digits, one behind the other, that a process writes which may be killed.
 
-    A line is written by one call, so a kill leaves it whole or leaves it out; it is there for readers when
-    :meth:`write` returns. It outlives the process, not the machine.
+    A hash is written by one call, and lies in one page of the file: a kill leaves it whole or leaves it out, where it
+    cuts a write that goes on in a second page. It is there for readers when :meth:`write` returns. It outlives the
+    process, not the machine.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,17 +111,17 @@ class Ledger:
         """Append a hash of 32 bytes."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, f"{block_hash.hex()}\n".encode())
+            os.write(descriptor, block_hash.hex().encode())
         finally:
             os.close(descriptor)
 
     def read(self) -> frozenset[bytes]:
         """Every hash that was written."""
         text = self.path.read_text() if self.path.exists() else ""
-        return frozenset(bytes.fromhex(line) for line in text.split())
+        return frozenset(bytes.fromhex(text[at : at + _DIGITS]) for at in range(0, len(text), _DIGITS))
 
     def __len__(self) -> int:
-        return self.path.stat().st_size // _LINE if self.path.exists() else 0
+        return self.path.stat().st_size // _DIGITS if self.path.exists() else 0
 
 
 def content(payload: Payload) -> bytes:
