@@ -69,6 +69,9 @@ class Drill:
         blocks: blocks of the chain for each time.
         ahead: how far above the consumer's head the producer may be, where the consumer must still be at work when the
             fault is injected; None: as far as it comes.
+        pace: blocks a second, at most.
+        threshold: the reorg threshold, in blocks. A side block that is not whole so many blocks later is given up: it
+            is to take longer to publish so many than to notice what was done.
 
     """
 
@@ -80,6 +83,8 @@ class Drill:
     fatal: bool = False
     blocks: int = 120
     ahead: int | None = None
+    pace: float = 250.0
+    threshold: int = 16
 
     def run(self, ground: Ground, folder: Path, *, times: int, seed: int) -> Outcome:
         """Play it on this ground, which runs and serves again when it is over.
@@ -110,7 +115,16 @@ class Drill:
         part = 0.5 if self.fatal else 1.0
         folder = folder / f"{self.fault}-{seed}"
         blocks = self.blocks * max(times, 2)
-        with Stage(folder, ground.url, seed=seed, blocks=blocks, part=part, ahead=self.ahead) as stage:
+        with Stage(
+            folder,
+            ground.url,
+            seed=seed,
+            blocks=blocks,
+            part=part,
+            ahead=self.ahead,
+            pace=self.pace,
+            threshold=self.threshold,
+        ) as stage:
             try:
                 wrong = self.play(ground, stage, times)
             except CardinalError as error:
@@ -118,7 +132,8 @@ class Drill:
                 ground.start()  # what is not running any more
             seconds = time.monotonic() - begun
             done = stage.injected, stage.acknowledged, stage.delivered
-            return Outcome(self.fault, *done, tuple(wrong), seconds, stage.crashes)
+        ground.clear(stage.task)
+        return Outcome(self.fault, *done, tuple(wrong), seconds, stage.crashes)
 
 
 DRILLS: Final = (
@@ -133,7 +148,7 @@ DRILLS: Final = (
     Drill("retention-behind", "retention below a running consumer", plays.trim_behind, ahead=60),
     Drill("producer-kill", "SIGKILL to the producer", plays.kill_producer),
     Drill("consumer-kill", "SIGKILL to the consumer, cursor in SQLite", plays.kill_consumer),
-    Drill("partitions-added", "partitions added to every topic", plays.widen_topics),
+    Drill("partitions-added", "partitions added to every topic", plays.widen_topics, pace=60, threshold=1_024),
     Drill("clock-back", "record times jump back by a day", plays.turn_clock_back),
 )
 """Every fault; what takes longest comes first."""

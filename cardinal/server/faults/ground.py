@@ -75,9 +75,17 @@ class Ground:
 
     # --- orders ----------------------------------------------------------------------------------------------
 
-    def delete(self, topic: str) -> None:
-        """Delete a topic."""
-        self._order(lambda admin: admin.delete_topics([topic]))
+    def delete(self, *topics: str) -> None:
+        """Delete topics."""
+        self._order(lambda admin: admin.delete_topics([*topics]))
+
+    def clear(self, task: Task) -> None:
+        """Delete whatever topics of a stream there are: what is over is not to weigh on what is still played."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        with contextlib.suppress(KafkaException, StageError):  # then they stay
+            there = admin.list_topics(timeout=_ORDER_SECONDS).topics
+            if old := [topic for topic in there if topic.startswith(f"{task.stem}-")]:
+                self.delete(*old)
 
     def widen(self, task: Task, partitions: int) -> None:
         """Give every topic of the stream so many partitions."""
@@ -169,6 +177,9 @@ class FileGround(Ground):
 
     def start(self) -> None:
         """Nothing has to run."""
+
+    def clear(self, task: Task) -> None:
+        """Every stream has its own files."""
 
     def stop(self) -> None:
         """Nothing runs."""

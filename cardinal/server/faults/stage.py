@@ -47,6 +47,8 @@ class Stage:
         blocks: the number of the chain's last head.
         part: how much of the chain is published until :meth:`publish_all`.
         ahead: how far above the consumer's head the producer may be until then, in block numbers.
+        pace: blocks a second, at most.
+        threshold: the reorg threshold, in blocks.
 
     Attributes:
         injected: how often something was broken, as whoever breaks things says.
@@ -62,9 +64,12 @@ class Stage:
         blocks: int = 300,
         part: float = 1.0,
         ahead: int | None = None,
+        pace: float = 250.0,
+        threshold: int = 16,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.task = Task(url, f"faults-{folder.name}-{seed}", seed, blocks, str(folder))
+        stem = f"faults-{folder.name}-{seed}"
+        self.task = Task(url, stem, seed, blocks, str(folder), pace=pace, threshold=threshold)
         self.producer = Worker("publish", replace(self.task, part=part, ahead=ahead))
         self.consumer = Worker("follow", self.task)
         self._payloads = self.task.payloads

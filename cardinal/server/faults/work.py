@@ -44,7 +44,7 @@ _AGAIN_SECONDS: Final = 0.05
 _LOCKED_SECONDS: Final = 60.0
 """How long the consumer waits for those who look how far it is."""
 
-_THRESHOLD: Final = 16
+_UNDERWAY: Final = 64
 _REPORT: Final = 500
 _EVERYTHING: Final = (".",)
 _TABLES: Final = """
@@ -68,6 +68,7 @@ class Task:
         blocks: the number of the chain's last head.
         folder: where ledger and database are.
         pace: blocks a second, at most.
+        threshold: the reorg threshold, in blocks.
         part: how much of the chain the producer publishes.
         ahead: how far above the consumer's head the producer may be, in block numbers; None: as far as it comes.
         resume: whether the consumer goes on from its cursor; else from the start of what is kept, into a database of
@@ -81,6 +82,7 @@ class Task:
     blocks: int
     folder: str
     pace: float = 250.0
+    threshold: int = 16
     part: float = 1.0
     ahead: int | None = None
     resume: bool = True
@@ -104,7 +106,7 @@ class Task:
             update={
                 "default_topic": f"{self.stem}-{app.default_topic}",
                 "topics": topics,
-                "reorg_threshold": _THRESHOLD,
+                "reorg_threshold": self.threshold,
             }
         )
 
@@ -127,7 +129,7 @@ def publish(task: Task) -> None:
     known = task.ledger.read()
     mined = task.payloads
     waiting = [payload for payload in mined[: int(len(mined) * task.part)] if payload.hash not in known]
-    with Producer(task.url, task.application, producer_id="faults", max_blocks=4 * _THRESHOLD) as producer:
+    with Producer(task.url, task.application, producer_id="faults", max_blocks=_UNDERWAY) as producer:
         publishing = _Publishing(producer, task.ledger)
         for payload in _paced(waiting, task.pace):
             while task.ahead is not None and payload.number > _head(task.database) + task.ahead:
