@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cardinal.consuming.again import Room
 from cardinal.protocols.streams.follower import FollowerSettings
 from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.voters import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +18,20 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Finality
 
 
-def room_again(bounds: Bounds) -> Room:
+def room_of(settings: FollowerSettings) -> int:
+    """How many blocks may be open; of a quorum, of one producer."""
+    return _each(settings).open_blocks
+
+
+def room_again(settings: FollowerSettings) -> Room:
     """What blocks that are read again may take of the room for open blocks; the rest is for those that are new."""
-    return Room(max(1, bounds.open_blocks // 2), bounds.open_bytes // 4)
+    return Room(_each(settings).again, settings.bounds.open_bytes // 4)
+
+
+def _each(settings: FollowerSettings) -> Bounds:
+    """The bounds of each reassembler."""
+    bounds = settings.bounds
+    return bounds if settings.policy == "first" else share_of(bounds, max(1, len(settings.producers)))
 
 
 def settings_of(app: Application, tracked: Sequence[str] | None) -> FollowerSettings:

@@ -58,7 +58,7 @@ class Reading:
         self.held = 0
         settings = replace(settings_of(Blocks(), None), **{"start": BlockRef(1, hash_of("1a"))} | options)  # type: ignore[arg-type] # tests name them
         self.follower = Follower(settings)
-        self.reader = Reader(broker.url, Blocks(), wait=0.0, again=room_again(settings.bounds))
+        self.reader = Reader(broker.url, Blocks(), wait=0.0, again=room_again(settings))
         marks = self.reader.marks()
         self.reader.main.assign({where: low for where, (low, _) in marks.items()})
         ends = {where: high for where, (_, high) in marks.items()}
@@ -228,16 +228,57 @@ def test_at_the_end_of_a_stream_a_dropped_block_is_read_again_without_waiting_fo
     assert made.updates == EVERY[: last - 1]
 
 
-def test_a_stream_begins_with_its_first_block_though_there_was_no_room_for_it(broker: Counting) -> None:
-    """The Batches come first: of the lowest blocks nothing is left when their content comes, and nothing after it."""
-    content, batches = batches_last([large(payload) for payload in line(2, 60)])
+@pytest.mark.parametrize("last", [60, 300])
+def test_a_stream_begins_with_its_first_block_though_there_was_no_room_for_it(broker: Counting, last: int) -> None:
+    """The Batches come first: of the lowest blocks nothing is left when their content comes.
+
+    A chain of several thresholds, which would end the wait for lower blocks, comes before they are read again.
+    """
+    content, batches = batches_last([large(payload) for payload in line(2, last)])
     send(broker, batches)
     made = Reading(broker, start=None, patient=True, bounds=Bounds(open_blocks=20))
     made.read_all()
     assert hash_of("2a") in made.dropped()
     send(broker, content)
-    made.until_head(60)
-    assert made.updates == EVERY[:59]
+    made.read_all()
+    send(broker, whole([large(payload) for payload in line(last + 1, 400)]))
+    made.until_head(400)
+    assert made.updates == EVERY[:399]
+
+
+def half_written() -> list[Routed]:
+    return [routed for payload in line(500, 560, "x") for routed in messages(payload)[1:]]
+
+
+def above_nothing() -> list[Routed]:
+    return whole([block(f"{number}x", f"{number}y") for number in range(500, 560)])
+
+
+@pytest.mark.parametrize("left", [half_written, above_nothing])
+@pytest.mark.parametrize("policy", ["first", "quorum:1"])
+def test_what_somebody_left_on_the_topics_is_read_again_less_and_less(
+    broker: Counting, monkeypatch: pytest.MonkeyPatch, left: Callable[[], list[Routed]], policy: str
+) -> None:
+    """The chain waits for 3a, so that what there was no room for is read again at rest: 3a might be among it."""
+    monkeypatch.setattr(reading, "POLL_SECONDS", 0.01)
+    send(broker, whole([*line(2, 2), *line(4, 12)]))
+    send(broker, left())
+    made = Reading(broker, max_waiting=16, bounds=Bounds(open_blocks=20), policy=policy, producers=("one",))
+    made.read_all()
+    read = []
+    for number in range(32):
+        before = broker.polled
+        sent = send(broker, messages(replace(block("3b", "2a", 1), hash=hash_of(f"3b{number}"))))
+        made.read_all()
+        for _ in range(3):
+            made.driver.step()
+            made.until(lambda: not made.reader.reads_again)
+        read.append(broker.polled - before - sent)
+    rounds = [number for number, records in enumerate(read) if records]
+    assert 3 <= len(rounds) <= 10, (rounds, read)
+    assert not any(read[18:30]), read
+    send(broker, messages(line(3, 3)[0]))
+    made.until_head(12)
 
 
 def test_a_branch_that_is_lighter_without_what_was_let_go_of_it_is_followed_at_the_end(broker: Counting) -> None:

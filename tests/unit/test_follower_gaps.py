@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.block import Explanation
 from cardinal.protocols.streams.gaps import Gaps
 from cardinal.protocols.streams.ordering import Past
-from cardinal.protocols.streams.rest import Rest
+from cardinal.protocols.streams.rest import Rounds, oldest
 from cardinal.protocols.streams.settings import OnIncomplete
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
@@ -229,12 +230,42 @@ def test_a_block_that_is_let_go_again_and_again_counts_once() -> None:
     assert not gaps.open_ended
 
 
-def test_what_completes_nothing_is_not_read_again_for_ever() -> None:
-    rest = Rest()
+def told(rounds: Rounds, completed: int, waiting: list[bytes]) -> list[bytes]:
+    """What is read again now of these, the first of them first."""
+
+    def choose(without: Container[bytes]) -> list[Explanation]:
+        return [Explanation(block_hash, None, "dropped") for block_hash in oldest(waiting, without)]
+
+    return [one.block for one in rounds.due(completed, waiting, choose)]
+
+
+def test_what_brings_nothing_is_not_read_again_for_ever() -> None:
+    rounds = Rounds()
     dropped = [h(f"{number}x") for number in range(5_000)]
-    told = [len(rest.due(1, dropped)) for _ in range(20)]
-    assert told == [4_096] * 8 + [0] * 12
-    assert len(rest.due(2, dropped)) == 4_096
+    begun = [at for at in range(40) for _ in range(3) if told(rounds, at, dropped)[:1] == dropped[:1]]
+    assert begun == [0, 1, 3, 7, 15, 31]
+    assert told(Rounds(), 1, []) == []
+
+
+def test_a_round_reads_each_block_once_and_the_next_begins_where_one_was_what_was_lacking() -> None:
+    rounds = Rounds()
+    dropped = [h(f"{number}x") for number in range(5_000)]
+    assert [told(rounds, 1, dropped) for _ in range(3)] == [dropped[:4_096], dropped[4_096:], []]
+    rounds.found(h("1a"))
+    assert told(rounds, 1, dropped) == [], "that block was none of them"
+    new = [h("1y"), h("2y")]
+    assert told(rounds, 1, [*dropped, *new]) == new
+    rounds.found(dropped[7])
+    del dropped[7]
+    assert [told(rounds, 2, dropped) for _ in range(3)] == [dropped[:4_096], dropped[4_096:], []]
+
+
+def test_what_was_read_again_at_rest_is_remembered_within_bounds() -> None:
+    rounds = Rounds()
+    for number in range(200):
+        dropped = [b"%d/%d" % (number, each) for each in range(1_000)]
+        assert told(rounds, 1, dropped) == dropped
+    assert len(rounds._told) < 70_000
 
 
 def test_a_block_that_was_settled_meanwhile_is_not_asked_for_again() -> None:

@@ -73,6 +73,16 @@ def test_a_doubt_is_put_aside_when_a_chain_is_several_thresholds_long() -> None:
     assert made.begins(candidate(4 * THRESHOLD + 1, lowest=3), None, AT, {}, caught_up=False)
 
 
+def test_no_length_of_a_chain_ends_the_wait_for_dropped_blocks_but_the_lack_of_room_does() -> None:
+    made = patience(1_000, p0=9_000, p1=9_000)
+    long = candidate(100 * THRESHOLD)
+    assert not made.begins(long, None, AT, {}, caught_up=True, dropped=True)
+    assert not made.begins(candidate(4 * THRESHOLD), None, AT, {}, caught_up=False, crowded=True, dropped=True)
+    assert made.begins(long, None, AT, {}, caught_up=False, crowded=True, dropped=True)
+    made.exhausted = True
+    assert made.begins(long, None, AT, {}, caught_up=True, dropped=True)
+
+
 def test_a_long_chain_begins_when_there_is_no_room_to_wait_for_more() -> None:
     assert not patience().begins(candidate(THRESHOLD + 1), None, AT, {}, caught_up=False)
     assert patience().begins(candidate(THRESHOLD + 1), None, AT, {}, caught_up=False, crowded=True)

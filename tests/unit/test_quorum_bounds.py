@@ -37,6 +37,16 @@ def test_a_flood_of_one_producer_leaves_the_others_alone() -> None:
     assert kinds(feed("b", *said(ONE))) == ["Completed"]
 
 
+def test_it_says_how_much_of_its_share_the_fullest_producer_has_taken() -> None:
+    feed = Feed(quorum(2, ("a", "b"), bounds=Bounds(open_blocks=80)))
+    for number in range(5):
+        feed("a", *messages(block(f"{number}a", "none"))[:-1])
+        feed("b", *messages(block(f"{number}b", "none"))[:-1])
+    assert feed.assembler.fullness == 5 / 20
+    feed("a", *messages(block("5a", "none"))[:-1])
+    assert feed.assembler.fullness == 6 / 20
+
+
 def test_a_complete_copy_that_was_dropped_is_read_again_when_others_come() -> None:
     feed = Feed(quorum(2, ("a", "b"), bounds=Bounds(open_blocks=40)))
     feed("a", *said(ONE))

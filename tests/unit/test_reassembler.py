@@ -368,6 +368,19 @@ def test_open_blocks_are_bounded_and_headless_ones_go_first() -> None:
     assert feed(Batch(dropped[0].block, 1, 1, ROOT)) == []  # said once
 
 
+def test_it_says_how_much_of_the_room_for_open_blocks_is_taken() -> None:
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=40)))
+    feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(10)))
+    assert feed.reassembler.fullness == 10 / 40
+    feed(BatchMsg(h("1a"), "a/1", b""))
+    assert feed.reassembler.fullness == 11 / 40
+    feed(batch("1a", a_=Update(count=1)))
+    assert feed.reassembler.fullness == 10 / 40
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=40, open_bytes=100_000)))
+    feed(BatchMsg(h("1a"), "a/1", bytes(50_000)))
+    assert 0.5 < feed.reassembler.fullness < 0.6
+
+
 def test_bytes_of_open_blocks_are_bounded_and_the_lowest_number_goes() -> None:
     feed = Feed(Reassembler(bounds=Bounds(open_bytes=100_000)))
     for number in range(1, 9):
@@ -405,8 +418,32 @@ def test_a_block_that_is_dropped_while_it_is_read_again_is_still_known_from_wher
     assert feed.reassembler.reread(h("1a")) == begins
     feed(BatchMsg(h("1a"), "a/2", b""))
     feed(*(BatchMsg(h(f"y{index}"), "a/1", b"") for index in range(20)))
-    assert feed.reassembler.explain(h("1a")).state == "dropped"
+    assert feed.reassembler.explain(h("1a")).state == "open", "what is read again goes last"
+    for index in range(5):
+        assert feed.reassembler.reread(h(f"x{index}"))
+        feed(BatchMsg(h(f"x{index}"), "a/1", b""))
+    feed(*(BatchMsg(h(f"z{index}"), "a/1", b"") for index in range(20)))
+    assert feed.reassembler.explain(h("1a")).state == "dropped", "it is not among the newest half any more"
     assert feed.reassembler.explain(h("1a")).positions == begins
+    assert all(feed.reassembler.explain(h(f"x{index}")).state == "open" for index in range(5))
+
+
+def test_a_block_that_is_dropped_again_is_not_asked_for_again_by_the_same_batch() -> None:
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=2)))
+    parts = {name: BatchMsg(h(name), "a/1", b"") for name in ("x0", "x1", "x2", "x3")}
+    feed(*parts.values())
+    written = Batch(h("x0"), 1, 1, ROOT, {"a/": Update(count=2)})
+    (asked,) = feed(written, at=3)
+    assert isinstance(asked, Incomplete)
+    for other in ("x1", "x2"):
+        for name in ("x0", other):
+            assert feed.reassembler.reread(h(name))
+            feed(parts[name], at=0)
+        feed(BatchMsg(h(f"after {other}"), "a/1", b""))
+        assert feed.reassembler.explain(h("x0")).state == "dropped"
+        assert feed(written, at=3) == []
+    (asked,) = feed(written, at=9)
+    assert isinstance(asked, Incomplete), "somebody has sent it once more"
 
 
 def test_an_incomplete_block_is_given_up_below_the_threshold() -> None:

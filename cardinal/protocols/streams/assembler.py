@@ -60,6 +60,16 @@ class Assembler(Protocol):
         ...
 
     @property
+    def recovers(self) -> bool:
+        """Whether there are blocks that were dropped and are not whole yet, read again or not."""
+        ...
+
+    @property
+    def fullness(self) -> float:
+        """How much of the room for open blocks is taken, 0 to 1, in number or in bytes."""
+        ...
+
+    @property
     def lowest_open(self) -> int | None:
         """The number of the lowest open block that has a Batch; None without one."""
         ...

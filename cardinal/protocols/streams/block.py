@@ -210,6 +210,7 @@ class OpenBlock:
     """A block that is not complete. Only :class:`~.reassembler.Reassembler` uses it."""
 
     __slots__ = (
+        "again",
         "candidates",
         "careful",
         "counters",
@@ -227,6 +228,8 @@ class OpenBlock:
     def __init__(self, block_hash: bytes, seen_at: int) -> None:
         self.hash = block_hash
         self.seen_at = seen_at
+        self.again = 0
+        """How many were opened to be read again, with this one; 0 where it is not."""
         self.messages: dict[bytes, Row] = {}
         self.first: dict[Partition, int] = {}
         self.size = BLOCK_OVERHEAD

@@ -35,7 +35,7 @@ from .ordering import Past
 from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
 from .reorgs import Graft, Outcome
-from .rest import Rest
+from .rest import Rounds, oldest
 from .resuming import begin_at, check, left, refuse_shorter, without
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
@@ -68,7 +68,7 @@ class Follower:
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
         self._judging = False
-        self._rest = Rest()
+        self._dropped, self._let_go = Rounds(), Rounds()
         self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
         self.reassembler = assembler_of(settings)
         self.orderer = orderer_of(settings)
@@ -270,19 +270,16 @@ class Follower:
         candidate = self.orderer.candidate()
         if candidate is not None and self._patience.begins(
             candidate,
-            self._lowest_open(),
+            self.reassembler.lowest_open,
             positions,
             self._ends,
             caught_up=self._caught_up,
             crowded=self.orderer.crowded,
+            dropped=self.reassembler.recovers,
         ):
             self._order(self.orderer.begin(candidate.start), out)
         if self.orderer.head is not None:
             self._patience = None
-
-    def _lowest_open(self) -> int | None:
-        """The number of the lowest block that is not whole; below all where blocks were dropped, which nobody knows."""
-        return -1 if self.reassembler.dropped_blocks() else self.reassembler.lowest_open
 
     def _events(self, events: Iterable[Event], out: Out) -> None:
         for event in events:
@@ -341,6 +338,7 @@ class Follower:
         if self._patience is not None:
             self._patience.completed(block.hash, event.published_ms)
         self._gaps.completed(block.hash)
+        self._dropped.found(block.hash)
         self._where.completed(event)
         updates = self.orderer.receive(event)
         if self._judging and self.orderer.waits(block.hash) and self.orderer.awaited(block.parent):
@@ -354,6 +352,7 @@ class Follower:
             self._events(self.reassembler.head_moved(ring[-1].ref.number), out)
             out.append(update.with_cursor(make))
             for block in update.added:
+                self._let_go.found(block.hash)
                 out += map(Incomplete, self._gaps.delivered(block.hash))
         for ref, parent, size in self.orderer.take_evicted():
             places = self._where.places(ref.hash)
@@ -406,8 +405,10 @@ class Follower:
 
     def _once_more(self) -> list[Explanation]:
         """What is read again where nothing comes any more: what was dropped, then what was let go."""
-        dropped = self._rest.due(self._completed, self.reassembler.dropped_blocks())
-        return [self.reassembler.explain(block_hash) for block_hash in dropped] or self._gaps.lowest_let_go()
+        dropped, explain = self.reassembler.dropped_blocks(), self.reassembler.explain
+        return self._dropped.due(
+            self._completed, dropped, lambda told: [explain(block_hash) for block_hash in oldest(dropped, told)]
+        ) or self._let_go.due(self._completed, self._gaps.let_go_blocks(), self._gaps.lowest_let_go)
 
     def _give_up(self, block_hash: bytes, out: Out) -> None:
         """Pass over a block that is provably lost, where what its Batch says leads on."""

@@ -19,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -132,10 +132,18 @@ class Gaps:
         self._reported |= found
         return list(found.values())
 
-    def lowest_let_go(self) -> list[Explanation]:
+    def let_go_blocks(self) -> Collection[bytes]:
+        """The hashes of the blocks that were let go."""
+        return {block_hash for children in self._let_go.values() for block_hash in children}
+
+    def lowest_let_go(self, without: Container[bytes] = ()) -> list[Explanation]:
         """The lowest blocks that were let go, to be read again: as many as there is room for, and one at least.
 
         None while others are reported of which nobody has asked yet where they begin.
+
+        Arguments:
+            without: the hashes of those that are left where they are.
+
         """
         if self._reported:
             return []
@@ -143,6 +151,7 @@ class Gaps:
             (one.number or 0, parent, one, size)
             for parent, children in self._let_go.items()
             for one, size in children.values()
+            if one.block not in without
         )
         found: dict[bytes, Explanation] = {}
         held = 0

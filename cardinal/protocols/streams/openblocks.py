@@ -4,7 +4,9 @@ Rules:
 
 1. Deadlines are counted in blocks that were completed (:meth:`OpenBlocks.progress`), never in time or numbers: numbers
    come from the wire and prove nothing.
-2. Over the bounds, blocks without a Batch go first, oldest first, then the lowest numbers, down to nine tenths.
+2. Over the bounds, blocks without a Batch go first, oldest first, then the lowest numbers, down to nine tenths. What is
+   read again goes last, the newest of it: as many as :attr:`Bounds.again`, so that whoever reads no more together gets
+   them whole, whatever else is open.
 3. The queues name blocks and do not hold them: a block may be let go long before its turn.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,6 +40,11 @@ class Bounds:
     open_blocks: int = 10_000
     finished_bytes: int = 256 << 20
     headless_distance: int = 1_000_000
+
+    @property
+    def again(self) -> int:
+        """How many blocks that are read again have a place before all others."""
+        return max(1, self.open_blocks // 2)
 
     def part(self, parts: int) -> Bounds:
         """The bounds of one of ``parts`` reassemblers that share these."""
@@ -65,6 +72,7 @@ class OpenBlocks:
         self._completed = 0
         self._due: deque[tuple[int, bytes, int]] = deque()
         """When which block is overdue. The last member tells it from a later one of the same hash."""
+        self._again = 0
         self._passed = 0
         """The chain is past blocks with a lower number."""
         self._numbers: list[tuple[int, int, bytes]] = []
@@ -88,9 +96,20 @@ class OpenBlocks:
         """Their hashes, oldest first."""
         return iter(self._blocks)
 
-    def open(self, block_hash: bytes, seen_at: int) -> OpenBlock:
-        """A block of which the first message has come, ``seen_at`` records after the first of all."""
+    def open(self, block_hash: bytes, seen_at: int, begins: Mapping[Partition, int]) -> OpenBlock:
+        """A block of which the first message has come.
+
+        Arguments:
+            block_hash: which.
+            seen_at: how many records came before.
+            begins: where its messages begin, if it is read again.
+
+        """
         block = OpenBlock(block_hash, seen_at)
+        if begins:
+            block.first.update(begins)
+            self._again += 1
+            block.again = self._again
         self._blocks[block_hash] = block
         self.bytes += BLOCK_OVERHEAD
         self._due.append((self._completed + self._deadline, block_hash, seen_at))
@@ -129,15 +148,17 @@ class OpenBlocks:
     def surplus(self) -> Iterator[OpenBlock]:
         """Drops blocks until nine tenths of the bounds are kept, and says which."""
         bytes_goal, blocks_goal = self._bounds.open_bytes * 9 // 10, self._bounds.open_blocks * 9 // 10
-        order = sorted(
-            self._blocks.values(),
-            key=lambda block: (block.fields is not None, block.fields.number if block.fields else block.seen_at),
-        )
-        for block in order:
+        for block in sorted(self._blocks.values(), key=self._order):
             if self.bytes <= bytes_goal and len(self._blocks) <= blocks_goal:
                 return
             self.drop(block)
             yield block
+
+    def _order(self, block: OpenBlock) -> tuple[bool, bool, int]:
+        """Who goes first."""
+        if block.again > max(0, self._again - self._bounds.again):
+            return True, True, block.again
+        return False, block.fields is not None, block.fields.number if block.fields else block.seen_at
 
     def below(self, number: int) -> list[OpenBlock]:
         """The chain is past blocks with a lower number: those, oldest first; each is offered once."""

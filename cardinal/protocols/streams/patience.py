@@ -7,13 +7,15 @@ a block before its parent, which comes a moment later. Beginning above them woul
 Rules:
 
 1. Lower blocks that are complete and not linked, or that are not complete, leave a doubt: something is missing between.
+   So do blocks that were dropped for want of room: nobody knows their numbers.
 2. Without doubt the stream begins when its reader has caught up.
 3. Before that it begins with a chain that is longer than the threshold, when every partition has been read as far as
    the candidate's Batch and a little farther, by the time of the records; or when half of the room for blocks that wait
    is taken. A fast producer writes more in that little time than there is room for, and what is dropped then has to be
    read again.
 4. In doubt it waits for what is missing: until a chain is several thresholds long, or until whoever reads says that
-   nothing comes any more. So a hole at the edge of what retention has left holds nothing up for long.
+   nothing comes any more. So a hole at the edge of what retention has left holds nothing up for long. Dropped blocks
+   are there and will be read again, so that the length of a chain does not end the wait for them, but the lack of room.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class Patience:
         *,
         caught_up: bool,
         crowded: bool = False,
+        dropped: bool = False,
     ) -> bool:
         """Whether to begin with this candidate now.
 
@@ -87,15 +90,18 @@ class Patience:
             ends: the watermarks that are known.
             caught_up: whether everything that was there has been read.
             crowded: whether blocks that wait take half of their room.
+            dropped: whether there are blocks that were dropped and are not whole yet.
 
         """
         if self.exhausted and caught_up:
             return True
-        doubt = self.doubts(candidate, lowest_open)
+        doubt = dropped or self.doubts(candidate, lowest_open)
         if caught_up and not doubt:
             return True
         enough = self._threshold * (_THRESHOLDS if doubt else 1)
-        return candidate.length > enough and (crowded or self._read_past(candidate, positions, ends))
+        if candidate.length <= enough:
+            return False
+        return crowded or (not dropped and self._read_past(candidate, positions, ends))
 
     def _read_past(
         self, candidate: Candidate, positions: Mapping[Partition, int], ends: Mapping[Partition, int]

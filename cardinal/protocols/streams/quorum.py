@@ -280,6 +280,16 @@ class QuorumReassembler:
         return {block_hash: None for block_hash in found if self.explain(block_hash).state == "dropped"}.keys()
 
     @property
+    def recovers(self) -> bool:
+        """Whether a producer has blocks that were dropped and are not whole yet, read again or not."""
+        return any(voter.assembler.recovers for voter in self._voters)
+
+    @property
+    def fullness(self) -> float:
+        """How much of its share of the room for open blocks that producer has taken which has taken most."""
+        return max(voter.assembler.fullness for voter in self._voters)
+
+    @property
     def lowest_open(self) -> int | None:
         """The lowest number that a Batch gives to an open block, complete in too few copies or none; None without."""
         return self._undecided.lowest

@@ -14,8 +14,8 @@ Rules, where the specification is silent:
    wire and prove nothing. An overdue block is reported once (:class:`~.events.Incomplete`), so that somebody can
    supply what it lacks. A message that was supplied counts where no topic brought one.
 7. Open blocks are bounded in number and bytes. Hashes without a Batch go first, oldest first, then the lowest
-   numbers; every eviction is an :class:`~.events.Overflow`. Where the messages of a block lay is remembered, so that
-   it can be read again.
+   numbers, what is read again last; every eviction is an :class:`~.events.Overflow`. Where the messages of a block lay
+   is remembered, so that it can be read again.
 8. It never raises on anything that a record can hold, and never decides an order between blocks.
 """
 
@@ -223,8 +223,7 @@ class Reassembler:
             return None
         if self._done_names and short(block_hash) in self._done_names:
             return None
-        block = self._open.open(block_hash, self._records)
-        block.first.update(self._tombstones.begins(block_hash))
+        block = self._open.open(block_hash, self._records, self._tombstones.begins(block_hash))
         if len(self._open) > self._bounds.open_blocks:
             self._evict(events)
             if block_hash not in self._open:
@@ -389,6 +388,16 @@ class Reassembler:
     def dropped_blocks(self) -> Collection[bytes]:
         """The hashes of the blocks that were dropped and can be read again, oldest first."""
         return self._tombstones.blocks()
+
+    @property
+    def recovers(self) -> bool:
+        """Whether there are blocks that were dropped and are not whole yet, read again or not."""
+        return self._tombstones.pending
+
+    @property
+    def fullness(self) -> float:
+        """How much of the room for open blocks is taken, 0 to 1, in number or in bytes."""
+        return max(len(self._open) / self._bounds.open_blocks, self._open.bytes / self._bounds.open_bytes)
 
     @property
     def lowest_open(self) -> int | None:

@@ -1,42 +1,72 @@
-"""What is done when nothing comes any more: blocks that were dropped for want of room are read again.
+"""What is done when nothing comes any more: blocks that there was no room for are read again.
 
 While a stream goes on, what a chain lacks shows in time (:mod:`.gaps`), counted in blocks that come. At its end none
-come: a block that was dropped would be waited for until the stream goes on. Which of the dropped ones a chain lacks
-nobody knows, since the children of most were dropped as well: so all of them are read again, the oldest first.
+come: a block that was dropped, or let go, would be waited for until the stream goes on. Which of them a chain lacks
+nobody knows, since the children of most were dropped as well: so all of them are read again.
+
+Rules:
+
+1. A round reads each of them once. Where one of them is what was lacking, there is another round.
+2. After a round in vain the next one waits until a block was completed, after another one until two were, then four,
+   and so on: what somebody left on the topics, half written or above nothing, costs less and less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Container
 from itertools import islice
 from typing import Final
 
+from .block import Explanation
 from .tombstones import TOMBSTONES_MAX
 
 _TOGETHER: Final = 4_096
 
 
-class Rest:
+class Rounds:
     """See the module."""
 
     def __init__(self) -> None:
-        self._completed = 0
-        self._told = 0
+        self._told: set[bytes] = set()
+        self._found = False
+        self._pause = 1
+        self._next: int | None = None
 
-    def due(self, completed: int, dropped: Collection[bytes]) -> list[bytes]:
-        """The blocks to be read again now, of these that were dropped.
+    def found(self, block_hash: bytes) -> None:
+        """This block was what was lacking, if it is one of those that were read again."""
+        self._found = self._found or block_hash in self._told
 
-        None any more when as many as may be remembered have completed nothing: they are nobody's.
+    def due(
+        self, completed: int, waiting: Collection[bytes], choose: Callable[[Container[bytes]], list[Explanation]]
+    ) -> list[Explanation]:
+        """The blocks to be read again now.
 
         Arguments:
             completed: how many blocks were completed so far.
-            dropped: their hashes, oldest first.
+            waiting: the blocks that could be read again.
+            choose: those of them to begin with, without these.
 
         """
-        if completed != self._completed:
-            self._completed, self._told = completed, 0
-        elif self._told >= TOMBSTONES_MAX:
-            return []
-        found = list(islice(dropped, _TOGETHER))
-        self._told += len(found)
+        if self._found:
+            self._begin(1)
+        found = choose(self._told)
+        if not found and waiting:
+            if self._next is None:
+                self._next = completed + self._pause
+            elif completed >= self._next:
+                self._begin(2 * self._pause)
+                found = choose(self._told)
+        self._told.update([one.block for one in found])
+        if len(self._told) > 2 * TOMBSTONES_MAX:
+            self._told.intersection_update(waiting)
         return found
+
+    def _begin(self, pause: int) -> None:
+        """A round, after which so many blocks have to be completed if it is in vain."""
+        self._told.clear()
+        self._found, self._pause, self._next = False, pause, None
+
+
+def oldest(blocks: Collection[bytes], without: Container[bytes]) -> list[bytes]:
+    """The first of these blocks, as many as are read again together."""
+    return list(islice((block_hash for block_hash in blocks if block_hash not in without), _TOGETHER))

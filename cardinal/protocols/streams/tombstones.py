@@ -12,7 +12,7 @@ from typing import Final
 from .block import OpenBlock
 from .keys import HASH_END
 from .messages import BATCH
-from .types import Partition, Record
+from .types import Partition, Position, Record
 
 TOMBSTONES_MAX: Final = 32_768
 """Each takes 0.6 to 1.4 kB (6 to 20 partitions, measured), and three times all blocks that may be open have a place.
@@ -20,6 +20,8 @@ TOMBSTONES_MAX: Final = 32_768
 One that is forgotten cannot be told from one that lost messages: of 2,002 dropped blocks a bound of 1,024 made 978
 without content.
 """
+_BATCHES: Final = 4
+"""Of one block, each of which asks for it to be read again."""
 _NOWHERE: Final = MappingProxyType[Partition, int]({})
 
 
@@ -29,6 +31,7 @@ class Tombstones:
     def __init__(self) -> None:
         self._places: dict[bytes, dict[Partition, int]] = {}
         self._reported: set[bytes] = set()
+        self._batches: dict[bytes, set[Position]] = {}
         self._read_again: dict[bytes, Mapping[Partition, int]] = {}
 
     def __contains__(self, block_hash: bytes) -> bool:
@@ -39,6 +42,11 @@ class Tombstones:
         """The dropped blocks, oldest first."""
         return self._places.keys()
 
+    @property
+    def pending(self) -> bool:
+        """Whether there are dropped blocks that are not whole, or that are being read again."""
+        return bool(self._places or self._read_again)
+
     def bury(self, block: OpenBlock) -> None:
         """Remember where a dropped block's messages begin."""
         self._places[block.hash] = dict(block.first)
@@ -46,11 +54,21 @@ class Tombstones:
             self.lift(next(iter(self._places)))
 
     def wants_reading(self, record: Record) -> bool:
-        """Note one more message of a dropped block; whether it is the first Batch of it to come."""
+        """Note one more message of a dropped block; whether it is a Batch of it that has not come before.
+
+        One that is dropped again while it is read again is not asked for at once: for want of room it might be dropped
+        for ever.
+        """
         block_hash = record.key[1:HASH_END]
         if record.partition >= 0:
             self._places[block_hash].setdefault((record.topic, record.partition), record.offset)
-        if record.key[0] != BATCH or block_hash in self._reported:
+        if record.key[0] != BATCH:
+            return False
+        known = self._batches.setdefault(block_hash, set())
+        if record[:3] in known or len(known) >= _BATCHES:
+            return False
+        known.add(record[:3])
+        if block_hash in self._reported:
             return False
         self._reported.add(block_hash)
         return True
@@ -72,7 +90,9 @@ class Tombstones:
         if places := known or found:
             self._read_again[block_hash] = places
             if len(self._read_again) > TOMBSTONES_MAX:
-                del self._read_again[next(iter(self._read_again))]
+                self.settled(next(iter(self._read_again)))
+        else:
+            self._batches.pop(block_hash, None)
         return found
 
     def begins(self, block_hash: bytes) -> Mapping[Partition, int]:
@@ -82,3 +102,4 @@ class Tombstones:
     def settled(self, block_hash: bytes) -> None:
         """A block is whole, or given up."""
         self._read_again.pop(block_hash, None)
+        self._batches.pop(block_hash, None)

@@ -70,7 +70,13 @@ class Voter:
 
 def voters_of(producers: Sequence[str], make: Callable[[Bounds], Reassembler], bounds: Bounds) -> list[Voter]:
     """One for each producer, with an equal share of the bounds; ``make`` gives a reassembler within its own."""
-    share = bounds.part(len(producers))
-    waiting, most = share.open_bytes // _STANDINGS_SHARE, max(1, share.open_blocks // 2)
-    own = replace(share, open_bytes=share.open_bytes - waiting, open_blocks=most)
-    return [Voter(name, make(own), Standings(most, waiting)) for name in producers]
+    own = share_of(bounds, len(producers))
+    waiting = bounds.part(len(producers)).open_bytes - own.open_bytes
+    return [Voter(name, make(own), Standings(own.open_blocks, waiting)) for name in producers]
+
+
+def share_of(bounds: Bounds, producers: int) -> Bounds:
+    """What one of so many producers may have under assembly; of blocks it may have as many that wait for others."""
+    share = bounds.part(producers)
+    waiting = share.open_bytes // _STANDINGS_SHARE
+    return replace(share, open_bytes=share.open_bytes - waiting, open_blocks=max(1, share.open_blocks // 2))
