@@ -30,7 +30,7 @@ from cardinal.consuming.checks import at_least, check_hashes, check_positions, c
 from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
-from cardinal.consuming.options import room_again, settings_of
+from cardinal.consuming.options import room_again, room_of, settings_of
 from cardinal.consuming.pruning import wanted_topics
 from cardinal.consuming.reading import Reader
 from cardinal.consuming.starting import Beginning, at_number, at_time
@@ -162,7 +162,8 @@ class Consumer:
             topics=topics,
             skip=skip,
             whole=policy != "first",
-            again=room_again(settings.bounds),
+            again=room_again(settings),
+            room=room_of(settings),
         )
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)

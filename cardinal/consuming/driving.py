@@ -65,7 +65,8 @@ class Driver:
         self._overdue = Overdue()
         self._heard = self._doubted = time.monotonic()
         self._batch_seen = False
-        reader.numbers_from(lambda block_hash: follower.reassembler.explain(block_hash).number)
+        assembler = follower.reassembler
+        reader.keeps_step_with(lambda block_hash: assembler.explain(block_hash).number, lambda: assembler.fullness)
 
     def step(self) -> None:
         """Read once, and sort what came of it; nothing is waited for while there are blocks to be read again."""

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 POLL_RECORDS: Final = 2_000
 """Of one poll. Five times as many were read 10 to 20 % slower: what one call brings no longer fits the core's cache."""
 POLL_SECONDS: Final = 0.2
-_POLL_APART: Final = 500
-"""Of a poll while partitions stand apart and times say nothing: it may bring records of one partition, each of another
-block. At the beginning, too, when most partitions have not said anything yet."""
+_POLL_APART: Final = 1_000
+"""Of a poll where there is little room: it may bring records of one partition, each of another block. At the beginning,
+too, when most partitions have not said anything yet."""
 _FIRST_POLLS: Final = 32
 _ROOM: Final = Room()
 _PACE_SECONDS: Final = 0.25
@@ -58,6 +58,7 @@ class Reader:
         skip: topic, partition and offset of records that are passed over.
         whole: whether headers and times of all messages are needed.
         again: what blocks that are read again may hold together before they are whole.
+        room: how many blocks may be open.
 
     Raises:
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
@@ -74,6 +75,7 @@ class Reader:
         skip: Collection[Position] = (),
         whole: bool = True,
         again: Room = _ROOM,
+        room: int = 10_000,
     ) -> None:
         self._url = url
         self._topics = topics
@@ -85,10 +87,11 @@ class Reader:
         self._looked = 0.0
         # One log in the order of writing keeps its partitions in step by itself.
         self._apart = not (isinstance(self.main, OneOrderSource) and self.main.one_order)
-        self._pace = Pace()
+        self._pace = Pace(room=room)
         self._unasked = self.main if isinstance(self.main, Unasked) else None
         self._looking: Future[tuple[Partition, ...]] | None = None
         self._asked: Future[Marks] | None = None
+        self._ends_asked: Future[Marks] | None = None
         self._paced = 0.0
         self._brought = 0
         self._first_polls = _FIRST_POLLS
@@ -101,6 +104,7 @@ class Reader:
     def marks(self) -> Marks:
         """The lowest offset that is kept and the one after the highest, of every partition, channels included."""
         marks = self.main.watermarks()
+        self._end_at(marks)
         for topic, source in self._open_channels():
             with self._may_go(topic):
                 marks |= source.watermarks()
@@ -118,7 +122,7 @@ class Reader:
     def ask_for_ends(self) -> None:
         """Begin to ask what :attr:`answered_ends` gives, without waiting where the source can do that."""
         if self._unasked is not None and not self._open_channels():
-            self._asked = self._unasked.watermarks_later()
+            self._asked = self._unasked.watermarks_later(look=True)
 
     def answered_ends(self) -> dict[Partition, int] | None:
         """:meth:`ends` as they were after :meth:`ask_for_ends`; None: not yet, look again at the next step.
@@ -146,9 +150,10 @@ class Reader:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def numbers_from(self, number_of: Callable[[bytes], int | None]) -> None:
-        """Keep partitions in step by these numbers of blocks, where the times of records prove to be wrong."""
+    def keeps_step_with(self, number_of: Callable[[bytes], int | None], fullness: Callable[[], float]) -> None:
+        """Keep partitions in step by these numbers of blocks, where the times of records are wrong or not enough."""
         self._pace.heights.number_of = number_of
+        self._pace.fullness = fullness
 
     def poll(self) -> list[Row]:
         """The next records of everything that is read; empty where none come in time.
@@ -180,7 +185,7 @@ class Reader:
         return records
 
     def _poll_main(self, seconds: float) -> list[Row]:
-        apart = self._first_polls > 0 or (self._pace.by_number and self._pace.paused)
+        apart = self._first_polls > 0 or self._pace.strict
         limit = min(_POLL_APART, POLL_RECORDS) if self._apart and apart else POLL_RECORDS
         if self._rows is not None:
             return self._rows.poll_rows(limit, seconds)
@@ -255,7 +260,7 @@ class Reader:
     def _keep_in_step(self) -> None:
         """Pause who is ahead by what was read before; whoever assembles blocks has taken that."""
         due = time.monotonic() - self._paced >= _PACE_SECONDS
-        if not due and not self._pace.by_number and self._brought < min(_POLL_APART, POLL_RECORDS):
+        if not due and not self._pace.strict and self._brought < min(_POLL_APART, POLL_RECORDS):
             return
         positions = self.main.positions()
         unasked, pace = self._unasked, self._pace
@@ -263,14 +268,25 @@ class Reader:
             return  # at the head nobody is ahead; only where somebody seems to be, the ends are asked for
         if due:
             self._paced = time.monotonic()
-            try:
-                self._ended = {where: high for where, (_, high) in self.main.watermarks().items()}
-            except UnreachableError:
-                return  # the server is away: reading goes on by itself when it is back
+            with contextlib.suppress(UnreachableError):  # the server is away: what was known before has to do
+                self._look_at_ends()
         paused = pace.ahead(where for where, at in positions.items() if at < self._ended.get(where, 0))
         if paused != pace.paused:
             self._pace.paused = paused
             self.main.pause(paused)
+
+    def _look_at_ends(self) -> None:
+        """Learn where partitions end; where the source can do that, while reading goes on."""
+        if self._unasked is None:
+            self._end_at(self.main.watermarks())
+        elif self._ends_asked is None:
+            self._ends_asked = self._unasked.watermarks_later(look=False)
+        elif self._ends_asked.done():
+            answer, self._ends_asked = self._ends_asked, None
+            self._end_at(answer.result())
+
+    def _end_at(self, marks: Marks) -> None:
+        self._ended |= {where: high for where, (_, high) in marks.items()}
 
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(UnreachableError):

@@ -12,6 +12,11 @@ Rules:
 4. Clocks are wrong where the times of a partition go back by more than a window, or where one that is far ahead by its
    times stands more than a window of blocks below one that is behind. Once they were wrong they are trusted no more:
    by a wrong clock one partition after the other is read to its end, and nearly all blocks are open at once.
+5. Right clocks are not enough where blocks are small and many lie in a window of time: where a quarter of the room of
+   whoever assembles them is taken, numbers decide from then on, too.
+6. By numbers the window is a part of the room that is left. It is wide while there is much: one fetch brings thousands
+   of records, and who pauses within them fetches the same again and again. (Measured on 12,000 blocks in 20 partitions:
+   28 s with a window of 256 blocks, 9 s with 2,500 that shrink.)
 """
 
 from __future__ import annotations
@@ -21,13 +26,18 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from .heights import Heights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Row
 
 _WINDOW_MS: Final = 2_000
-_WINDOW_BLOCKS: Final = 256
+_ROOM_BLOCKS: Final = 10_000
+_PART: Final = 4
+_LEAST: Final = 0.05
+"""Of a window: what is left of it where there is no room."""
+_MANY: Final = 0.25
+_CROWDED: Final = 0.5
 _FAR: Final = 16
 """Windows: times of rows are those of records near by, and a few seconds apart prove nothing against a clock."""
 _SAMPLE: Final = 16
@@ -49,8 +59,13 @@ class Unasked(Protocol):
         """What :meth:`cardinal.transports.base.Source.partitions` gives, asked for on another thread."""
         ...
 
-    def watermarks_later(self) -> Future[dict[Partition, tuple[int, int]]]:
-        """What :meth:`cardinal.transports.base.Source.watermarks` gives after a look, asked for on another thread."""
+    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
+        """What :meth:`cardinal.transports.base.Source.watermarks` gives, asked for on another thread.
+
+        Arguments:
+            look: after a look for partitions.
+
+        """
         ...
 
 
@@ -59,22 +74,29 @@ class Pace:
 
     Arguments:
         window_ms: how far ahead of the slowest a partition may be, while times are trusted.
-        window_blocks: the same in blocks, where they are not.
+        room: how many blocks may be open, of which a window is a part where they are not.
 
     Attributes:
         paused: what is paused now; whoever pauses says so here.
         heights: what blocks' numbers are asked of.
-        by_number: whether clocks proved to be wrong; then a look after every read is not too often.
+        fullness: how much of the room for open blocks is taken, 0 to 1.
+        by_number: whether numbers decide.
 
     """
 
-    def __init__(self, window_ms: int = _WINDOW_MS, window_blocks: int = _WINDOW_BLOCKS) -> None:
+    def __init__(self, window_ms: int = _WINDOW_MS, room: int = _ROOM_BLOCKS) -> None:
         self._window = window_ms
-        self._window_blocks = window_blocks
+        self._window_blocks = max(1, room // _PART)
         self._times: dict[Partition, int] = {}
         self.heights = Heights()
+        self.fullness: Callable[[], float] = lambda: 0.0
         self.by_number = False
         self.paused: frozenset[Partition] = frozenset()
+
+    @property
+    def strict(self) -> bool:
+        """Whether there is little room: then one looks after every read, and reads little at a time."""
+        return self.by_number and self.fullness() > _CROWDED
 
     def seen(self, records: Sequence[Row]) -> None:
         """Take note of records read: of a few all, of many a sample, since many come in runs of one partition."""
@@ -96,10 +118,10 @@ class Pace:
         if not self.by_number:
             times = {where: self._times.get(where, 0) for where in behind}
             found = self._far(times, self._window)
-            if not self._contradicted(found, times, heights):
+            if self.fullness() <= _MANY and not self._contradicted(found, times, heights):
                 return found
             self.by_number = True
-        return self._far(heights, self._window_blocks)
+        return self._far(heights, int(self._window_blocks * max(_LEAST, 1 - self.fullness())))
 
     def _far(self, places: Mapping[Partition, int], window: int) -> frozenset[Partition]:
         slowest = min(places.values(), default=0)

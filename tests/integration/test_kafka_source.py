@@ -19,7 +19,9 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Rejected
 from cardinal.protocols.streams.splitter import reorg_topic, split
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.transports.kafka import KafkaSource
+from cardinal.transports import parse_url
+from cardinal.transports.kafka import KafkaSource, kafka_settings
+from cardinal.transports.kafka.gone import refused
 from cardinal.transports.kafka.topics import TopicAdmin
 from cardinal.transports.pace import Pace
 
@@ -121,12 +123,28 @@ def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_a
     assert all(needed < kept for needed, kept in caught.value.missing.values())
 
 
+def test_an_offset_that_the_broker_does_not_have_is_explained(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 10), app=app)
+    asked = TopicAdmin(kafka_settings(parse_url(url)))
+    where = (app.default_topic, 0)
+    end = asked.ends([where])[where]
+    assert f"ends at {end}, before the position {end + 5}: its topic was made anew" in str(
+        refused(where, end + 5, asked)
+    )
+    assert "has other records below 5 than were read" in str(refused(where, 5, asked))
+    admin = AdminClient(cardinal_broker.admin_config())
+    admin.delete_records([TopicPartition(*where, 7)])[TopicPartition(*where)].result(DEADLINE)
+    assert f"retention has removed the records from 5 to 7 of {where[0]}:0" in str(refused(where, 5, asked))
+    assert refused(where, 5, asked).missing == {where: (5, 7)}
+
+
 def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stream of some seconds, no partition is read more than a window ahead of the slowest."""
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3&fetch.message.max.bytes=1000"
-    monkeypatch.setattr("cardinal.consuming.reading.Pace", lambda: Pace(100))
+    monkeypatch.setattr("cardinal.consuming.reading.Pace", lambda room: Pace(100, room))
     monkeypatch.setattr("cardinal.consuming.reading._PACE_SECONDS", 0.0)
     monkeypatch.setattr("cardinal.consuming.reading.POLL_RECORDS", 20)
     for first in range(1, 600, 100):

@@ -14,6 +14,7 @@ from cardinal.transports.pace import Pace
 
 WINDOW = 16
 CHUNK = 24
+ROOM = 640
 DAY = 24 * 3_600_000
 BATCHES, LOGS, STATE = ("t", 0), ("t", 1), ("t", 2)
 
@@ -41,14 +42,15 @@ class Topics:
                 self.holds.setdefault(base + at, set()).add(where)
                 rows += [Record(*where, len(rows) + n, key, b"", 10**12 + at * 10 + wrong) for n in range(messages)]
 
-    def read(self, pace: Pace, seed: int) -> int:
-        """Everything, chunks of whatever is not paused; returns how many blocks were open at most."""
+    def read(self, pace: Pace, seed: int, room: int = 10**9) -> int:
+        """Everything, chunks of whatever is not paused; returns how many blocks were open at most, of ``room``."""
         rng = random.Random(seed)
         numbers: dict[bytes, int] = {}
         pace.heights.number_of = numbers.get
         at = dict.fromkeys(self.records, 0)
         reached: dict[int, set[Partition]] = {number: set() for number in self.holds}
         open_blocks: set[int] = set()
+        pace.fullness = lambda: len(open_blocks) / room
         most = 0
         while behind := sorted(where for where, rows in self.records.items() if at[where] < len(rows)):
             pace.paused = pace.ahead(behind)
@@ -75,11 +77,11 @@ PARTS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), JUMPS), min_siz
 
 @settings(max_examples=60, deadline=None)
 @given(PARTS, st.integers(0, 2**32), st.sampled_from([0, 20_000_000]))
-def test_whatever_the_clocks_say_everything_is_read_and_few_blocks_are_open(
+def test_whatever_the_clocks_say_everything_is_read_and_there_is_room_for_what_is_open(
     parts: list[Part], seed: int, base: int
 ) -> None:
-    most = Topics(1_500, parts, base).read(Pace(10 * WINDOW, WINDOW), seed)
-    assert most <= 8 * (WINDOW + CHUNK), f"{most} blocks were open at once"
+    most = Topics(1_500, parts, base).read(Pace(10 * WINDOW, ROOM), seed, ROOM)
+    assert most <= ROOM, f"{most} blocks were open at once"
 
 
 @settings(max_examples=20, deadline=None)
@@ -92,14 +94,37 @@ def test_right_clocks_are_trusted(parts: list[Part], seed: int) -> None:
     assert not pace.by_number
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.just([])), min_size=2, max_size=6), st.integers(0, 9)
+)
+def test_where_many_blocks_lie_in_a_window_of_time_numbers_decide(parts: list[Part], seed: int) -> None:
+    pace = Pace(10**9, ROOM)
+    most = Topics(1_500, parts).read(pace, seed, ROOM)
+    assert most <= ROOM, f"{most} blocks were open at once"
+    assert pace.by_number == (most > ROOM // 4)
+
+
 def _of(where: Partition, numbers: range, time: int, kind: int = BATCH_MSG) -> list[Record]:
     return [Record(*where, 0, block_key(kind, block(number)), b"", time) for number in numbers]
 
 
 def _pace(known: range) -> Pace:
-    pace = Pace(1_000, WINDOW)
+    pace = Pace(1_000, 4 * WINDOW)
     pace.heights.number_of = {block(number): number for number in known}.get
     return pace
+
+
+def test_the_window_of_blocks_shrinks_with_the_room_that_is_left() -> None:
+    pace = _pace(range(100))
+    pace.by_number = True
+    pace.seen(_of(BATCHES, range(90), 1_000, BATCH))
+    pace.seen(_of(LOGS, range(80), 1_000))
+    assert pace.ahead({BATCHES, LOGS}) == frozenset()
+    assert not pace.strict
+    pace.fullness = lambda: 0.6
+    assert pace.ahead({BATCHES, LOGS}) == {BATCHES}
+    assert pace.strict
 
 
 def test_times_that_go_back_by_more_than_a_window_are_trusted_no_more() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
 from blocks import DEADLINE, Blocks
 from cardinal.consuming import reading
 from cardinal.consuming.reading import Reader
-from cardinal.protocols.streams.types import Record, Routed
+from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.partitioner import fnv1a_partition
 
@@ -102,6 +103,49 @@ def test_a_partition_that_is_ahead_stays_paused_when_another_one_is_added(
         assert reader.positions()["block", 0] == ahead, "it went on while the slowest was far behind"
     rest = _of(_read(reader, 202 - sum(reader.positions()["block", number] for number in (0, 1))), 0)
     assert [record.timestamp_ms // HOUR_MS for record in rest] == list(range(300 - len(rest), 300))
+
+
+class Silent:
+    """A source whose server is away: whoever asks where partitions end has no answer, whoever waits for one fails."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def at_end(self) -> frozenset[Partition]:
+        return frozenset()
+
+    def look_later(self) -> Future[tuple[Partition, ...]]:
+        return Future()
+
+    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
+        assert not look, "a look each quarter of a second would take a topic without leaders for one that is gone"
+        self.asked += 1
+        return Future()
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        raise AssertionError("it waited for a server that is away")
+
+
+def test_what_is_there_is_read_in_step_while_nobody_says_where_partitions_end(
+    broker: MemoryBroker, clock: Clock, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 0 is days ahead of partition 1, and both have ended where they ended at the opening."""
+    _fill(broker, clock, 1, range(1, 101))
+    _fill(broker, clock, 0, range(200, 300))
+    reader.ends()
+    _begin(reader)
+    silent = Silent()
+    monkeypatch.setattr(reader, "_unasked", silent)
+    monkeypatch.setattr(reader.main, "watermarks", silent.watermarks)
+    paused = False
+    found: list[Record] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(found) < 200 and time.monotonic() < deadline:
+        found += [record for record in reader.poll_now() if record[3]]
+        paused = paused or ("block", 0) in reader._pace.paused
+    assert len(found) == 200
+    assert paused, "nobody was ever ahead: this test shows nothing"
+    assert silent.asked == 1, "one question at a time"
 
 
 def _of(records: list[Record], partition: int) -> list[Record]:

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CursorExpiredError, TopicError, TransportError
+from cardinal.transports.retained import expired
 
 from .log import Log, Place
 
@@ -195,7 +196,7 @@ class FileSource:
             if where not in marks:
                 raise TopicError(f"there is no partition {where[1]} of {where[0]} in {self._folder}", topic=where[0])
         if gone := {where: (at, marks[where][0]) for where, at in positions.items() if at < marks[where][0]}:
-            raise _expired(gone)
+            raise expired(gone, "retention.bytes")
         for where, at in positions.items():
             if at > marks[where][1]:
                 raise CursorExpiredError(
@@ -212,7 +213,7 @@ class FileSource:
             if where not in self._paused and at < starts.get(where, 0)
         }
         if gone:
-            raise _expired(gone)
+            raise expired(gone, "retention.bytes")
 
 
 def read_recent(folder: Path, topic: str, limit: int) -> list[Record]:
@@ -229,13 +230,3 @@ def read_recent(folder: Path, topic: str, limit: int) -> list[Record]:
         return sorted(records, key=lambda record: record[:3])
     finally:
         source.close()
-
-
-def _expired(gone: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
-    (topic, number), (at, low) = next(iter(gone.items()))
-    more = f" and {len(gone) - 1} more partitions" if len(gone) > 1 else ""
-    return CursorExpiredError(
-        f"retention has removed the records from {at} to {low} of {topic}:{number}{more}: "
-        "start from a newer cursor or from the start of what is kept, or raise retention.bytes",
-        missing=gone,
-    )

@@ -84,14 +84,14 @@ class Partitions:
         """:meth:`look` on a thread of its own, for a reader that must not wait for the answer."""
         return _later(self.look)
 
-    def marks_later(self) -> Future[dict[Partition, tuple[int, int]]]:
-        """:meth:`look`, then :meth:`marks`, on a thread of its own."""
+    def marks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
+        """:meth:`marks` on a thread of its own, after a :meth:`look` if that is wanted."""
 
         def look_and_mark() -> dict[Partition, tuple[int, int]]:
             self.look()
             return self.marks()
 
-        return _later(look_and_mark)
+        return _later(look_and_mark if look else self.marks)
 
     def _find(self, wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait

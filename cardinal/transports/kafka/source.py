@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
+from cardinal.errors import CardinalError, TopicError, TransportError
 from cardinal.protocols.streams.types import Partition, Record, Row
 
 from .errors import bad_setting, kafka_error
+from .gone import check_positions, refused
 from .messages import Messages
 from .partitions import Partitions
 from .topics import TopicAdmin
@@ -89,9 +90,9 @@ class KafkaSource:
         """:meth:`partitions` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
         return self._partitions.look_later()
 
-    def watermarks_later(self) -> Future[dict[Partition, tuple[int, int]]]:
+    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
         """:meth:`watermarks` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
-        return self._partitions.marks_later()
+        return self._partitions.marks_later(look=look)
 
     def at_end(self) -> frozenset[Partition]:
         """The partitions whose end was delivered: see :class:`cardinal.transports.pace.Unasked`."""
@@ -105,15 +106,7 @@ class KafkaSource:
             CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
 
         """
-        marks = self._partitions.marks()
-        missing = {
-            partition: (offset, marks[partition][0])
-            for partition, offset in positions.items()
-            if partition in marks and offset < marks[partition][0]
-        }
-        if missing:
-            raise _expired(missing)
-        self._check_known(positions, marks)
+        check_positions(positions, self._partitions.marks(), self._admin)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
         self._positions = dict(positions)
         self._ends.clear()
@@ -208,20 +201,6 @@ class KafkaSource:
             else:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
 
-    def _check_known(self, positions: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
-        for partition, offset in positions.items():
-            if partition not in marks:
-                raise TopicError(
-                    f"there is no partition {partition[1]} of {partition[0]}: the topic was made anew; start again",
-                    topic=partition[0],
-                )
-            if offset > marks[partition][1] and offset > self._admin.ends([partition], committed=False)[partition]:
-                raise CursorExpiredError(
-                    f"{partition[0]}:{partition[1]} ends at {marks[partition][1]}, before the position {offset}: "
-                    "the topic was made anew; start again",
-                    missing={partition: (offset, marks[partition][1])},
-                )
-
     def _wait(self, limit: int, timeout: float) -> list[Row]:
         """Wait for one message, then take what came with it.
 
@@ -281,8 +260,7 @@ class KafkaSource:
             self._ends[where] = message.offset() or 0
             self._ended.append(where)
         elif code in _LOST:
-            at = self._positions.get(where, 0)
-            self._keep(lambda: _expired({where: (at, self._admin.starts([where])[where])}))
+            self._keep(lambda: refused(where, self._positions.get(where, 0), self._admin))
         elif code in _GONE:
             self._keep(
                 lambda: TopicError(f"the topic {topic} is gone from Kafka at {self._settings.address}", topic=topic)
@@ -299,13 +277,3 @@ class KafkaSource:
                 self._error = make()
             except TransportError as error:
                 self._error = error
-
-
-def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
-    (topic, number), (at, low) = next(iter(missing.items()))
-    more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
-    return CursorExpiredError(
-        f"retention has removed the records from {at} to {low} of {topic}:{number}{more}: "
-        "start from a newer cursor or from the start of what is kept, or raise retention.ms",
-        missing=missing,
-    )
