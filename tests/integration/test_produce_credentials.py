@@ -1,4 +1,4 @@
-"""`cardinal produce --from` a node that wants to be shown a token: by URL, settings file, environment."""
+"""`cardinal produce` and `repair` from a node that wants to be shown a token: by URL, settings file, environment."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from commands import COMMAND, command
 from ethereum_blocks import Built, grow, replay
 from feeding import asynchronous, looks, serving
 
-from cardinal import Consumer
+from cardinal import Consumer, apps
+from cardinal.apps.evm import payload_from_rpc
+from cardinal.protocols.streams import split
 from cardinal.testing.node import Demand
+from cardinal.transports import open_sink
 
 TOKEN, OTHER = "s3cr3t-token-1", "s3cr3t-token-2"
 DEADLINE = 60.0
@@ -29,10 +32,10 @@ def published(folder: Path) -> list[bytes]:
         return [block.hash for update in consumer for block in update.added]
 
 
-async def produced(folder: Path, *arguments: str, **environ: str) -> tuple[int | None, str]:
+async def produced(folder: Path, *arguments: str, command: str = "produce", **environ: str) -> tuple[int | None, str]:
     """How `cardinal produce` to the folder's log ended, and what it said."""
     process = await asyncio.create_subprocess_exec(
-        *(*COMMAND, "produce", "--to", f"file://{folder}/log", *arguments),
+        *(*COMMAND, command, "--to", f"file://{folder}/log", *arguments),
         env={**os.environ, **environ},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -88,6 +91,36 @@ async def test_wrong_token_ends_it_with_one_sentence_after_one_request(tmp_path:
         assert said == (
             f"error: The node at {node.url} refuses the credentials (HTTP 401); check the token in {file}.\n"
         )
+
+
+@pytest.mark.parametrize("way", ["url", "file"])
+@asynchronous
+async def test_repair_shows_the_token_too(tmp_path: Path, way: str) -> None:
+    chain = grow(None, 6)
+    app = apps.get("evm", chain_id=1337)
+    payloads = [payload_from_rpc(one.block, one.receipts, chain_id=1337) for one in chain]
+    sink = open_sink(f"file://{tmp_path}/log", app, producer_id="killed")
+    for payload in payloads:
+        if payload.number != 3:
+            sink.send(split(payload, app.topics, app.default_topic), None).result(DEADLINE)
+    sink.close()
+    file, config = held(tmp_path, OTHER), tmp_path / "cardinal.toml"
+    async with serving(replay(chain)) as node:
+        node.demand = Demand.bearer(TOKEN)
+        source = f"{node.url}#token_file={file}"
+        if way == "file":
+            config.write_text(f"[nodes.own]\nurl = '{node.url}'\ntoken_file = '{file}'")
+            source = "own"
+        named = ["--config", str(config)] if config.exists() else []
+        arguments = ("--from", source, "--first", "0", "--last", "5", *named)
+        status, said = await produced(tmp_path, *arguments, command="repair")
+        assert status == 1
+        assert said.endswith(f"refuses the credentials (HTTP 401); check the token in {file}.\n")
+        held(tmp_path, TOKEN)
+        status, said = await produced(tmp_path, *arguments, command="repair")
+        assert status == 0, said
+        assert "1 missing, 0 half published, 1 sent" in said
+    assert await asyncio.to_thread(published, tmp_path) == [block.hash for block in chain]
 
 
 @asynchronous
