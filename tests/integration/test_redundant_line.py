@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-CHAIN = a_chain(" ".join(f"{number}a" for number in range(1, 251)))
+CHAIN = a_chain(" ".join(f"{number}a" for number in range(1, 501)))
 
 
 def test_a_backlog_that_stands_in_line_is_left_to_the_lowest_when_it_comes(cardinal_broker: EmbeddedKafka) -> None:
