@@ -16,7 +16,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import TopicError
-from cardinal.transports.kafka.topics import TopicAdmin
+from cardinal.transports import parse_url
+from cardinal.transports.kafka import KafkaSource, kafka_settings
+from cardinal.transports.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,13 +80,13 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
         until(reading, "20a")
         reader, asked = threading.get_ident(), []
         for what in ("starts", "ends", "partition_counts"):
-            ask = getattr(TopicAdmin, what)
+            ask = getattr(Cluster, what)
 
             def noted(*args: object, what: str = what, ask: Callable[..., object] = ask, **options: object) -> object:
                 asked.append((what, threading.get_ident() == reader))
                 return ask(*args, **options)
 
-            monkeypatch.setattr(TopicAdmin, what, noted)
+            monkeypatch.setattr(Cluster, what, noted)
         monkeypatch.setattr("cardinal.consuming.reading._PACE_SECONDS", 0.0)
         monkeypatch.setattr("cardinal.consuming.reading._PARTITIONS_SECONDS", 0.0)
         producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
@@ -109,6 +111,22 @@ def test_a_topic_that_is_deleted_while_it_reads_is_named(
         admin.delete_topics([app.topics["b/"]])[app.topics["b/"]].result(DEADLINE)
         with pytest.raises(TopicError, match="is gone from Kafka") as caught:
             next(iter(reading))
+    assert caught.value.topic == app.topics["b/"]
+
+
+def test_a_topic_that_is_deleted_is_named_by_whoever_asks_where_it_ends(cardinal_broker: EmbeddedKafka) -> None:
+    """A consumer that wants a proof asks again and again, and each question would wait for its leaders in vain."""
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 5), app=app)
+    source = KafkaSource(kafka_settings(parse_url(url)), app.all_topics)
+    try:
+        assert len(source.watermarks()) == 2 * len(app.all_topics)
+        admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+        admin.delete_topics([app.topics["b/"]])[app.topics["b/"]].result(DEADLINE)
+        with pytest.raises(TopicError, match="is gone from Kafka") as caught:
+            source.watermarks()
+    finally:
+        source.close()
     assert caught.value.topic == app.topics["b/"]
 
 

@@ -21,8 +21,8 @@ from cardinal.protocols.streams.splitter import reorg_topic, split
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
+from cardinal.transports.kafka.cluster import Cluster
 from cardinal.transports.kafka.gone import refused
-from cardinal.transports.kafka.topics import TopicAdmin
 from cardinal.transports.pace import Pace
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_a
 def test_an_offset_that_the_broker_does_not_have_is_explained(cardinal_broker: EmbeddedKafka) -> None:
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 10), app=app)
-    asked = TopicAdmin(kafka_settings(parse_url(url)))
+    asked = Cluster(kafka_settings(parse_url(url)))
     where = (app.default_topic, 0)
     end = asked.ends([where])[where]
     assert f"ends at {end}, before the position {end + 5}: its topic was made anew" in str(
@@ -177,9 +177,9 @@ def test_topics_that_are_made_after_the_consumer_began_are_noticed(cardinal_brok
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     producing = threading.Thread(target=publish, args=(url, line(1, 20)), kwargs={"app": app})
     looked = threading.Event()
-    ask = TopicAdmin.partition_counts
+    ask = Cluster.partition_counts
 
-    def noted(self: TopicAdmin, names: Iterable[str]) -> dict[str, int]:
+    def noted(self: Cluster, names: Iterable[str]) -> dict[str, int]:
         found = ask(self, names)
         if not found and not looked.is_set():
             looked.set()
@@ -187,7 +187,7 @@ def test_topics_that_are_made_after_the_consumer_began_are_noticed(cardinal_brok
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TopicAdmin, "partition_counts", noted)
+        patch.setattr(Cluster, "partition_counts", noted)
         with consumer(url, app, topics_timeout=DEADLINE) as reading:
             assert steps(until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
     producing.join(DEADLINE)

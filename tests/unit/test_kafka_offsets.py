@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
-from cardinal.errors import UnreachableError
+from cardinal.errors import TopicError, UnreachableError
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings
-from cardinal.transports.kafka.topics import TopicAdmin
+from cardinal.transports.kafka.cluster import Cluster
 
 NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=200"
 NO_ANSWER = -1001
@@ -48,20 +49,65 @@ class Dying:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def admin(silent: int, error: int | None = None) -> tuple[TopicAdmin, Dying]:
-    made, client = TopicAdmin(kafka_settings(parse_url(NOBODY))), Dying(silent, error)
-    made._client = client
+def cluster(silent: int, error: int | None = None) -> tuple[Cluster, Dying]:
+    made, client = Cluster(kafka_settings(parse_url(NOBODY))), Dying(silent, error)
+    made.client = client  # type: ignore[assignment] # what is asked of it
     return made, client
 
 
 @pytest.mark.parametrize("error", [None, KafkaError._IN_PROGRESS, KafkaError.NOT_LEADER_FOR_PARTITION])
 def test_broker_that_has_not_answered_for_every_partition_is_asked_again(error: int | None) -> None:
-    asking, client = admin(silent=2, error=error)
+    asking, client = cluster(silent=2, error=error)
     assert asking.ends([("block", 0), ("block", 1)]) == {("block", 0): 7, ("block", 1): 9}
     assert client.asked == 3
 
 
 def test_offsets_that_are_none_are_never_taken_for_the_end() -> None:
-    asking, _ = admin(silent=1_000_000)
+    asking, _ = cluster(silent=1_000_000)
     with pytest.raises(UnreachableError):
         asking.starts([("block", 0), ("block", 1)])
+
+
+class Listing(Dying):
+    """A client whose broker does not know a partition, so many times, and lists these topics: one list a question."""
+
+    def __init__(self, silent: int, listed: Callable[[int], list[str] | None]) -> None:
+        super().__init__(silent, KafkaError.UNKNOWN_TOPIC_OR_PART)
+        self.listed = listed
+
+    def list_topics(self, **_: object) -> SimpleNamespace:
+        if (names := self.listed(self.asked)) is None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return SimpleNamespace(topics=dict.fromkeys(names))
+
+
+def listing(monkeypatch: pytest.MonkeyPatch, silent: int, listed: Callable[[int], list[str] | None]) -> Cluster:
+    monkeypatch.setattr("cardinal.transports.kafka.cluster._GONE_SECONDS", 0.1)
+    asking, _ = cluster(0)
+    asking.client = Listing(silent, listed)  # type: ignore[assignment] # what is asked of it
+    return asking
+
+
+def test_topic_that_brokers_answer_without_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = listing(monkeypatch, 1_000_000, lambda _: ["other"])
+    with pytest.raises(TopicError, match="the topic block is gone from Kafka") as caught:
+        asking.ends([("block", 0), ("block", 1)])
+    assert caught.value.topic == "block"
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        pytest.param(lambda asked: [] if asked == 1 else ["block"], id="a moment without it"),
+        pytest.param(lambda asked: [] if asked % 2 else ["block"], id="brokers that disagree"),
+        pytest.param(lambda _: None, id="nobody says which topics there are"),
+    ],
+)
+def test_topic_that_may_be_there_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, listed: Callable[[int], list[str] | None]
+) -> None:
+    asking = listing(monkeypatch, 8, listed)
+    assert asking.ends([("block", 0), ("block", 1)]) == {("block", 0): 7, ("block", 1): 9}
+    asking = listing(monkeypatch, 1_000_000, listed)
+    with pytest.raises(UnreachableError):
+        asking.ends([("block", 0), ("block", 1)])

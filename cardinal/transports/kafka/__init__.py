@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from .cluster import Cluster
 from .recent import read_recent
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
@@ -36,7 +37,8 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     """
     settings = kafka_settings(url)
     settings.producer(settings.max_message_bytes, producer_id)  # refuses settings before anything is created
-    admin = TopicAdmin(settings)
+    cluster = Cluster(settings)
+    admin = TopicAdmin(settings, cluster)
     topics = admin.ensure(tuple(app.all_topics))
     make: Callable[..., KafkaSink] = KafkaSink
     if settings.transaction_timeout is not None:
@@ -45,19 +47,19 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
             TransactionalKafkaSink,
             timeout=settings.transaction_timeout,
             connect_timeout=settings.connect_timeout,
-            ends=lambda: admin.ends(default, committed=False),
+            ends=lambda: cluster.ends(default, committed=False),
         )
     sink = make(
         settings.producer(min(topic.max_message_bytes for topic in topics.values()), producer_id),
         topics,
         producer_id=producer_id,
         queue_bytes=settings.queue_bytes,
-        reasons=admin.reasons,
+        reasons=cluster.reasons,
         recent=lambda limit: read_recent(settings, app.default_topic, limit),
         channel=admin.ensure_channel,
     )
     partitions = [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]
-    ends = admin.ends(partitions, committed=False)
+    ends = cluster.ends(partitions, committed=False)
     sink.heartbeat([partition for partition in partitions if ends[partition] == 0], settings.connect_timeout)
     return sink
 
@@ -70,4 +72,4 @@ def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
     """The names of all topics of the cluster, Kafka's own left out."""
-    return TopicAdmin(kafka_settings(url)).names()
+    return Cluster(kafka_settings(url)).names()

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cardinal.errors import TopicError, UnreachableError
 
+from .gone import deleted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cardinal.protocols.streams.types import Partition
 
-    from .topics import TopicAdmin
+    from .cluster import Cluster
 
 _Answer = TypeVar("_Answer")
 
@@ -29,7 +31,7 @@ class Partitions:
     """See the module. May be asked from several threads.
 
     Arguments:
-        admin: asks the cluster.
+        cluster: is asked.
         topics: the topics that are read.
         address: of the cluster, for errors.
         wait: seconds to wait for topics that do not exist yet.
@@ -40,8 +42,8 @@ class Partitions:
 
     """
 
-    def __init__(self, admin: TopicAdmin, topics: Sequence[str], address: str, wait: float) -> None:
-        self._admin = admin
+    def __init__(self, cluster: Cluster, topics: Sequence[str], address: str, wait: float) -> None:
+        self._cluster = cluster
         self._topics = tuple(topics)
         self._address = address
         self._absent: frozenset[str] = frozenset()
@@ -58,16 +60,12 @@ class Partitions:
 
         """
         with self._looking, contextlib.suppress(UnreachableError):
-            counts = self._admin.partition_counts(self._topics)
+            counts = self._cluster.partition_counts(self._topics)
             absent = frozenset(self._topics).difference(counts)
             if absent:  # deleted, or without leaders for the moment
-                absent -= self._admin.names()
+                absent -= self._cluster.names()
             if gone := sorted(absent & self._absent):
-                raise TopicError(
-                    f"the topic {gone[0]} is gone from Kafka at {self._address}: restore it, or start again "
-                    "without a cursor when it was made anew",
-                    topic=gone[0],
-                )
+                raise deleted(gone[0], self._address)
             self._absent = absent
             now = {(topic, number) for topic, count in counts.items() for number in range(count)}
             if added := now.difference(self.known):
@@ -75,9 +73,14 @@ class Partitions:
         return self.known
 
     def marks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained and the next readable offset of every known partition, as they are now."""
+        """The lowest retained and the next readable offset of every known partition, as they are now.
+
+        Raises:
+            TopicError: a topic was deleted.
+
+        """
         known = self.known
-        starts, ends = self._admin.starts(known), self._admin.ends(known)
+        starts, ends = self._cluster.starts(known), self._cluster.ends(known)
         return {partition: (starts[partition], ends[partition]) for partition in known}
 
     def look_later(self) -> Future[tuple[Partition, ...]]:
@@ -96,7 +99,7 @@ class Partitions:
     def _find(self, wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait
         while True:
-            counts = self._admin.partition_counts(self._topics)
+            counts = self._cluster.partition_counts(self._topics)
             absent = [topic for topic in self._topics if topic not in counts]
             if not absent:
                 return tuple(sorted((topic, number) for topic in self._topics for number in range(counts[topic])))

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cardinal.errors import CardinalError, TopicError, TransportError
+from cardinal.errors import CardinalError, TransportError
 from cardinal.protocols.streams.types import Partition, Record, Row
 
+from .cluster import Cluster
 from .errors import bad_setting, kafka_error
-from .gone import check_positions, refused
+from .gone import check_positions, deleted, refused
 from .messages import Messages
 from .partitions import Partitions
-from .topics import TopicAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,9 +56,9 @@ class KafkaSource:
 
     def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._settings = settings
-        self._admin = TopicAdmin(settings)
-        self._partitions = Partitions(self._admin, topics, settings.address, wait)
-        self._reasons = self._admin.reasons
+        self._cluster = Cluster(settings)
+        self._partitions = Partitions(self._cluster, topics, settings.address, wait)
+        self._reasons = self._cluster.reasons
         try:
             self._consumer = Consumer({**settings.consumer(), "error_cb": self._reasons})
         except KafkaException as error:
@@ -106,7 +106,7 @@ class KafkaSource:
             CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
 
         """
-        check_positions(positions, self._partitions.marks(), self._admin)
+        check_positions(positions, self._partitions.marks(), self._cluster)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
         self._positions = dict(positions)
         self._ends.clear()
@@ -157,7 +157,7 @@ class KafkaSource:
         for found in answers:
             if found.error is not None:
                 raise self._reasons.map(found.error, f"while looking up a time in {found.topic}")
-        ends = self._admin.ends(self._partitions.known)
+        ends = self._cluster.ends(self._partitions.known)
         return {
             (found.topic, found.partition): found.offset if found.offset >= 0 else ends[found.topic, found.partition]
             for found in answers
@@ -260,11 +260,9 @@ class KafkaSource:
             self._ends[where] = message.offset() or 0
             self._ended.append(where)
         elif code in _LOST:
-            self._keep(lambda: refused(where, self._positions.get(where, 0), self._admin))
+            self._keep(lambda: refused(where, self._positions.get(where, 0), self._cluster))
         elif code in _GONE:
-            self._keep(
-                lambda: TopicError(f"the topic {topic} is gone from Kafka at {self._settings.address}", topic=topic)
-            )
+            self._keep(lambda: deleted(topic, self._settings.address))
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._grouped:
             pass  # librdkafka looks for the group's coordinator, which nothing here needs
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
