@@ -219,14 +219,14 @@ def test_an_unknown_path_is_kept() -> None:
 def test_the_application_is_imported_without_its_extras() -> None:
     probe = (
         "import cardinal.apps.evm, sys; "
-        "raise SystemExit(str({'pyarrow', 'coincurve', 'sha3'} & set(sys.modules) or '') or 0)"
+        "raise SystemExit(str({'pyarrow', 'coincurve', 'tiny_keccak'} & set(sys.modules) or '') or 0)"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(
     ("absent", "call", "extra"),
-    [("pyarrow", "evm.frames", "arrow"), ("sha3", "evm.decode", "evm")],
+    [("pyarrow", "evm.frames", "arrow"), ("tiny_keccak", "evm.decode", "evm")],
 )
 def test_a_missing_extra_is_named(absent: str, call: str, extra: str) -> None:
     probe = (

@@ -13,7 +13,7 @@ from cardinal.errors import ApplicationError, IntegrityError
 
 from . import rlp
 from .encoded import EncodedBlock, encode_block
-from .keccak import keccak, keccak_256
+from .keccak import keccak
 from .presets import CHECK_NAMES, Chain
 from .reading import decode_transaction
 from .receipts import bloom_of, created_contract, creation_nonce, published_contract, write_receipt
@@ -31,7 +31,7 @@ def _hash(block: EncodedBlock) -> bool:
 
 def _transaction_hashes(block: EncodedBlock) -> bool:
     claimed = [transaction.hash for transaction in block.shown.transactions]
-    own = ["0x" + keccak_256(written).hexdigest() for written in block.transactions]
+    own = [f"0x{keccak(written).hex()}" for written in block.transactions]
     return claimed == own or [raw(text) for text in claimed] == [raw(text) for text in own]
 
 

@@ -18,7 +18,7 @@ from .hexrlp import (
     to_parts,
     wrap,
 )
-from .keccak import keccak, keccak_256
+from .keccak import keccak
 from .remembered import Remembered
 from .rlp import list_head
 from .rpc import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, raw, read
@@ -210,7 +210,7 @@ def _bits_of(text: str) -> int:
     """The three bits of an address or topic."""
     if len(text) not in (ADDRESS_TEXT, WORD_TEXT):
         raise ValueError(f"{text[:20]!r}… is neither an address of 20 bytes nor a topic of 32")
-    places = int.from_bytes(keccak_256(to_bytes(text[2:])).digest()[:6], "big")
+    places = int.from_bytes(keccak(to_bytes(text[2:]))[:6], "big")
     return _BIT[places >> 32 & 2047] | _BIT[places >> 16 & 2047] | _BIT[places & 2047]
 
 

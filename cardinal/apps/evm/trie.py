@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from . import rlp
-from .keccak import keccak, keccak_256
+from .keccak import keccak
 from .remembered import Remembered
 
 EMPTY_ROOT: Final = keccak(b"\x80")
@@ -63,8 +63,7 @@ def _root(form: _Form, values: Sequence[bytes]) -> bytes:
     references = [_NOTHING]
     if min(map(len, values)) >= _HASHED_FROM:  # as of all transactions and receipts: no leaf stands in its parent
         references += [
-            _HASH_PREFIX + keccak_256(head[len(value)] + value).digest()
-            for head, value in zip(heads, values, strict=True)
+            _HASH_PREFIX + keccak(head[len(value)] + value) for head, value in zip(heads, values, strict=True)
         ]
     else:
         references += [_reference(_leaf(path, value)) for path, value in zip(paths, values, strict=True)]
@@ -83,7 +82,7 @@ def _leaf(path: bytes, value: bytes) -> bytes:
 
 def _reference(node: bytes) -> bytes:
     """What stands for a node in its parent: itself where it is short, else its hash."""
-    return node if len(node) < _HASHED_FROM else _HASH_PREFIX + keccak_256(node).digest()
+    return node if len(node) < _HASHED_FROM else _HASH_PREFIX + keccak(node)
 
 
 @lru_cache(maxsize=256)
