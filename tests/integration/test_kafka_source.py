@@ -239,3 +239,50 @@ def test_it_is_ready_when_what_was_there_is_delivered_and_not_when_it_is_read(ca
             if update.added[-1].number == 30:
                 reading._idle_timeout = 0.2  # asked for the next one, it finds none
         assert reading.ready
+
+
+def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As librdkafka does after some changes of a leader: one partition stays behind, and nothing says so."""
+    monkeypatch.setattr("cardinal.transports.kafka.stalled.PATIENCE_SECONDS", 0.3)
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 20), app=app)
+    with consumer(url, app) as reading:
+        until(reading, "20a")
+        source = reading._reader.main
+        assert isinstance(source, KafkaSource)
+        client = source._consumer
+        client.pause([TopicPartition(topic, 1) for topic in app.all_topics])
+        publish(url, line(21, 60), app=app)
+        until(reading, "60a")
+        assert source._consumer is not client
+    assert "has stopped reading" in caplog.text
+
+
+def test_what_was_paused_stays_so_with_a_new_client_and_nothing_comes_twice(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 200), app=app)
+    source = KafkaSource(kafka_settings(parse_url(url)), app.all_topics)
+    try:
+        marks = source.watermarks()
+        source.assign({where: low for where, (low, _) in marks.items()})
+        later = frozenset(where for where in marks if where[1] == 1)
+        read = source.poll(100, 5.0)
+        source.pause(later)
+        read += source.poll(50, 5.0)  # of what is fetched already, some is held back
+        source._begin_anew(sorted(marks))
+        deadline = time.monotonic() + DEADLINE
+        while any(source.positions()[where] < marks[where][1] for where in marks.keys() - later):
+            assert time.monotonic() < deadline
+            found = source.poll(500, 0.2)
+            assert not later & {record[:2] for record in found}
+            read += found
+        source.pause(())
+        while any(source.positions()[where] < high for where, (_, high) in marks.items()):
+            assert time.monotonic() < deadline
+            read += source.poll(500, 0.2)
+    finally:
+        source.close()
+    places = [record[:3] for record in read]
+    assert len(places) == len(set(places)) == sum(high - low for low, high in marks.values())

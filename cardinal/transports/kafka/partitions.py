@@ -16,7 +16,7 @@ from cardinal.errors import TopicError, UnreachableError
 from .gone import deleted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition
 
@@ -95,6 +95,10 @@ class Partitions:
             return self.marks()
 
         return _later(look_and_mark if look else self.marks)
+
+    def ends_later(self) -> Future[Mapping[Partition, int]]:
+        """Where every known partition ends, asked for on a thread of its own."""
+        return _later(lambda: self._cluster.ends(self.known))
 
     def _find(self, wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait

@@ -9,11 +9,14 @@ Rules:
 4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
    tools show the lag; nothing is ever read from them.
 5. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
+6. A client that stops reading a partition is replaced by a new one (:mod:`.stalled`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -28,6 +31,7 @@ from .errors import bad_setting, kafka_error
 from .gone import check_positions, deleted, refused
 from .messages import Messages
 from .partitions import Partitions
+from .stalled import Stalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from .settings import KafkaSettings
+
+_log = logging.getLogger(__name__)
 
 _BATCH_MAX: Final = 10_000
 _COMMIT_SECONDS: Final = 5.0
@@ -59,10 +65,8 @@ class KafkaSource:
         self._cluster = Cluster(settings)
         self._partitions = Partitions(self._cluster, topics, settings.address, wait)
         self._reasons = self._cluster.reasons
-        try:
-            self._consumer = Consumer({**settings.consumer(), "error_cb": self._reasons})
-        except KafkaException as error:
-            raise bad_setting(error) from None
+        self._consumer = self._connect()
+        self._stalled = Stalled(self._partitions.ends_later)
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
         self._ends: dict[Partition, int] = {}
@@ -108,11 +112,12 @@ class KafkaSource:
         """
         check_positions(positions, self._partitions.marks(), self._cluster)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
+        self._stalled.moved(self._positions)
         self._positions = dict(positions)
         self._ends.clear()
         self._held.clear()
         self._error = None
-        self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in positions.items()])
+        self._assign()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call."""
@@ -121,6 +126,7 @@ class KafkaSource:
             self._consumer.resume([TopicPartition(topic, number) for topic, number in resumed])
         if paused := wanted - self._paused:
             self._consumer.pause([TopicPartition(topic, number) for topic, number in paused])
+            self._stalled.moved(paused)
         self._paused = wanted
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
@@ -183,10 +189,40 @@ class KafkaSource:
         rows = self._release(limit)
         if not rows:
             rows = self._receive(limit, 0.0) or (self._wait(limit, timeout) if timeout > 0 else [])
+            now = time.monotonic()
+            if stalled := self._stalled.look(now, self._positions, self._paused, drained=not rows):
+                self._begin_anew(stalled)
         if not rows and self._error is not None:
             error, self._error = self._error, None
             raise error
         return rows
+
+    def _connect(self) -> Consumer:
+        try:
+            client = Consumer({**self._settings.consumer(), "error_cb": self._reasons})
+        except KafkaException as error:
+            raise bad_setting(error) from None
+        if self._reasons.login is not None:
+            self._reasons.login.begins(client)
+        return client
+
+    def _assign(self) -> None:
+        self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()])
+
+    def _begin_anew(self, stalled: Sequence[Partition]) -> None:
+        """Read on with another client."""
+        (topic, number), *more = stalled
+        others = f" and {len(more)} more partitions" if more else ""
+        _log.warning("The Kafka client has stopped reading %s:%d%s: a new one reads on.", topic, number, others)
+        old, self._consumer = self._consumer, self._connect()
+        # Whatever it waits for: nobody waits for it.
+        threading.Thread(target=old.close, name="cardinal-kafka-closing", daemon=True).start()
+        self._stalled.moved(self._positions)
+        self._ends.clear()
+        self._held.clear()  # the new client reads it again
+        paused, self._paused = self._paused, frozenset()
+        self._assign()
+        self.pause(paused)
 
     def _commit(self, *, last: bool = False) -> None:
         """Tell the group's coordinator where the reading stands. Only a figure for operators: a failure is no error."""
