@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,13 +16,14 @@ from cardinal.protocols.streams import (
     Orderer,
     Payload,
     Quarantined,
+    Reassembler,
     ReorgBegan,
     Stale,
 )
 from cardinal.protocols.streams.block import Explanation
 from cardinal.protocols.streams.gaps import Gaps
 from cardinal.protocols.streams.ordering import Past
-from cardinal.protocols.streams.rest import Rounds, oldest
+from cardinal.protocols.streams.rest import Rest, Rounds, oldest
 from cardinal.protocols.streams.settings import OnIncomplete
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
@@ -258,6 +260,48 @@ def test_a_round_reads_each_block_once_and_the_next_begins_where_one_was_what_wa
     rounds.found(dropped[7])
     del dropped[7]
     assert [told(rounds, 2, dropped) for _ in range(3)] == [dropped[:4_096], dropped[4_096:], []]
+
+
+def test_at_rest_dropped_blocks_are_looked_through_once_until_something_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be tens of thousands, and a stream may rest for hours."""
+    stream = Stream(start=ROOT)
+    first, _, *above = line("a", 1, 4, "0r")
+    stream.publish([first, *above])
+    stream.read()
+    looks = []
+    dropped_blocks = type(stream.follower.reassembler).dropped_blocks
+
+    def noted(self: Reassembler) -> object:
+        looks.append(1)
+        return dropped_blocks(self)
+
+    monkeypatch.setattr(Reassembler, "dropped_blocks", noted)
+
+    def rest() -> int:
+        looks.clear()
+        for _ in range(5):
+            stream.follower.progress(stream.ends(), None, at_rest=True)
+        return len(looks)
+
+    assert [rest(), rest()] == [1, 0]
+    stream.publish(line("b", 1, 1, "0r"))
+    stream.read()
+    assert [rest(), rest()] == [1, 0]
+    stream.follower.supply([])
+    assert [rest(), rest()] == [1, 0]
+    stream.follower.reread(h("2a"))
+    assert [rest(), rest()] == [1, 0]
+
+
+def test_where_there_was_something_to_be_read_again_the_next_look_is_not_left_out() -> None:
+    dropped = [h(f"{number}x") for number in range(5_000)]
+    assembler = SimpleNamespace(
+        dropped_blocks=lambda: dropped, explain=lambda block_hash: Explanation(block_hash, None, "dropped")
+    )
+    rest = Rest(assembler, Gaps(patience=1))  # type: ignore[arg-type] # what is asked of it
+    assert [len(rest.due(1)) for _ in range(4)] == [4_096, 904, 0, 0]
 
 
 def test_what_was_read_again_at_rest_is_remembered_within_bounds() -> None:

@@ -35,7 +35,7 @@ from .ordering import Past
 from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
 from .reorgs import Graft, Outcome
-from .rest import Rounds, oldest
+from .rest import Rest
 from .resuming import begin_at, check, left, refuse_shorter, without
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
@@ -68,9 +68,9 @@ class Follower:
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
         self._judging = False
-        self._dropped, self._let_go = Rounds(), Rounds()
         self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
         self.reassembler = assembler_of(settings)
+        self._rest = Rest(self.reassembler, self._gaps)
         self.orderer = orderer_of(settings)
         self._reorgs = reorgs_of(settings, self.orderer)
         self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
@@ -164,6 +164,8 @@ class Follower:
         self._where.read(len(records))
         if self._patience is not None:
             self._patience.read(records)
+        if records:
+            self._rest.stirred()
         if not self._reorgs.used or not any(map(self._reorgs.is_channel, {record[0] for record in records})):
             self._events(self.reassembler.receive(records), out)
             return out
@@ -184,6 +186,7 @@ class Follower:
     def supply(self, messages: Iterable[Routed]) -> Out:
         """Take messages that a node or an archive had: they count where no topic brought a copy."""
         out: Out = []
+        self._rest.stirred()
         self._events(self.reassembler.supply(messages), out)
         return out
 
@@ -192,6 +195,7 @@ class Follower:
 
         The driver reads from there, and gives what it finds to :meth:`receive` as well.
         """
+        self._rest.stirred()
         known = self._gaps.reread(block_hash)
         found = self.reassembler.reread(block_hash, known)
         places = known if known is not None else found
@@ -338,7 +342,7 @@ class Follower:
         if self._patience is not None:
             self._patience.completed(block.hash, event.published_ms)
         self._gaps.completed(block.hash)
-        self._dropped.found(block.hash)
+        self._rest.completed(block.hash)
         self._where.completed(event)
         updates = self.orderer.receive(event)
         if self._judging and self.orderer.waits(block.hash) and self.orderer.awaited(block.parent):
@@ -348,13 +352,15 @@ class Follower:
     def _order(self, updates: Sequence[ChainUpdate], out: Out, *taken: bytes) -> None:
         """Give out updates, after these blocks were given to the orderer; it may hold them or not."""
         for update in updates:
+            self._rest.stirred()
             ring, make = self._where.delivered(update)
             self._events(self.reassembler.head_moved(ring[-1].ref.number), out)
             out.append(update.with_cursor(make))
             for block in update.added:
-                self._let_go.found(block.hash)
+                self._rest.delivered(block.hash)
                 out += map(Incomplete, self._gaps.delivered(block.hash))
         for ref, parent, size in self.orderer.take_evicted():
+            self._rest.stirred()
             places = self._where.places(ref.hash)
             self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places), size)
         self._where.released(self.orderer.take_released())
@@ -390,7 +396,7 @@ class Follower:
         self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out, *, at_rest: bool
     ) -> None:
         if at_rest and (self._gaps.open_ended or self._patience is not None):
-            out += map(Incomplete, self._once_more())
+            out += map(Incomplete, self._rest.due(self._completed))
         for block_hash, number in self._gaps.unseen():
             lacking = self.reassembler.explain(block_hash)
             if not self.orderer.awaited(block_hash):
@@ -402,13 +408,6 @@ class Follower:
         if self._settings.on_incomplete is OnIncomplete.SKIP:
             for block_hash in self._gaps.progress(positions, ends):
                 self._give_up(block_hash, out)
-
-    def _once_more(self) -> list[Explanation]:
-        """What is read again where nothing comes any more: what was dropped, then what was let go."""
-        dropped, explain = self.reassembler.dropped_blocks(), self.reassembler.explain
-        return self._dropped.due(
-            self._completed, dropped, lambda told: [explain(block_hash) for block_hash in oldest(dropped, told)]
-        ) or self._let_go.due(self._completed, self._gaps.let_go_blocks(), self._gaps.lowest_let_go)
 
     def _give_up(self, block_hash: bytes, out: Out) -> None:
         """Pass over a block that is provably lost, where what its Batch says leads on."""

@@ -9,6 +9,8 @@ Rules:
 1. A round reads each of them once. Where one of them is what was lacking, there is another round.
 2. After a round in vain the next one waits until a block was completed, after another one until two were, then four,
    and so on: what somebody left on the topics, half written or above nothing, costs less and less.
+3. Where there was nothing to be read again, nothing is looked through until something comes: of a quorum, tens of
+   thousands of dropped blocks take a tenth of a second.
 """
 
 from __future__ import annotations
@@ -17,14 +19,55 @@ from collections.abc import Callable, Collection, Container
 from itertools import islice
 from typing import Final
 
+from .assembler import Assembler
 from .block import Explanation
+from .gaps import Gaps
 from .tombstones import TOMBSTONES_MAX
 
 _TOGETHER: Final = 4_096
 
 
+class Rest:
+    """What is read again at a stream's end: blocks that were dropped, then blocks that were let go.
+
+    Arguments:
+        assembler: knows what was dropped.
+        gaps: know what was let go.
+
+    """
+
+    def __init__(self, assembler: Assembler, gaps: Gaps) -> None:
+        self._assembler = assembler
+        self._gaps = gaps
+        self._dropped, self._let_go = Rounds(), Rounds()
+        self._nothing = False
+
+    def stirred(self) -> None:
+        """Something came, or is about to be read again."""
+        self._nothing = False
+
+    def completed(self, block_hash: bytes) -> None:
+        """This block is whole."""
+        self._dropped.found(block_hash)
+
+    def delivered(self, block_hash: bytes) -> None:
+        """This block is on the chain."""
+        self._let_go.found(block_hash)
+
+    def due(self, completed: int) -> list[Explanation]:
+        """The blocks to be read again now, when so many were completed."""
+        if self._nothing:
+            return []
+        dropped, explain = self._assembler.dropped_blocks(), self._assembler.explain
+        found = self._dropped.due(
+            completed, dropped, lambda told: [explain(block_hash) for block_hash in oldest(dropped, told)]
+        ) or self._let_go.due(completed, self._gaps.let_go_blocks(), self._gaps.lowest_let_go)
+        self._nothing = not found
+        return found
+
+
 class Rounds:
-    """See the module."""
+    """When which of them are read again (rules 1 and 2)."""
 
     def __init__(self) -> None:
         self._told: set[bytes] = set()
