@@ -6,6 +6,7 @@ by one and take longer than the time between two pings, blocks would stand in an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -85,7 +86,5 @@ class Pinger:
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
             if self._may() and self._under_way.done():
-                try:
+                with contextlib.suppress(TransportError):  # whoever adds is told; the sink may go on by itself
                     self._ping()
-                except TransportError:
-                    return  # the sink is closed, or says the same to whoever adds

@@ -192,7 +192,7 @@ class KafkaSink:
         if self._closed:
             raise TransportError("this sink is closed; open another one")
         if self._outbox.stopped is not None:
-            raise self._failed(self._outbox.stopped, b"")
+            self._refuse(self._outbox.stopped)
         total = 0
         limits = self._limits
         try:
@@ -234,6 +234,10 @@ class KafkaSink:
         if self._reasons.login is not None:
             self._reasons.login.begins(client)
         return client
+
+    def _refuse(self, stopped: KafkaError) -> None:
+        """Raise what a client that takes nothing more means, where it is to be started again."""
+        raise self._failed(stopped, b"")
 
     def _oversize(self, topic: str, key: bytes, size: int) -> OversizeError:
         path, limit = path_text(key[_PATH]), self._topics[topic].max_message_bytes

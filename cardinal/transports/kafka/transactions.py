@@ -89,6 +89,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
+        self._for_good = False
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
         self._worker = threading.Thread(target=self._work_off, name="cardinal-kafka-transactions", daemon=True)
@@ -201,8 +202,10 @@ class TransactionalKafkaSink(KafkaSink):
         """Begin, send stage by stage, commit. DeliveryError, FencedError, … when it was aborted instead."""
         if self._outbox.closed:
             raise TransportError("the sink was closed before this could be sent")
-        if self._outbox.stopped is not None:
-            raise self._failed(self._outbox.stopped, call.block_hash)
+        if (stopped := self._outbox.stopped) is not None:
+            if self._for_good or not self._overdue(stopped):
+                raise self._failed(stopped, call.block_hash)
+            self._connect_again()  # once more: the broker was away
         try:
             if self._since is not None:
                 self._abort()  # the transaction before could not be: the broker was away
@@ -274,6 +277,7 @@ class TransactionalKafkaSink(KafkaSink):
             except TransportError as failure:
                 return failure
             return self._too_late(block_hash)
+        self._for_good = True
         self._outbox.stop(error)
         return self._failed(error, block_hash)
 
@@ -288,6 +292,11 @@ class TransactionalKafkaSink(KafkaSink):
         """Whether the broker fenced us because our transaction was open for too long."""
         fenced = isinstance(self._reasons.map(error, ""), FencedError)
         return fenced and self._since is not None and time.monotonic() - self._since >= self._timeout
+
+    def _refuse(self, stopped: KafkaError) -> None:
+        """A client that stopped within a transaction is looked into by the worker: there may be a new one soon."""
+        if self._for_good or self._since is None:
+            super()._refuse(stopped)
 
     # --- the client ----------------------------------------------------------------------------------------
 
