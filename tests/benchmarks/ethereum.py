@@ -65,6 +65,8 @@ ETL_PACKAGES: Final = (
     *("bitarray<3", "lazy-importer", "py-multibase", "py-multicodec<1", "py-multihash", "morphys", "setuptools<81"),
 )
 """For Python 3.11, without resolving: the release's own bounds name a parsimonious that no longer imports."""
+ETL_NEEDS: Final = ("requests", "urllib3<2", "aiohttp", "trio", "jsonschema", "idna")
+"""Of those, what has to come with all that it needs."""
 
 
 # --- one block --------------------------------------------------------------------------------------------------
@@ -211,17 +213,16 @@ def measured(commands: Sequence[Sequence[str]]) -> tuple[float, float]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.monotonic() - began
 
 
-def install(name: str, folder: Path, packages: Sequence[str], *, resolve: bool, binary: str) -> Path | str:
-    """A program in an environment of its own, or why it is not there."""
+def install(name: str, folder: Path, resolved: Sequence[str], bare: Sequence[str], *, binary: str) -> Path | str:
+    """A program in an environment of its own, or why it is not there: packages with what they need, then bare ones."""
     program = folder / name / "bin" / binary
     if not program.exists():
         venv.create(folder / name, with_pip=True)
-        command = [str(folder / name / "bin" / "pip"), "install", "--quiet", *packages]
-        done = subprocess.run(
-            command if resolve else [*command, "--no-deps"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            return f"it cannot be installed: {done.stderr.strip().splitlines()[-1]}"
+        command = [str(folder / name / "bin" / "pip"), "install", "--quiet"]
+        for packages in (resolved, ("--no-deps", *bare)) if bare else (resolved,):
+            done = subprocess.run([*command, *packages], capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"it cannot be installed: {done.stderr.strip().splitlines()[-1]}"
     return program
 
 
@@ -285,11 +286,11 @@ def main() -> None:
     else:
         stages(10 if given.quick else 40)
         tools: dict[str, Path | str] = {}
-        wanted = {"ethereum-etl": (ETL_PACKAGES, "ethereumetl"), "cryo": (("cryo==0.3.2",), "python")}
-        for name, (packages, binary) in wanted.items():
+        wanted = {"ethereum-etl": (ETL_NEEDS, ETL_PACKAGES, "ethereumetl"), "cryo": (("cryo==0.3.2",), (), "python")}
+        for name, (resolved, bare, binary) in wanted.items():
             there = (given.tools / name / "bin" / binary).exists()
             tools[name] = (
-                install(name, given.tools, packages, resolve=name == "cryo", binary=binary)
+                install(name, given.tools, resolved, bare, binary=binary)
                 if given.install or there
                 else "run with --install"
             )
