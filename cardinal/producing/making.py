@@ -41,9 +41,9 @@ class Maker:
         size = self._poster.measure(messages)
         count = len(messages)
         batch = messages.pop()
-        announced = payload.sub_batches and [one for one, content in payload.sub_batches.items() if content is None]
+        announced = {one for one, content in payload.sub_batches.items() if content is None}
         start, finish = (self._post, self._seal) if self._transactions is None else (nothing, self._commit)
-        return Unit(payload.hash, payload.parent, batch, messages, start, finish, 1, count, size, announced or ())
+        return Unit(payload.hash, payload.parent, batch, messages, start, finish, 1, count, size, announced)
 
     def together(self, ancestor: BlockRef, units: Sequence[Unit]) -> Unit:
         """A branch above its ancestor as one unit that is one transaction."""

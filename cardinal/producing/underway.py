@@ -154,10 +154,11 @@ class UnderWay:
             self._bytes += size if self._units.get(unit.hash) is unit else 0
 
     def sub_batch_sent(self, unit: Unit, batch_id: bytes) -> None:
-        """The content of an announced sub batch is acknowledged."""
+        """The content of an announced sub batch is acknowledged, before its unit is begun or after."""
         with self._lock:
             if self._units.get(unit.hash) is not unit:
                 return  # it was begun again since, and waits to hear of this sub batch anew
+            unit.announced.discard(batch_id)
             self._line.extend(self._queue.sub_batch_acknowledged(unit.hash, batch_id))
         self._work()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -53,7 +53,7 @@ class Unit:
         start: sends what need not wait.
         finish: sends the rest, when the queue says so.
         blocks, messages, size: what it counts for; size in bytes.
-        announced: ids of sub batches whose content comes later.
+        announced: ids of sub batches whose content is still to be acknowledged, also before the unit is begun.
         future: whom to tell.
 
     """
@@ -67,6 +67,6 @@ class Unit:
     blocks: int
     messages: int
     size: int
-    announced: Iterable[bytes] = ()
+    announced: set[bytes] = field(default_factory=set)
     future: Future[None] = field(default_factory=new_future)
     failed: bool = False

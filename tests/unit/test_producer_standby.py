@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from cardinal.errors import DeliveryError, TransportError
 from cardinal.producer import Producer, ping_id
 from cardinal.producing.horizon import Horizon
 from cardinal.protocols.streams import Ping, encode
+from cardinal.protocols.streams.payload import SubBatch
 from cardinal.protocols.streams.standby import ProducerCount
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Routed
 from cardinal.testing.memory import MemoryBroker, MemorySource
@@ -106,6 +108,21 @@ def test_when_the_lowest_dies_the_next_sends_at_once(broker: MemoryBroker) -> No
         knows(second, "b")
         waiting.result(DEADLINE)
         second.add(CHAIN[1]).result(DEADLINE)
+
+
+def test_a_sub_batch_that_was_sent_while_its_block_waited_is_not_waited_for_again(broker: MemoryBroker) -> None:
+    """Its content was acknowledged before the block was begun: the turn comes, and nobody sends it once more."""
+    first, *others = CHAIN
+    announced = replace(first, sub_batches={h("state"): None})
+    with standby(broker, "b", ping_seconds=0.1) as second:
+        with standby(broker, "a", ping_seconds=0.1):
+            knows(second, "a", "b")
+            futures = [second.add(payload) for payload in (announced, *others)]
+            second.send_sub_batch(first.hash, h("state"), SubBatch("tx/state", {"tx/state/1": b"x"})).result(DEADLINE)
+            assert sealers(broker) == {}
+        for future in futures:
+            future.result(DEADLINE)
+    assert sealers(broker) == {payload.hash: ["b"] for payload in CHAIN}
 
 
 def test_what_was_sealed_before_a_producer_started_is_not_sent_again(broker: MemoryBroker) -> None:

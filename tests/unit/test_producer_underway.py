@@ -114,6 +114,29 @@ def test_one_that_failed_holds_its_descendants_also_those_that_others_have_publi
     assert line.finished == [1, 1]
 
 
+@pytest.mark.parametrize("one_at_a_time", [True, False])
+def test_sub_batches_are_waited_for_once_whether_they_were_sent_before_their_unit_was_begun_or_after(
+    one_at_a_time: bool,  # noqa: FBT001 - pytest names it
+) -> None:
+    line = Line(one_at_a_time=one_at_a_time)
+    early, late = _hash(101), _hash(102)
+    unit = Unit(_hash(1), _hash(0), None, [], nothing, line._finish, 1, 2, 10, {early, late})
+    line.under_way.enter(unit)
+    line.under_way.sub_batch_sent(unit, early)
+    line.under_way.begin(unit)
+    assert line.finishing == [], "the other one is still to come"
+    line.under_way.sub_batch_sent(unit, late)
+    line.end(DeliveryError("no", block_hash=unit.hash))
+    again = Unit(_hash(1), _hash(0), None, [], nothing, line._finish, 1, 2, 10, {early})
+    line.under_way.enter(again)
+    line.under_way.sub_batch_sent(unit, early)
+    line.under_way.begin(again)
+    assert line.finishing == [], "it goes again, and so does its sub batch"
+    line.under_way.sub_batch_sent(again, early)
+    line.end()
+    assert again.future.done()
+
+
 def test_where_many_go_beside_each_other_nobody_is_asked() -> None:
     """Their content has gone already."""
     line = Line(one_at_a_time=False)
