@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from itertools import pairwise
@@ -54,6 +55,25 @@ def test_of_a_block_with_one_value_that_is_too_large_nothing_is_sent(cardinal_br
         producer.add(a_block("1b", "0g")).result(DEADLINE)
     spoken = {record.key[1:33] for record in everything_on(url, app) if record.key[0] <= 4}
     assert spoken == {a_block("1b", "0g").hash}
+
+
+@pytest.mark.parametrize("options", ["", "?transactional=update"])
+def test_every_topic_carries_what_it_takes_and_small_messages_go_at_once(
+    cardinal_broker: EmbeddedKafka, options: str
+) -> None:
+    """One topic takes less than the other: neither a large message nor a batch of small ones is refused on the way."""
+    app, url = small_stream(), f"kafka://{cardinal_broker.bootstrap}{options}"
+    _create(cardinal_broker, app.default_topic, max_message_bytes="2000000")
+    _create(cardinal_broker, app.all_topics[1], max_message_bytes="20000")
+    with Producer(url, app, producer_id=f"{app.default_topic}-one") as producer:
+        whole = a_block("1a", "0g", values=2_000)
+        values = {**whole.updates, "a/large": os.urandom(19_000), "inside": os.urandom(1_000_000)}
+        producer.add(Payload(1, whole.hash, whole.parent, 1, values)).result(DEADLINE)
+        for path, size, limit in (("a/larger", 20_000, 20_000), ("within", 2_000_000, 2_000_000)):
+            with pytest.raises(OversizeError) as caught:
+                producer.add(Payload(2, whole.parent, whole.hash, 2, {path: bytes(size)}))
+            assert caught.value.limit == limit
+        producer.add(a_block("2a", "1a")).result(DEADLINE)
 
 
 @pytest.mark.parametrize(

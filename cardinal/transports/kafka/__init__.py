@@ -49,8 +49,10 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
             connect_timeout=settings.connect_timeout,
             ends=lambda: cluster.ends(default, committed=False),
         )
+    takes = [topic.max_message_bytes for topic in topics.values()]
+    takes.append(settings.max_message_bytes)  # as the topics of reorg channels are created
     sink = make(
-        settings.producer(min(topic.max_message_bytes for topic in topics.values()), producer_id),
+        settings.producer(max(takes), producer_id, smallest=min(takes)),
         topics,
         producer_id=producer_id,
         queue_bytes=settings.queue_bytes,

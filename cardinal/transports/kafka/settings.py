@@ -12,6 +12,8 @@ Options of a ``kafka://`` URL:
   ``transactional.id`` is the producer's id unless given, and has to be unique on the cluster; its
   ``transaction.timeout.ms`` is 10000 unless given.
 
+``message.max.bytes`` bounds every message, whatever its topic takes; ``batch.size`` is at most what every topic takes.
+
 What the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the FNV-1a
 partitioner, reading committed records only, offsets of our own.
 """
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES: Final = 10_000_024
 """The Go implementation's ``max.message.bytes``: 10 MB and Kafka's framing."""
+
+_CLIENT_BYTES: Final = (1_000, 1_000_000_000)
+"""What librdkafka takes as ``message.max.bytes``."""
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 _OURS: Final = "cardinal."
@@ -66,6 +71,7 @@ _PRODUCER: Final[Mapping[str, str]] = {
     "queue.buffering.max.messages": "1000000",
     "queue.buffering.max.kbytes": str(256 * 1024),
 }
+_BATCH_BYTES: Final = 1 << 20
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 """For so long, and until the broker looks (``transaction.abort.timed.out.transaction.cleanup.interval.ms``), a producer
 that hangs in the middle of a transaction holds readers up."""
@@ -139,12 +145,16 @@ class KafkaSettings:
         """Properties that every kind of client takes."""
         return {**_COMMON, **self.properties}
 
-    def producer(self, message_bytes: int, producer_id: str) -> dict[str, str]:
-        """Properties of a producer with this id whose topics take messages of so many bytes."""
-        # A batch of small messages must fit the topic as well: the broker checks whole batches.
-        batch = str(min(1 << 20, message_bytes))
-        sizes = {"message.max.bytes": str(max(message_bytes, 1_000)), "batch.size": batch}
-        config = self._fixed({**_PRODUCER, **sizes}, _PRODUCER_FIXED)
+    def producer(self, largest: int, producer_id: str, *, smallest: int | None = None) -> dict[str, str]:
+        """Properties of a producer with this id.
+
+        Arguments:
+            largest: the bytes of the largest message that one of its topics takes.
+            producer_id: is the ``transactional.id`` where none is given.
+            smallest: the bytes that each of its topics takes; default: as many.
+
+        """
+        config = {**self._fixed(_PRODUCER, _PRODUCER_FIXED), **self._sizes(largest, smallest or largest)}
         if self.transaction_timeout is None:
             return config
         # Neither a message nor a request may be tried for longer than its transaction may be open: the client refuses.
@@ -161,6 +171,13 @@ class KafkaSettings:
     def consumer(self) -> dict[str, str]:
         """Properties of a consumer that is assigned its partitions."""
         return self._fixed(_CONSUMER, _CONSUMER_FIXED)
+
+    def _sizes(self, largest: int, smallest: int) -> dict[str, str]:
+        low, high = _CLIENT_BYTES
+        message = self.properties.get("message.max.bytes", str(min(max(largest, low), high)))
+        # A batch of small messages must fit its topic as well, whichever it is: the broker checks whole batches.
+        batch = min(_whole("batch.size", self.properties.get("batch.size", str(_BATCH_BYTES))), smallest)
+        return {"message.max.bytes": str(_whole("message.max.bytes", message, low=low)), "batch.size": str(batch)}
 
     def _fixed(self, defaults: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
         for name, value in fixed.items():

@@ -4,7 +4,7 @@ Rules:
 
 1. Idempotent, acknowledged by all in-sync replicas, partition by FNV-1a of the key, as the Go implementation does:
    copies of one key from any number of producers meet in one partition.
-2. A message that its topic does not take is refused before the first message of its call is handed over.
+2. A message that its topic or the client does not take is refused before the first message of its call is handed over.
 3. What is handed over and not acknowledged is bounded in bytes: whoever sends waits, and serves meanwhile
    (:mod:`.outbox`). A thread that is telling of acknowledgements never waits; what it sends are seals, one small
    message a block, and the client's own queue has room for them beyond the bound.
@@ -89,7 +89,8 @@ class KafkaSink:
         self._headers: Headers = [who]
         self._sealed: Headers = [who, (SEALED_HEADER, b"1")]
         self._overhead = _OVERHEAD + len(producer_id.encode())
-        self._limits = {name: topic.max_message_bytes - self._overhead for name, topic in topics.items()}
+        self._most = int(config["message.max.bytes"])
+        self._limits = {name: self._limit(topic) for name, topic in topics.items()}
         self._queue_bytes = queue_bytes
         self._recent = recent
         self._channel = channel
@@ -155,7 +156,13 @@ class KafkaSink:
         """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
         if topic not in self._topics:
             info = self._channel(topic)
-            self._limits[topic] = info.max_message_bytes - self._overhead
+            if info.max_message_bytes < int(self._config["batch.size"]):
+                raise TopicError(
+                    f"the reorg channel {topic} takes {info.max_message_bytes} bytes at once, and this producer sends "
+                    f"up to {self._config['batch.size']}: raise its max.message.bytes, or lower batch.size",
+                    topic=topic,
+                )
+            self._limits[topic] = self._limit(info)
             self._topics[topic] = info
 
     def foreign_clock(self) -> str | None:
@@ -239,11 +246,18 @@ class KafkaSink:
         """Raise what a client that takes nothing more means, where it is to be started again."""
         raise self._failed(stopped, b"")
 
+    def _limit(self, topic: TopicInfo) -> int:
+        """How long key and value of a message for this topic may be together."""
+        return min(topic.max_message_bytes, self._most) - self._overhead
+
     def _oversize(self, topic: str, key: bytes, size: int) -> OversizeError:
-        path, limit = path_text(key[_PATH]), self._topics[topic].max_message_bytes
+        path, limit = path_text(key[_PATH]), self._limits[topic] + self._overhead
+        if limit == self._topics[topic].max_message_bytes:
+            why = f"the topic {topic} takes: raise its max.message.bytes and the broker's message.max.bytes"
+        else:
+            why = "this producer may send: raise message.max.bytes in its URL, or leave it out"
         return OversizeError(
-            f"a message of {size + self._overhead} bytes ({path!r}) is larger than the {limit} that the topic {topic} "
-            "takes: raise its max.message.bytes and the broker's message.max.bytes",
+            f"a message of {size + self._overhead} bytes ({path!r}) is larger than the {limit} that {why}",
             path=path,
             size=size + self._overhead,
             limit=limit,
