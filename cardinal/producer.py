@@ -19,12 +19,14 @@ Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several th
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError
-from cardinal.producing.channels import Channel, all_of, head_of, linked
+from cardinal.producing.channels import Channel, linked, well_or_failed
 from cardinal.producing.clocks import refuse_foreign_clocks
+from cardinal.producing.heads import Heads
 from cardinal.producing.making import Maker
 from cardinal.producing.pinging import Pinger, ping_id
 from cardinal.producing.tail import Tail
@@ -37,7 +39,7 @@ from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
@@ -109,9 +111,8 @@ class Producer:
             raise ConfigurationError("a producer needs an id, room for a block, and a time between pings")
         self._app = app
         self._producer_id = producer_id
-        self._threshold: int = getattr(app, "reorg_threshold", REORG_THRESHOLD)
-        self._highest: int | None = None
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
+        self._heads = Heads(self._sink, getattr(app, "reorg_threshold", REORG_THRESHOLD))
         self._transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
         self._maker = Maker(self._sink, app)
         # One transaction after the other is worked off by a thread of the sink's: there is nothing to serve.
@@ -227,7 +228,8 @@ class Producer:
             payloads: the blocks above it, oldest first, each the parent of the next.
 
         Returns:
-            A future that ends when all of it is on the topics. Where it fails, call again with the same branch: of a
+            A future that ends when all of it is on the topics, or fails when a part of it has. Where it fails, call
+            again with the same branch: what failed goes again, what is still on its way is waited for, and of a
             channel a new attempt begins.
 
         Raises:
@@ -237,17 +239,21 @@ class Producer:
 
         """
         branch = linked(ancestor, payloads)
-        depth = self._head() - ancestor.number
-        if depth > self._threshold:
+        tip = branch[-1]
+        if self._heads.deep(ancestor, tip.hash):
             channel = Channel(self._sink, self._app, ancestor, branch)
             self._under_way.enter(channel.unit)
-            self._highest = max(self._head(), branch[-1].number)
+            self._heads.added(tip.number)
             self._under_way.begin(channel.unit)
             return channel.unit.future
         units = [self._maker.block(payload) for payload in branch]
+        self._heads.goes(tip.hash)
         if self._transactions is None:
-            return all_of([self._publish(unit, payload.number) for unit, payload in zip(units, branch, strict=True)])
-        return self._publish(self._maker.together(ancestor, units), branch[-1].number)
+            whole = well_or_failed(self._publish_each(units, branch))
+        else:
+            whole = self._publish(self._maker.together(ancestor, units), tip.number)
+        whole.add_done_callback(partial(self._heads.ended, tip.hash))
+        return whole
 
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until every block that was added is sealed.
@@ -286,15 +292,18 @@ class Producer:
     def _publish(self, unit: Unit, number: int) -> Future[None]:
         """Let a unit in, and begin it: at once, or when it is this producer's turn."""
         again = self._under_way.enter(unit)
-        self._highest = max(number, self._highest or 0)
+        self._heads.added(number)
         if self._standby is None or again:
             self._under_way.begin(unit)
         else:
             self._standby.offer(unit)
         return unit.future
 
-    def _head(self) -> int:
-        """The number of the highest block that consumers may have."""
-        if self._highest is None:
-            self._highest = head_of(self._sink)
-        return self._highest
+    def _publish_each(self, units: Sequence[Unit], branch: Sequence[Payload]) -> list[Future[None]]:
+        """Every block of a branch that is not on its way; first those that failed, as others hold room and wait."""
+        known = [self._under_way.known(unit.hash) for unit in units]
+        parts = sorted(zip(known, units, branch, strict=True), key=lambda part: part[0] is None)
+        return [
+            self._publish(unit, payload.number) if before is None or before.failed else before.future
+            for before, unit, payload in parts
+        ]

@@ -14,13 +14,12 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, DecodeError, LocalProtocolError
+from cardinal.errors import ConfigurationError, LocalProtocolError
 from cardinal.producing.unit import Unit, nothing
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.messages import BATCH
 from cardinal.protocols.streams.splitter import split_reorg
 from cardinal.transports.base import ChannelSink, TransactionalSink
-from cardinal.transports.posting import new_future, size_of, tell
+from cardinal.transports.posting import end, new_future, size_of, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from cardinal.transports.base import Sink
     from cardinal.transports.posting import Done
 
-_RECENT: Final = 256
 _BATCH: Final = bytes((BATCH,))
 
 
@@ -59,20 +57,6 @@ def linked(ancestor: BlockRef, payloads: Iterable[Payload]) -> list[Payload]:
     return branch
 
 
-def head_of(sink: Sink) -> int:
-    """The highest block number among the newest Batches; 0 where there is none."""
-    numbers = [0]
-    for record in sink.recent(_RECENT):
-        if record.key[:1] == _BATCH:
-            try:
-                message = decode(record.key, record.value)
-            except DecodeError:
-                continue  # no consumer can use it either
-            if isinstance(message, Batch):
-                numbers.append(message.number)
-    return max(numbers)
-
-
 def all_of(futures: Sequence[Future[None]]) -> Future[None]:
     """A future that ends when all of these have, with the first error."""
     whole = new_future()
@@ -88,10 +72,27 @@ def all_of(futures: Sequence[Future[None]]) -> Future[None]:
                 errors.append(error)
             if left:
                 return
-        if errors:
-            whole.set_exception(errors[0])
-        else:
-            whole.set_result(None)
+        end(whole, errors[0] if errors else None)
+
+    for future in futures:
+        future.add_done_callback(ended)
+    return whole
+
+
+def well_or_failed(futures: Sequence[Future[None]]) -> Future[None]:
+    """A future that ends when all of these have ended well, or with the first error: others may wait for that one."""
+    whole = new_future()
+    lock = threading.Lock()
+    left = len(futures)
+
+    def ended(one: Future[None]) -> None:
+        nonlocal left
+        error = one.exception()
+        with lock:
+            left = 0 if error is not None and left > 0 else left - 1
+            last = left == 0
+        if last:
+            end(whole, error)
 
     for future in futures:
         future.add_done_callback(ended)

@@ -138,10 +138,14 @@ class UnderWay:
             self._skipped += unit.blocks
         unit.future.set_result(None)
 
+    def known(self, block_hash: bytes) -> Unit | None:
+        """The unit of this hash that is under way, or failed and was not begun again."""
+        with self._lock:
+            return self._units.get(block_hash)
+
     def find(self, block_hash: bytes) -> Unit:
         """The unit of this hash; LocalProtocolError where none is under way."""
-        with self._lock:
-            unit = self._units.get(block_hash)
+        unit = self.known(block_hash)
         if unit is None:
             raise LocalProtocolError(f"block 0x{block_hash.hex()} is not under way: add its payload first")
         return unit

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from cardinal.errors import DeliveryError, LocalProtocolError, OversizeError
 from cardinal.producer import Producer
-from cardinal.protocols.streams import Batch, Payload, Record, Reorg, ReorgComplete, decode, reorg_topic
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef
+from cardinal.producing import heads
+from cardinal.protocols.streams import (
+    Batch,
+    Payload,
+    Ping,
+    Record,
+    Reorg,
+    ReorgComplete,
+    decode,
+    encode,
+    reorg_topic,
+)
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Routed
 from cardinal.testing.memory import MemoryBroker
-from streams import SCHEMA, TOPIC, WIDTH, block, chain, h
+from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, number
 
 DEADLINE = 10.0
 THRESHOLD = 3
@@ -113,6 +125,85 @@ def test_a_producer_that_starts_anew_knows_the_depth_from_what_is_published(
     with Producer(broker.url, Stream(), producer_id="one") as other:
         other.reorg(DEEP, BRANCH).result(DEADLINE)
     assert announcements(broker) == [Reorg(DEEP.hash, 1)]
+
+
+SHALLOW = BlockRef(3, h("3a"))
+BESIDE = [block("4c", "3a"), *chain("5c 6c 7c", root="4c")]
+
+
+def is_of(name: str, message: Routed) -> bool:
+    return message.key[1:33] == h(name)
+
+
+@pytest.mark.parametrize("lost", ["4c", "5c", "6c", "7c"])
+def test_a_branch_within_the_threshold_that_fails_is_told_at_once_and_goes_again(
+    broker: MemoryBroker, producer: Producer, lost: str
+) -> None:
+    """What is above the lost block waits for it: it is neither waited for nor sent twice."""
+    broker.fail(partial(is_of, lost))
+    with pytest.raises(DeliveryError) as caught:
+        producer.reorg(SHALLOW, BESIDE).result(DEADLINE)
+    assert caught.value.hash == h(lost)
+    with pytest.raises(DeliveryError):
+        producer.reorg(SHALLOW, BESIDE).result(DEADLINE)
+    broker.fail(None)
+    producer.reorg(SHALLOW, BESIDE).result(DEADLINE)
+    producer.flush(DEADLINE)
+    assert announcements(broker) == [], "its own blocks, one of them above the old head, do not make it deeper"
+    sealed = [record.key[1:] for record in broker.records(TOPIC) if SEALED_HEADER in dict(record.headers)]
+    assert {payload.hash for payload in BESIDE} <= set(sealed)
+    waited = [payload.hash for payload in BESIDE if payload.number >= number(lost)]
+    assert [sealed.count(block_hash) for block_hash in waited] == [1] * len(waited)
+
+
+def test_a_branch_that_fills_all_the_room_goes_again_with_the_block_that_failed_first(broker: MemoryBroker) -> None:
+    with Producer(broker.url, Stream(), producer_id="one", max_blocks=2) as producer:
+        for payload in MAIN:
+            producer.add(payload)
+        producer.flush(DEADLINE)
+        broker.fail(partial(is_of, "5c"))
+        with pytest.raises(DeliveryError, match="add it again") as caught:
+            producer.reorg(SHALLOW, BESIDE)
+        assert caught.value.hash == h("5c")
+        broker.fail(None)
+        producer.reorg(SHALLOW, BESIDE).result(DEADLINE)
+    assert announcements(broker) == []
+
+
+def ping(broker: MemoryBroker, times: int) -> None:
+    """What producers say while the chain stands still, in all partitions."""
+    for at in range(times):
+        broker.take(Routed(TOPIC, *encode(Ping(at.to_bytes(32, "big"), at, 0))), ())
+
+
+@pytest.mark.parametrize("pings", [600, 5_000])
+def test_the_depth_is_known_behind_the_pings_of_a_chain_that_stands_still(
+    broker: MemoryBroker, producer: Producer, pings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind more than are looked at it is not known: then a channel is the way that consumers take in any case."""
+    monkeypatch.setattr(heads, "_MOST", 1_024)
+    producer.close()
+    ping(broker, pings)
+    with Producer(broker.url, Stream(), producer_id="one") as other:
+        other.reorg(DEEP, BRANCH).result(DEADLINE)
+    assert announcements(broker) == [Reorg(DEEP.hash, 1)]
+
+
+def test_the_depth_is_that_below_what_is_published_whatever_was_added_first(
+    broker: MemoryBroker, producer: Producer
+) -> None:
+    producer.close()
+    with Producer(broker.url, Stream(), producer_id="one") as other:
+        other.add(MAIN[0]).result(DEADLINE)
+        other.reorg(DEEP, BRANCH).result(DEADLINE)
+    assert announcements(broker) == [Reorg(DEEP.hash, 1)]
+
+
+def test_a_stream_of_pings_alone_has_no_depth(broker: MemoryBroker) -> None:
+    with Producer(broker.url, Stream(), producer_id="one") as producer:
+        ping(broker, 3_000)
+        producer.reorg(BlockRef(0, h("0g")), MAIN).result(DEADLINE)
+    assert announcements(broker) == []
 
 
 @pytest.mark.parametrize(
