@@ -8,6 +8,7 @@ Rules:
    let go. It never holds up the stream's own topics.
 3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`).
 4. Partitions that are added while the stream is read are read from their beginning.
+5. What was read is given: an error that comes after it, of a channel, is raised by the next call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.consuming.again import Again, Room
 from cardinal.consuming.skipping import Skipping
 from cardinal.consuming.starting import batches_from, read_batches
-from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
 from cardinal.transports import open_source
 from cardinal.transports.base import OneOrderSource, RowSource
 from cardinal.transports.pace import Pace, Unasked
@@ -97,6 +98,7 @@ class Reader:
         self._first_polls = _FIRST_POLLS
         self._ended: dict[Partition, int] = {}
         self._counted = time.monotonic()
+        self._kept: CardinalError | None = None
         self._again = Again(lambda: open_source(url, app, topics=topics), again)
 
     # --- where -----------------------------------------------------------------------------------------------
@@ -169,6 +171,10 @@ class Reader:
         return self._poll(0.0)
 
     def _poll(self, seconds: float) -> list[Row]:
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            raise kept
+        self._look_for_partitions()
         if self._apart and (self._brought or self._pace.paused):
             self._keep_in_step()
         records = self._poll_main(seconds)
@@ -177,11 +183,15 @@ class Reader:
         if self._apart:
             self._pace.seen(records)
         records = self.skipping.others(records)
-        self._look_for_partitions()
-        for topic, source in self._open_channels():
-            with self._may_go(topic):
-                found = self.skipping.others(source.poll(POLL_RECORDS, 0.0))
-                records += found
+        try:
+            for topic, source in self._open_channels():
+                with self._may_go(topic):
+                    found = self.skipping.others(source.poll(POLL_RECORDS, 0.0))
+                    records += found
+        except CardinalError as error:
+            if not records:
+                raise
+            self._kept = error
         return records
 
     def _poll_main(self, seconds: float) -> list[Row]:

@@ -185,6 +185,44 @@ def test_positions_that_are_gone_are_named_as_they_are_shown(brokers: tuple[Memo
     source.close()
 
 
+def test_nothing_that_a_member_gave_is_lost_where_another_one_fails(
+    brokers: tuple[MemoryBroker, MemoryBroker],
+) -> None:
+    """In each round another member is asked first; what the one gave is returned before the other's error is raised."""
+    old, new = brokers
+    publish(old, line(1, 2))
+    publish(new, line(1, 2))
+    source = open_source(mux(old, new), Blocks())
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    new.trim("block", 1, 1)
+    found: list[Record] = []
+    errors: list[str] = []
+    for _ in range(4):
+        try:
+            found += source.poll(1_000, 0.0)
+        except CursorExpiredError as error:
+            errors += [f"{topic}:{number}" for topic, number in error.missing]
+    assert sorted(found) == old.records()
+    assert set(errors) == {"block:65"}
+    assert len(errors) == 3
+    source.close()
+
+
+def test_an_error_of_positions_that_are_left_is_not_told(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
+    old, new = brokers
+    for broker in brokers:
+        publish(broker, line(1, 2))
+    source = open_source(mux(old, new), Blocks())
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    new.trim("block", 1, 1)
+    with pytest.raises(CursorExpiredError):
+        source.poll(1_000, 0.0)
+    assert sorted(source.poll(1_000, 0.0)) == old.records()
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    assert len(source.poll(1_000, 0.0)) == len(old.records() + new.records())
+    source.close()
+
+
 def test_partitions_that_would_meet_are_refused(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
     old, new = brokers
     publish(old, line(1, 2))

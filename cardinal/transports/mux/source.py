@@ -6,7 +6,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from cardinal.errors import ConfigurationError, CursorExpiredError, TopicError, TransportError, UnreachableError
+from cardinal.errors import (
+    CardinalError,
+    ConfigurationError,
+    CursorExpiredError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
 from cardinal.transports import url as urls
 
 if TYPE_CHECKING:
@@ -93,6 +100,7 @@ class MuxSource:
         self._turn = 0
         self._closed = False
         self._assigned: frozenset[Partition] = frozenset()
+        self._kept: CardinalError | None = None
         try:
             self._wait_for(topics, wait)
         except BaseException:
@@ -119,6 +127,7 @@ class MuxSource:
             with member.speaking():
                 source.assign(member.own(positions, source))
         self._assigned = frozenset(positions)
+        self._kept = None
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
@@ -127,8 +136,14 @@ class MuxSource:
             source.pause(member.own(wanted, source))
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
-        """At most ``limit`` records; members take turns, so that none is left behind."""
+        """At most ``limit`` records; members take turns, so that none is left behind.
+
+        Where a member fails after others gave records, these are returned, and its error is raised by the next call.
+        """
         self._check_open()
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            raise kept
         deadline = time.monotonic() + timeout
         pause = 0.0
         while True:
@@ -179,9 +194,15 @@ class MuxSource:
             member, source = sources[(self._turn + place) % len(sources)]
             if len(records) == limit:
                 break
-            with member.speaking():
-                polled = source.poll(limit - len(records), 0.0 if place else pause)
-            records += [record._replace(partition=member.shown(record[:2])[1]) for record in polled]
+            try:
+                with member.speaking():
+                    polled = source.poll(limit - len(records), 0.0 if place else pause)
+                records += [record._replace(partition=member.shown(record[:2])[1]) for record in polled]
+            except CardinalError as error:
+                if not records:
+                    raise
+                self._kept = error
+                break
         return records
 
     def _wait_for(self, topics: Sequence[str], wait: float) -> None:
