@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Self
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.producing.channels import Channel, linked, well_or_failed
-from cardinal.producing.clocks import refuse_foreign_clocks
+from cardinal.producing.clocks import is_standby, refuse_foreign_clocks
 from cardinal.producing.heads import Heads
 from cardinal.producing.making import Maker
 from cardinal.producing.pinging import Pinger, ping_id
@@ -59,7 +59,6 @@ _STANDBY_PING_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
 _MAX_BLOCKS: Final = 1024
 _MAX_BYTES: Final = 256 << 20
-_REDUNDANCIES: Final = ("all", "standby")
 
 
 class Producer:
@@ -100,11 +99,7 @@ class Producer:
         config: str | Path | None = None,
     ) -> None:
         url = find_url(url, config)
-        if redundancy not in _REDUNDANCIES:
-            raise ConfigurationError(
-                f"redundancy is {' or '.join(_REDUNDANCIES)}, not {redundancy!r}", setting="redundancy"
-            )
-        standby = redundancy == "standby"
+        standby = is_standby(redundancy, url)
         if ping_seconds is None:
             ping_seconds = _STANDBY_PING_SECONDS if standby else _PING_SECONDS
         if not producer_id or min(max_blocks, max_bytes) < 1 or min(ping_seconds, standby_step) <= 0:

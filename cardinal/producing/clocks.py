@@ -1,13 +1,16 @@
-"""Whose clock stamps a stream's records: ranks of producers need one that is everybody's."""
+"""Whether producers can be ranked: they need one place where all of them write, and one clock that is everybody's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from cardinal.errors import TopicError
+from cardinal.errors import ConfigurationError, TopicError
 
 if TYPE_CHECKING:
     from cardinal.transports.base import Sink
+    from cardinal.transports.url import TransportUrl
+
+_REDUNDANCIES: Final = ("all", "standby")
 
 
 @runtime_checkable
@@ -17,6 +20,22 @@ class _Clocked(Protocol):
     def foreign_clock(self) -> str | None:
         """A topic whose records are stamped by the clocks of their producers, if there is one."""
         ...
+
+
+def is_standby(redundancy: str, url: TransportUrl) -> bool:
+    """Whether a producer leaves blocks to others; ConfigurationError where it cannot, and where it is not known."""
+    if redundancy not in _REDUNDANCIES:
+        raise ConfigurationError(
+            f"redundancy is {' or '.join(_REDUNDANCIES)}, not {redundancy!r}", setting="redundancy"
+        )
+    standby = redundancy == "standby"
+    if standby and url.members:
+        raise ConfigurationError(
+            "standby leaves out blocks that others have sealed, and of a mux one member may have them and another not: "
+            "use redundancy=all, or produce to one of the members",
+            setting="redundancy",
+        )
+    return standby
 
 
 def refuse_foreign_clocks(sink: Sink) -> None:

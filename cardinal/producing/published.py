@@ -94,6 +94,11 @@ class HalfPublished:
     messages: int
 
 
+def place(one: HalfPublished) -> tuple[bool, int, bytes]:
+    """Where it stands among others: the lowest first, those without a number last."""
+    return one.number is None, one.number or 0, one.hash
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What the topics' ends hold.
@@ -132,7 +137,7 @@ def survey(source: Source, app: Stream, *, producer_id: str = "", tail: int = _T
         HalfPublished(block, found.batches[block].number if block in found.batches else None, spoken.get(block, 0))
         for block in {*missing, *(spoken.keys() - found.complete)}
     ]
-    half.sort(key=lambda one: (one.number is None, one.number or 0, one.hash))
+    half.sort(key=place)
     return Survey(chain, found.batches, tuple(half))
 
 

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, FeedError, NodeAnswerError
 from cardinal.producer import Producer
-from cardinal.producing.published import HalfPublished, Survey, survey
+from cardinal.producing.members import survey_members
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.coverage import check_coverage
 from cardinal.server.feeds import Aiming, ByHash, Feed, open_feed
 from cardinal.server.outbox import Outbox
-from cardinal.transports import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from cardinal.producing.published import HalfPublished, Survey
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
@@ -190,11 +190,7 @@ class ProduceService:
         )
 
     def _survey(self) -> Survey:
-        source = open_source(self._url, self._app)
-        try:
-            return survey(source, self._app, producer_id=self._settings.producer_id)
-        finally:
-            source.close()
+        return survey_members(self._url, self._app, producer_id=self._settings.producer_id)
 
     def _look_again(self) -> None:
         """What was half published may have been under way, and another producer have completed it since."""

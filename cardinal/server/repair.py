@@ -4,7 +4,8 @@ Rules:
 
 1. First it is looked what is complete on the topics, then the node is asked for the range. Nothing is written before
    both are known to be there, and nothing at all in a dry run.
-2. A block that is complete is not sent again. Sending one that is not does no harm: copies are equal.
+2. A block that is complete, of a mux in every member, is not sent again. To send one twice does no harm: copies are
+   equal.
 3. What is half published and not given by the node is left and named: consumers expire it.
 """
 
@@ -16,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
-from cardinal.producing.published import complete_blocks
+from cardinal.producing.members import complete_in_members
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.transports import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ async def repair(
         raise ConfigurationError(
             f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
         )
-    batches, complete = await asyncio.to_thread(_look, url, app, what)
+    batches, complete = await asyncio.to_thread(complete_in_members, url, app, what.first, what.last)
     work = _Work(batches, complete)
     producer: Producer | None = None
     try:
@@ -101,14 +101,6 @@ async def repair(
         if producer is not None:
             await asyncio.to_thread(producer.close)
     return work.report()
-
-
-def _look(url: str | TransportUrl, app: Stream, what: Repairing) -> tuple[dict[bytes, Batch], set[bytes]]:
-    source = open_source(url, app)
-    try:
-        return complete_blocks(source, app, what.first, what.last)
-    finally:
-        source.close()
 
 
 class _Work:

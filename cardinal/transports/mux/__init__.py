@@ -18,18 +18,22 @@ every other one's is 64 more than that of the member before it, unless the URL s
 A topic has to be in one member; where others get it later, their partitions are added then.
 
 Writing. A message goes to every member; a call is acknowledged when all have acknowledged it, and fails when one fails
-(to send it again is harmless). ``recent`` has the newest records of all members.
+(to send it again is harmless). ``recent`` has the newest records of all members. A producer that starts again looks
+where each member ends, and goes on from where all of them are complete.
 
 Rules:
 
-1. A partition that would get another member's number is refused: give that member a higher ``first``.
-2. An error of a member is that member's error, with positions as they are shown here.
+1. A transaction of several members is none: ``transactional=update`` of a member is refused for writing, and a
+   producer's ``redundancy=standby`` over a mux as well, because what one member has the others may lack.
+2. A partition that would get another member's number is refused: give that member a higher ``first``.
+3. An error of a member is that member's error, with positions as they are shown here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cardinal.errors import ConfigurationError
 from cardinal.transports import url as urls
 from cardinal.transports.base import RecordSink
 
@@ -46,7 +50,14 @@ __all__ = ["MuxRecordSink", "MuxSink", "MuxSource", "list_topics", "open_sink", 
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
-    """A sink that writes to every member."""
+    """A sink that writes to every member. ConfigurationError where one of them is to be written in transactions."""
+    for _, member in url.members:
+        if member.options.get("transactional", "none") != "none":
+            raise ConfigurationError(
+                f"{member}: what a mux writes is no transaction, as its members are not written as one: leave out "
+                "transactional=update",
+                setting="transactional",
+            )
     members: list[tuple[int, Sink]] = []
     try:
         for first, member in url.members:
