@@ -55,7 +55,7 @@ def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "
 def complete_in_members(
     url: str | TransportUrl, app: Stream, first: int, last: int
 ) -> tuple[dict[bytes, Batch], set[bytes]]:
-    """The Batches of these heights in any member, and which of their blocks are complete in every one.
+    """Every kept Batch of any member, and which blocks of these heights are complete in every one.
 
     Arguments:
         url: the stream; it exists.

@@ -198,7 +198,7 @@ def _spoken_of(source: Source, app: Stream, since_ms: int, found: _Tail) -> dict
 
 
 def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple[dict[bytes, Batch], set[bytes]]:
-    """The Batches of these heights on the topics, and which of their blocks are complete. Reads every kept Batch.
+    """Every kept Batch on the topics, and which blocks of these heights are complete.
 
     Arguments:
         source: reads all topics of the application; it is assigned anew.
@@ -216,13 +216,13 @@ def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple
     read_range(
         source, {where: low for where, (low, _) in marks.items() if where[0] == app.default_topic}, ends, found.add
     )
-    batches = {block: batch for block, batch in found.batches.items() if first <= batch.number <= last}
-    complete = found.complete & batches.keys()
-    times = [found.times[block] for block in batches if block not in complete]
+    wanted = {block for block, batch in found.batches.items() if first <= batch.number <= last}
+    complete = found.complete & wanted
+    times = [found.times[block] for block in wanted - complete]
     if times:
         starts = source.offsets_for_time(max(0, min(times) - _BEFORE_BATCH_MS))
-        complete |= _found_whole(source, app, starts, ends) & batches.keys()
-    return batches, complete
+        complete |= _found_whole(source, app, starts, ends) & wanted
+    return found.batches, complete
 
 
 def _others(source: Source, app: Stream, since_ms: int) -> dict[Partition, int]:

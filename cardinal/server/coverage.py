@@ -1,8 +1,11 @@
 """Whether a producer would publish what the stream already holds: the same entries for the same block.
 
 A producer with other prefixes than the ones before it (an option left out, another release) would change under its
-consumers' feet what a block consists of, and redundant producers that differ in it never agree. So the newest published
-block that the node still has is rebuilt, and its entries compared: paths, kinds and counts, not values.
+consumers' feet what a block consists of, and redundant producers that differ in it never agree. So a published block
+that the node still has is rebuilt, and its entries compared: paths, kinds and counts, not values.
+
+Which one: of a stream that goes on, the newest. Where the node has left it, others are tried, each twice as far down as
+the one before: if the node has any of them, it has one that is tried. Of a range that is completed, one in or below it.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ from cardinal.protocols.streams.splitter import split
 from cardinal.protocols.streams.types import NO_ID
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from cardinal.producing.published import Survey
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
 
-_TRIED: Final = 3
+_MEANT: Final = ", or --allow-coverage-change where the change is meant"
 _SHOWN: Final = 3
 
 
@@ -38,22 +41,52 @@ class Feed(Protocol):
 
 
 async def check_coverage(feed: Feed, app: Stream, found: Survey) -> None:
-    """Compare the newest published block that the node has with what its own payload would declare.
+    """Compare the newest published blocks with what the node's payload of one of them would declare.
 
     Raises:
         CoverageChangedError: they differ.
         CardinalError: of the feed; SplitError: the payload does not fit the application.
 
     """
-    for ref in found.chain[: -_TRIED - 1 : -1]:
-        given = [payload async for payload in feed.follow(start=ref.number, until=ref.number)]
+    await _check_one(feed, app, [found.batches[ref.hash] for ref in reversed(found.chain)], _MEANT)
+
+
+async def check_near(feed: Feed, app: Stream, batches: Iterable[Batch], span: tuple[int, int]) -> None:
+    """Compare what is published in this range of numbers, or else below it; raises as :func:`check_coverage`."""
+    first, last = span
+    near = sorted(
+        (batch for batch in batches if batch.number <= last),
+        key=lambda batch: (max(0, first - batch.number), batch.number, batch.hash),
+    )
+    await _check_one(feed, app, near, "")
+
+
+async def _check_one(feed: Feed, app: Stream, batches: Sequence[Batch], otherwise: str) -> None:
+    """Compare the first of these that the node has, of those at the places 0, 1, 2, 4, 8… and at the end."""
+    farther = [1 << power for power in range(len(batches).bit_length())]
+    for place in sorted({0, *farther, len(batches) - 1}.intersection(range(len(batches)))):
+        published = batches[place]
+        given = [payload async for payload in feed.follow(start=published.number, until=published.number)]
         for payload in given:
-            if payload.hash == ref.hash:
-                _compare(payload, found.batches[ref.hash], app)
+            if payload.hash == published.hash:
+                compare(payload, published, app, otherwise)
                 return
 
 
-def _compare(payload: Payload, published: Batch, app: Stream) -> None:
+def compare(payload: Payload, published: Batch, app: Stream, otherwise: str = "") -> None:
+    """Refuse a payload whose Batch would have other entries than the published one.
+
+    Arguments:
+        payload: what the node gave.
+        published: the Batch of the same block that is on the topics.
+        app: the application.
+        otherwise: what else can be done, for the error.
+
+    Raises:
+        CoverageChangedError: they differ.
+        SplitError: the payload does not fit the application.
+
+    """
     ours = decode(*split(payload, app.topics, app.default_topic)[-1][1:])
     if not isinstance(ours, Batch):
         return
@@ -64,7 +97,7 @@ def _compare(payload: Payload, published: Batch, app: Stream) -> None:
     raise CoverageChangedError(
         f"block {payload.number} (0x{payload.hash.hex()}) is on the topics with other entries than this producer would "
         f"publish ({(_shown('not ours', missing) + _shown('only ours', added)).rstrip('; ')}): use the options that it "
-        "was published with, or --allow-coverage-change where the change is meant",
+        f"was published with{otherwise}",
         number=payload.number,
         block_hash=payload.hash,
         missing=missing,

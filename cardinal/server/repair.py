@@ -6,7 +6,9 @@ Rules:
    both are known to be there, and nothing at all in a dry run.
 2. A block that is complete, of a mux in every member, is not sent again. To send one twice does no harm: copies are
    equal.
-3. What is half published and not given by the node is left and named: consumers expire it.
+3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
+   and one in or below the range are compared with what would be sent (:mod:`.coverage`).
+4. What is half published and not given by the node is left and named: consumers expire it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
 from cardinal.producing.members import complete_in_members
 from cardinal.protocols.streams.types import BlockRef
+from cardinal.server.coverage import check_near, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +78,7 @@ async def repair(
 
     Raises:
         ConfigurationError: the range is none.
+        CoverageChangedError: the stream holds its blocks with other entries than would be sent.
         TopicError: the stream does not exist.
         CardinalError: of the feed or of the stream; run it again then.
 
@@ -84,7 +88,8 @@ async def repair(
             f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
         )
     batches, complete = await asyncio.to_thread(complete_in_members, url, app, what.first, what.last)
-    work = _Work(batches, complete)
+    await check_near(feed, app, batches.values(), (what.first, what.last))
+    work = _Work(app, {block: one for block, one in batches.items() if what.first <= one.number <= what.last}, complete)
     producer: Producer | None = None
     try:
         async for payload in feed.follow(start=what.first, until=what.last):
@@ -106,7 +111,9 @@ async def repair(
 class _Work:
     """What the topics hold, and what of it the node gave."""
 
-    def __init__(self, batches: dict[bytes, Batch], complete: set[bytes]) -> None:
+    def __init__(self, app: Stream, batches: dict[bytes, Batch], complete: set[bytes]) -> None:
+        self._app = app
+        self._before: tuple[Payload, Batch] | None = None
         self._batches = batches
         self._complete = complete
         self._given: set[bytes] = set()
@@ -115,12 +122,17 @@ class _Work:
         self.sent: list[Future[None]] = []
 
     def wants(self, payload: Payload) -> bool:
-        """Whether a block that the node gave has to be sent."""
+        """Whether a block that the node gave has to be sent; CoverageChangedError where its entries would differ."""
         if payload.hash in self._given:
             return False
         self._given.add(payload.hash)
+        if (published := self._batches.get(payload.hash)) is not None:
+            self._before = payload, published
         if payload.hash in self._complete:
             return False
+        if self._before is not None:
+            compare(*self._before, self._app)
+            self._before = None
         (self._half if payload.hash in self._batches else self._missing).append(payload.ref)
         return True
 
