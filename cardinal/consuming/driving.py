@@ -58,6 +58,7 @@ class Driver:
         self.follower = follower
         self.ready: deque[ChainUpdate] = deque()
         """Updates that wait to be fetched."""
+        self._to_report: int | None = None
         self._reader = reader
         self._ends = ends
         self._on_event = on_event
@@ -137,11 +138,19 @@ class Driver:
         """New watermarks where they would prove something.
 
         They are waited for, so that they are newer than every gap that is to be judged by them: a block that is given
-        up by older ones may lie, whole, behind them.
+        up by older ones may lie, whole, behind them. They are asked for when the blocks were reported that are overdue
+        by the time they are wanted: not those that come later, so that this ends where there are always more.
         """
-        if self.follower.caught_up and self.follower.wants_ends:
+        if not (self.follower.caught_up and self.follower.wants_ends):
+            self._to_report = None
+            return None
+        if self._to_report is None:
+            self._to_report = self._overdue.added
+        if self._overdue.reported >= self._to_report:
             with contextlib.suppress(UnreachableError):  # asked again at the next step
-                return self._reader.ends()
+                ends = self._reader.ends()
+                self._to_report = None
+                return ends
         return None
 
     def _look_at_overdue(self) -> None:

@@ -39,15 +39,23 @@ class HealingFailed:
 
 
 class Overdue:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        added: how many blocks were overdue so far.
+        reported: of how many of them nothing is left to read, the first ones first.
+
+    """
 
     def __init__(self) -> None:
+        self.added = self.reported = 0
         self._new: list[bytes] = []
         self._asked: list[bytes] = []
         self._waiting: deque[tuple[Mapping[Partition, int], list[bytes]]] = deque()
 
     def add(self, block_hash: bytes) -> None:
         """A block is overdue."""
+        self.added += 1
         self._new.append(block_hash)
 
     @property
@@ -74,6 +82,7 @@ class Overdue:
         passed: list[bytes] = []
         while self._waiting and all(positions.get(where, end) >= end for where, end in self._waiting[0][0].items()):
             passed += self._waiting.popleft()[1]
+        self.reported += len(passed)
         return passed
 
 
