@@ -68,7 +68,8 @@ class Consumer:
             ``tail`` (what comes from now on), the number of the first block to deliver, or the time from which on
             blocks were published.
         chain_id: which chain, where ``app`` is a name; default: the only one that is there.
-        on_event: told of everything that is not an update.
+        on_event: told of everything that is not an update, before the updates that came about later. It may call
+            :meth:`supply`. What it raises ends the iteration; another iteration goes on with what comes next.
         tracked: expressions over a Batch's entries; only blocks' content under these is waited for, and only the topics
             that can hold it are read. Default: what the application declares, and whatever travels inside Batches.
         whitelist: number to the only hash that may stand there; a chain through another block there is never taken.
@@ -258,7 +259,7 @@ class Consumer:
         """
         return (
             self.caught_up
-            and not self._driver.ready
+            and self._driver.delivered
             and not self._given
             and not (self._withholds and self._driver.follower.orderer.violation is not None)
         )

@@ -3,6 +3,10 @@
 Updates are kept until they are fetched; reports go to whoever asked for them. What a follower wants of its reader
 (watermarks that prove something, channels, older Batches, a block's messages once more) is had between two reads.
 
+A handler of reports may supply messages, and may raise. So it is called at the end of a step, when all that came about
+is noted, and updates and reports are given out in that order. Where it raises, what comes after that report waits for
+the next step. It may have what an overdue block lacks: no block is given up in the step that reports it, or before.
+
 A driver belongs to one thread at a time.
 """
 
@@ -58,6 +62,8 @@ class Driver:
         self.follower = follower
         self.ready: deque[ChainUpdate] = deque()
         """Updates that wait to be fetched."""
+        self._noted: deque[ChainUpdate | Event | HealingFailed] = deque()
+        self._giving_out = False
         self._to_report: int | None = None
         self._reader = reader
         self._ends = ends
@@ -69,8 +75,30 @@ class Driver:
         assembler = follower.reassembler
         reader.keeps_step_with(lambda block_hash: assembler.explain(block_hash).number, lambda: assembler.fullness)
 
+    @property
+    def delivered(self) -> bool:
+        """Whether every update was fetched."""
+        return not self.ready and not self._noted
+
     def step(self) -> None:
-        """Read once, and sort what came of it; nothing is waited for while there are blocks to be read again."""
+        """Read once, and sort what came of it; nothing is waited for while there are blocks to be read again.
+
+        Where a handler has raised, what it was not told yet comes first, and nothing is read.
+        """
+        try:
+            if not self._noted:
+                self._read()
+        finally:
+            self._give_out()
+
+    def supply(self, messages: Iterable[Routed]) -> None:
+        """Messages that an incomplete block lacks. A handler may call it: what comes of it is given out last."""
+        self._note(self.follower.supply(messages))
+        self._give_out()
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
         with collector_waits():
             records = self._reader.poll_now()
             if records:
@@ -78,27 +106,21 @@ class Driver:
         if not records:
             self._follow([] if self._reader.reads_again else self._reader.poll())
 
-    def supply(self, messages: Iterable[Routed]) -> None:
-        """Messages that an incomplete block lacks."""
-        self._take(self.follower.supply(messages))
-
-    # --- inside --------------------------------------------------------------------------------------------
-
     def _follow(self, records: Sequence[Row]) -> None:
         follower, reader = self.follower, self._reader
         if records and not self._batch_seen:
             self._look_for_a_batch(records)
-        self._take(reader.skipping.found())
+        self._note(reader.skipping.found())
         fresh = self._fresh_ends()
         self._look_at_overdue()
         positions = reader.positions()
-        self._take(follower.receive(records))
+        self._note(follower.receive(records))
         if again := reader.poll_again():
-            self._take(follower.receive(again))
+            self._note(follower.receive(again))
             reader.end_again(follower.orderer.holds)
         if self._healer is not None:
             for healed in self._healer.results():
-                self._take([healed] if isinstance(healed, HealingFailed) else follower.supply(healed))
+                self._note([healed] if isinstance(healed, HealingFailed) else follower.supply(healed))
         if reader.reads_again:
             fresh = None  # what would prove that a block is lost: it may be among what was not read again yet
         else:
@@ -108,21 +130,32 @@ class Driver:
             fresh = None
         ends = fresh if follower.caught_up else self._ends
         at_rest = not records and not again and not reader.reads_again and follower.caught_up
-        self._take(follower.progress(positions, ends, at_rest=at_rest))
+        self._note(follower.progress(positions, ends, at_rest=at_rest))
         self._wait_for_what_is_missing(records)
         reader.follow(follower.channels(), {})
         if (number := follower.wants_history) is not None:
-            self._take(follower.recall(reader.older_batches(number)))
+            self._note(follower.recall(reader.older_batches(number)))
 
-    def _take(self, out: Iterable[ChainUpdate | Event | HealingFailed]) -> None:
+    def _note(self, out: Iterable[ChainUpdate | Event | HealingFailed]) -> None:
+        """Take an outcome whole: what it asks for is begun, and nobody is told of it yet."""
         for item in out:
-            if isinstance(item, ChainUpdate):
-                self.ready.append(item)
-                continue
-            if isinstance(item, Incomplete):
-                self._lacks(item)
-            elif self._on_event is not None:
-                self._on_event(item)
+            if not isinstance(item, Incomplete) or self._may_be_told(item):
+                self._noted.append(item)
+
+    def _give_out(self) -> None:
+        """Make updates ready and tell the reports, each once, unless that is going on already."""
+        if self._giving_out:
+            return
+        self._giving_out = True
+        try:
+            while self._noted:
+                item = self._noted.popleft()
+                if isinstance(item, ChainUpdate):
+                    self.ready.append(item)
+                elif self._on_event is not None:
+                    self._on_event(item)
+        finally:
+            self._giving_out = False
 
     def _wait_for_what_is_missing(self, records: Sequence[Row]) -> None:
         """Begin in doubt when nothing has come for a while, or too much has; never while blocks are read again."""
@@ -168,16 +201,15 @@ class Driver:
                 if ends is not None:
                     overdue.answered(ends)
 
-    def _lacks(self, event: Incomplete) -> None:
-        """Read a block again that was dropped; wait for what may still come of another one."""
+    def _may_be_told(self, event: Incomplete) -> bool:
+        """Read a block again that was dropped; of another one nothing is told while something may still come."""
         lacking = event.explanation
         if lacking.state in _LACKING:
             self._overdue.add(lacking.block)
-            return
+            return False
         if lacking.state == "dropped" and (places := self.follower.reread(lacking.block)):
             self._reader.read_again(lacking.block, places)
-        if self._on_event is not None:
-            self._on_event(event)
+        return True
 
     def _report(self, block_hash: bytes) -> None:
         """A block lacks what is not on the topics: say so, and ask whoever may have it."""
@@ -185,8 +217,7 @@ class Driver:
         if lacking.state in _LACKING:
             if self._healer is not None:
                 self._healer.ask(lacking)
-            if self._on_event is not None:
-                self._on_event(Incomplete(lacking))
+            self._noted.append(Incomplete(lacking))
 
     def _look_for_a_batch(self, records: Sequence[Row]) -> None:
         """Where the first block begins the stream, look again how far the stream goes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +53,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
 class Reading:
     """A consumer's inside, with bounds of its own, that begins above 1a."""
 
-    def __init__(self, broker: Counting, **options: object) -> None:
+    def __init__(self, broker: Counting, *, told: Callable[[object], None] | None = None, **options: object) -> None:
         self.events: list[object] = []
         self.updates: list[str] = []
         self.held = 0
@@ -62,7 +63,7 @@ class Reading:
         marks = self.reader.marks()
         self.reader.main.assign({where: low for where, (low, _) in marks.items()})
         ends = {where: high for where, (_, high) in marks.items()}
-        self.driver = Driver(self.follower, self.reader, ends, self.events.append, None)
+        self.driver = Driver(self.follower, self.reader, ends, told or self.events.append, None)
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE
@@ -137,6 +138,26 @@ def test_blocks_that_there_was_no_room_to_wait_for_are_read_again_together(broke
     assert made.updates == EVERY
     assert broker.polled - before < 2 * written
     assert sorted(made.to_be_read_again()) == sorted(dropped), "each is read again once"
+
+
+def test_blocks_that_were_dropped_are_read_again_though_whoever_is_told_raises(broker: Counting) -> None:
+    """Many are reported together, and the handler raises at each of these reports."""
+    raised = 0
+
+    def told(event: object) -> None:
+        nonlocal raised
+        if isinstance(event, Incomplete):
+            raised += 1
+            raise ConnectionError("alerting is away")
+
+    send(broker, whole(line(3, BLOCKS)))
+    made = Reading(broker, told=told, max_waiting=WAITING)
+    made.read_all()
+    send(broker, messages(block("2a", "1a")))
+    while made.updates != EVERY:
+        with contextlib.suppress(ConnectionError):
+            made.until(lambda: made.updates == EVERY)
+    assert raised >= BLOCKS - 2 - WAITING
 
 
 def test_blocks_whose_batches_come_after_they_were_dropped_are_read_again_together(broker: Counting) -> None:
