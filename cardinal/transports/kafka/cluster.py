@@ -20,8 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
     OffsetSpec,
 )
 
-from .errors import FORBIDDEN, Reasons, bad_setting, kafka_error
-from .gone import deleted
+from .errors import FORBIDDEN, Reasons, bad_setting, deleted, kafka_error
 from .login import Login
 from .probe import reason
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from cardinal.errors import ConfigurationError, FencedError, RefusedError, TransportError, UnreachableError
+from cardinal.errors import (
+    ConfigurationError,
+    FencedError,
+    RefusedError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
 
 from .names import meant
 
@@ -191,3 +198,12 @@ def _clean(error: KafkaError) -> str:
     while previous != text:
         previous, text = text, _NOISE.sub("", text)
     return text.strip().rstrip(".") or error.name()
+
+
+def deleted(topic: str, address: str) -> TopicError:
+    """A topic that was there is there no longer."""
+    return TopicError(
+        f"the topic {topic} is gone from Kafka at {address}: restore it, or start again without a cursor when it was "
+        "made anew",
+        topic=topic,
+    )

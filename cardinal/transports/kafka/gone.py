@@ -70,12 +70,3 @@ def refused(where: Partition, at: int, cluster: Cluster) -> CursorExpiredError:
         "it (unclean.leader.election.enable); start from an older cursor, or from the start of what is kept",
         missing={where: (at, end)},
     )
-
-
-def deleted(topic: str, address: str) -> TopicError:
-    """A topic that was there is there no longer."""
-    return TopicError(
-        f"the topic {topic} is gone from Kafka at {address}: restore it, or start again without a cursor when it was "
-        "made anew",
-        topic=topic,
-    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cardinal.errors import TopicError, UnreachableError
 
-from .gone import deleted
+from .errors import deleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -27,8 +27,8 @@ from cardinal.errors import CardinalError, TransportError
 from cardinal.protocols.streams.types import Partition, Record, Row
 
 from .cluster import Cluster
-from .errors import bad_setting, kafka_error
-from .gone import check_positions, deleted, refused
+from .errors import bad_setting, deleted, kafka_error
+from .gone import check_positions, refused
 from .messages import Messages
 from .partitions import Partitions
 from .stalled import Stalled
