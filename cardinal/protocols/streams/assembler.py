@@ -59,6 +59,10 @@ class Assembler(Protocol):
         """The hashes of the blocks that were dropped and can be read again, oldest first."""
         ...
 
+    def dropped(self, block_hash: bytes) -> bool:
+        """Whether this is one of :meth:`dropped_blocks`."""
+        ...
+
     @property
     def recovers(self) -> bool:
         """Whether there are blocks that were dropped and are not whole yet, read again or not."""

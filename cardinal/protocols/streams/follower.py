@@ -398,9 +398,9 @@ class Follower:
         if at_rest and (self._gaps.open_ended or self._patience is not None):
             out += map(Incomplete, self._rest.due(self._completed))
         for block_hash, number in self._gaps.unseen():
-            lacking = self.reassembler.explain(block_hash)
             if not self.orderer.awaited(block_hash):
                 continue
+            lacking = self._lacking(block_hash)
             if lacking.state in _NOT_HELD:
                 out.append(Incomplete(replace(lacking, number=number, missing_batch=lacking.state == "unknown")))
             else:  # it was whole, and let go
@@ -409,9 +409,21 @@ class Follower:
             for block_hash in self._gaps.progress(positions, ends):
                 self._give_up(block_hash, out)
 
+    def _lacking(self, block_hash: bytes) -> Explanation:
+        """What a block lacks; dropped is also one of which, under a quorum, other producers' copies are held."""
+        lacking = self.reassembler.explain(block_hash)
+        return replace(lacking, state="dropped") if self.reassembler.dropped(block_hash) else lacking
+
     def _give_up(self, block_hash: bytes, out: Out) -> None:
-        """Pass over a block that is provably lost, where what its Batch says leads on."""
-        explanation = self.reassembler.explain(block_hash)
+        """Pass over a block that is provably lost, where what its Batch says leads on.
+
+        The proof says nothing of what was read and dropped: that is read again first.
+        """
+        explanation = self._lacking(block_hash)
+        if explanation.state == "dropped" and (explanation.missing_batch or self._gaps.retries(block_hash)):
+            self._gaps.again(block_hash)
+            out.append(Incomplete(explanation))
+            return
         if explanation.missing_batch:
             self._gaps.again(block_hash)
             return

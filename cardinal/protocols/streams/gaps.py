@@ -6,7 +6,8 @@ Rules:
 2. A needed block is given up only with a proof: a threshold of blocks was completed since it was seen, and after
    that the driver gave watermarks which every partition has passed since. So nothing that was on the topics then is
    still unread.
-3. A block without a Batch cannot be given up: nobody knows its parent. It goes on being needed.
+3. A block without a Batch cannot be given up: nobody knows its parent. It goes on being needed. So does one of which
+   a copy was dropped, a few times: it is read again, and a new proof is waited for.
 4. A block of which no message was ever seen, or whose messages were dropped after its Batch, but which complete blocks
    wait for, is reported after as many blocks: somebody may have it, or it is read again. Where nothing comes any more
    there are no more blocks to count, and all that were dropped are reported: what a chain lacks may be any of them.
@@ -31,6 +32,10 @@ _UNSEEN_MAX: Final = 1024
 _LET_GO_MAX: Final = 32_768
 _REPORTED_MAX: Final = 4_096
 _AGAIN_BYTES: Final = 64 << 20
+_RETRIES: Final = 4
+"""Times that one block is read again instead of being given up: a copy that is larger than its producer's share of the
+room is dropped every time."""
+_RETRIED_MAX: Final = 1_024
 
 
 @dataclass(slots=True)
@@ -62,10 +67,12 @@ class Gaps:
         self._let_go: dict[bytes, dict[bytes, tuple[Explanation, int]]] = {}
         self._let_go_count = 0
         self._reported: dict[bytes, Explanation] = {}
+        self._retried: dict[bytes, int] = {}
 
     def completed(self, block_hash: bytes) -> None:
         """A block is complete."""
         self._completed += 1
+        self._retried.pop(block_hash, None)
         self.settled(block_hash)
 
     def settled(self, block_hash: bytes) -> None:
@@ -104,8 +111,8 @@ class Gaps:
 
     @property
     def open_ended(self) -> bool:
-        """Whether complete blocks wait for one that was not seen, or were let go themselves."""
-        return bool(self._unseen or self._let_go)
+        """Whether complete blocks wait for one that is not whole, or were let go themselves."""
+        return bool(self._unseen or self._needed or self._let_go)
 
     def let_go(self, parent: bytes, block: Explanation, size: int = 0) -> None:
         """The orderer had no room for this block; what is told of it when its parent is delivered, and its bytes."""
@@ -193,3 +200,11 @@ class Gaps:
         """A block that is proven lost cannot be given up yet."""
         if block_hash in self._needed:
             self._needed[block_hash] = _Gap(self._completed + self._patience)
+
+    def retries(self, block_hash: bytes) -> bool:
+        """Whether a block that is proven lost, and was dropped, is to be read again instead; each time is counted."""
+        tries = self._retried.pop(block_hash, 0) + 1
+        self._retried[block_hash] = tries
+        if len(self._retried) > _RETRIED_MAX:
+            del self._retried[next(iter(self._retried))]
+        return tries <= _RETRIES

@@ -273,11 +273,22 @@ class QuorumReassembler:
         return list(self._undecided)
 
     def dropped_blocks(self) -> Collection[bytes]:
-        """The hashes of the undecided blocks of which a copy was dropped and can be read again, oldest first."""
+        """The hashes of the blocks of which a copy was dropped and can be read again, oldest first.
+
+        Another producer's copy of them may be held: it waits for the one that was dropped.
+        """
         found = dict.fromkeys(self._undecided.dropped)
         for voter in self._voters:
             found.update(dict.fromkeys(voter.assembler.dropped_blocks()))
-        return {block_hash: None for block_hash in found if self.explain(block_hash).state == "dropped"}.keys()
+        undecided, explain = self._undecided, self.explain
+        return {each: None for each in found if each in undecided or explain(each).state == "dropped"}.keys()
+
+    def dropped(self, block_hash: bytes) -> bool:
+        """Whether this is one of :meth:`dropped_blocks`."""
+        if block_hash not in self._undecided:
+            return self.explain(block_hash).state == "dropped"
+        held = (voter.assembler for voter in self._voters)
+        return block_hash in self._undecided.dropped or any(assembler.dropped(block_hash) for assembler in held)
 
     @property
     def recovers(self) -> bool:

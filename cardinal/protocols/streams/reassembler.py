@@ -389,6 +389,10 @@ class Reassembler:
         """The hashes of the blocks that were dropped and can be read again, oldest first."""
         return self._tombstones.blocks()
 
+    def dropped(self, block_hash: bytes) -> bool:
+        """Whether this is one of :meth:`dropped_blocks`."""
+        return block_hash in self._tombstones
+
     @property
     def recovers(self) -> bool:
         """Whether there are blocks that were dropped and are not whole yet, read again or not."""

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -58,12 +59,16 @@ class Rest:
         """The blocks to be read again now, when so many were completed."""
         if self._nothing:
             return []
-        dropped, explain = self._assembler.dropped_blocks(), self._assembler.explain
+        dropped = self._assembler.dropped_blocks()
         found = self._dropped.due(
-            completed, dropped, lambda told: [explain(block_hash) for block_hash in oldest(dropped, told)]
+            completed, dropped, lambda told: [self._told(block_hash) for block_hash in oldest(dropped, told)]
         ) or self._let_go.due(completed, self._gaps.let_go_blocks(), self._gaps.lowest_let_go)
         self._nothing = not found
         return found
+
+    def _told(self, block_hash: bytes) -> Explanation:
+        """Of a quorum, a copy was dropped of it while another one is held: it is read again all the same."""
+        return replace(self._assembler.explain(block_hash), state="dropped")
 
 
 class Rounds:
