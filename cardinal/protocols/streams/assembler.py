@@ -48,7 +48,7 @@ class Assembler(Protocol):
         ...
 
     def open_positions(self) -> dict[Partition, int]:
-        """For every partition the lowest offset that an open block still needs."""
+        """For every partition the lowest offset that an open block still needs, or a dropped one, or one lower."""
         ...
 
     def open_blocks(self) -> list[bytes]:

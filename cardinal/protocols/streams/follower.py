@@ -198,10 +198,8 @@ class Follower:
         self._rest.stirred()
         known = self._gaps.reread(block_hash)
         found = self.reassembler.reread(block_hash, known)
-        places = known if known is not None else found
-        if places is not None:
-            self._where.pins.put(block_hash, places)
-        return places
+        self._where.reread()
+        return known if known is not None else found
 
     def recall(self, records: Iterable[Record]) -> Out:
         """Learn more of the delivered chain from older Batches of the default topic (see :attr:`wants_history`)."""
@@ -359,14 +357,16 @@ class Follower:
             for block in update.added:
                 self._rest.delivered(block.hash)
                 out += map(Incomplete, self._gaps.delivered(block.hash))
+        let_go: list[Explanation] = []
         for ref, parent, size in self.orderer.take_evicted():
             self._rest.stirred()
-            places = self._where.places(ref.hash)
-            self._gaps.let_go(parent, Explanation(ref.hash, ref.number, "dropped", positions=places), size)
+            let_go.append(Explanation(ref.hash, ref.number, "dropped", positions=self._where.places(ref.hash)))
+            self._gaps.let_go(parent, let_go[-1], size)
         self._where.released(self.orderer.take_released())
         for floor, block_hash in self.orderer.take_cut():
             self._where.cut(floor, block_hash)
         self._where.released(block_hash for block_hash in taken if not self.orderer.holds(block_hash))
+        self._where.let_go(let_go)
         out += self.orderer.take_events()
         if updates:
             self._outcomes(self._reorgs.judge(), out)

@@ -32,7 +32,7 @@ class Bounds:
         open_bytes: bytes of open blocks, overhead included.
         open_blocks: how many blocks may be open.
         finished_bytes: bytes of completed blocks that are kept to compare late copies with.
-        headless_distance: records after which a hash without a Batch no longer pins positions.
+        headless_distance: records after which a hash without a Batch no longer pins positions, nor a dropped block.
 
     """
 

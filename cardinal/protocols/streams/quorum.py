@@ -101,11 +101,12 @@ class QuorumReassembler:
         self._volatile = Volatile(volatile)
         self._threshold = reorg_threshold
         self._deadlines = Deadlines(max(1, reorg_threshold // 4) if deadline is None else deadline, self._awaits)
-        self._undecided = Undecided(k, self._voters, self._deadlines, reorg_threshold)
+        self._undecided = Undecided(k, self._voters, self._deadlines, reorg_threshold, bounds.headless_distance)
         self._agreed = Agreed(self._voters, self._deadlines, 2 * reorg_threshold)
         self._past = 0
         """The chain is past blocks with a lower number."""
         self._trimmed = -1
+        self._records = 0
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -113,6 +114,7 @@ class QuorumReassembler:
         """Take records in the order read; returns what came of them, in order."""
         events: list[ReassemblyEvent] = []
         for index, run in runs(records, self._attribution, self._room, events):
+            self._records += len(run)
             if index == NOBODY:
                 events += self._voters[0].assembler.receive(run)
                 continue
@@ -265,8 +267,8 @@ class QuorumReassembler:
     # --- what the rest of the room needs -----------------------------------------------------------------------
 
     def open_positions(self) -> dict[Partition, int]:
-        """For every partition the lowest offset that an open block still needs, of any producer's copy."""
-        return lowest(*(voter.open_positions() for voter in self._voters))
+        """For every partition the lowest offset that an open or dropped block still needs, of any producer's copy."""
+        return lowest(self._undecided.positions(self._records), *(voter.open_positions() for voter in self._voters))
 
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""

@@ -54,7 +54,7 @@ from .messages import BATCH_DELETE_MSG, BATCH_MSG, Ping, Reorg, ReorgComplete
 from .openblocks import Bounds, OpenBlocks
 from .payload import Payload
 from .prefixes import NO_RUN, Tracked, path_test
-from .standings import all_below
+from .standings import all_below, lowest
 from .tombstones import Tombstones
 from .types import SEALED_HEADER, BlockRef, Partition, Record, Routed, Row, path_text, short
 
@@ -112,7 +112,7 @@ class Reassembler:
         self._records = 0
         self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._done_names: frozenset[bytes] = frozenset()
-        self._tombstones = Tombstones()
+        self._tombstones = Tombstones(bounds.headless_distance)
         self._trimmed = -1
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -341,6 +341,10 @@ class Reassembler:
         self._done.forget(block_hash)
         return self._tombstones.lift(block_hash, known)
 
+    def needless(self, block_hash: bytes) -> None:
+        """Whoever joins several reassemblers has decided this block: what was dropped of it is needed no longer."""
+        self._tombstones.settled(block_hash)
+
     # --- what the rest of the room needs ---------------------------------------------------------------------
 
     def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
@@ -360,6 +364,7 @@ class Reassembler:
         if head == self._trimmed:
             return events
         self._trimmed = head
+        self._tombstones.passed(head - self._threshold)
         for block in self._open.below(head - self._threshold):
             events += self._pass_over(block)
         self._done.head_moved(head)
@@ -378,8 +383,8 @@ class Reassembler:
         return [Stale(BlockRef(block.fields.number, block.hash), late)]
 
     def open_positions(self) -> dict[Partition, int]:
-        """For every partition the lowest offset that an open block still needs."""
-        return self._open.positions(self._records)
+        """For every partition the lowest offset that an open block still needs, or a dropped one, or one lower."""
+        return lowest(self._open.positions(self._records), self._tombstones.lowest(self._records))
 
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""

@@ -1,6 +1,10 @@
 """Where the messages of dropped blocks lay, so that a block whose Batch comes later can be read again.
 
 Bounded; the oldest go first. Then such a block is one that lacks messages, like any other.
+
+A dropped block is still needed until it is whole or given up, or the chain is past it: a stream that is resumed has to
+find its messages. So they hold back where that begins to read, but for a set distance in records at most: many of these
+blocks are what somebody left half written.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Final
 from .block import OpenBlock
 from .keys import HASH_END
 from .messages import BATCH
+from .pins import FadingPins
 from .types import Partition, Position, Record
 
 TOMBSTONES_MAX: Final = 32_768
@@ -26,9 +31,19 @@ _NOWHERE: Final = MappingProxyType[Partition, int]({})
 
 
 class Tombstones:
-    """The dropped blocks."""
+    """The dropped blocks.
 
-    def __init__(self) -> None:
+    Arguments:
+        distance: records after which they hold nothing back any more.
+
+    """
+
+    def __init__(self, distance: int) -> None:
+        self._pins = FadingPins(distance)
+        self.lowest = self._pins.lowest
+        """Where the messages of what is needed begin in every partition, so many records after the first of all."""
+        self.passed = self._pins.passed
+        """The chain is past blocks with a lower number: they are needed no longer."""
         self._places: dict[bytes, dict[Partition, int]] = {}
         self._reported: set[bytes] = set()
         self._batches: dict[bytes, set[Position]] = {}
@@ -49,7 +64,8 @@ class Tombstones:
 
     def bury(self, block: OpenBlock) -> None:
         """Remember where a dropped block's messages begin."""
-        self._places[block.hash] = dict(block.first)
+        places = self._places[block.hash] = dict(block.first)
+        self._pins.put(block.hash, places, None if block.fields is None else block.fields.number)
         if len(self._places) > TOMBSTONES_MAX:
             self.lift(next(iter(self._places)))
 
@@ -60,8 +76,11 @@ class Tombstones:
         for ever.
         """
         block_hash = record.key[1:HASH_END]
-        if record.partition >= 0:
-            self._places[block_hash].setdefault((record.topic, record.partition), record.offset)
+        places, where = self._places[block_hash], (record.topic, record.partition)
+        if record.partition >= 0 and where not in places:
+            places[where] = record.offset
+            if block_hash in self._pins:
+                self._pins.reach(where, record.offset)
         if record.key[0] != BATCH:
             return False
         known = self._batches.setdefault(block_hash, set())
@@ -89,6 +108,7 @@ class Tombstones:
         found = self._places.pop(block_hash, None)
         if places := known or found:
             self._read_again[block_hash] = places
+            self._pins.put(block_hash, places)
             if len(self._read_again) > TOMBSTONES_MAX:
                 self.settled(next(iter(self._read_again)))
         else:
@@ -100,6 +120,7 @@ class Tombstones:
         return self._read_again.get(block_hash, _NOWHERE)
 
     def settled(self, block_hash: bytes) -> None:
-        """A block is whole, or given up."""
+        """A block is whole, given up, or needed no longer."""
+        self._pins.discard(block_hash)
         self._read_again.pop(block_hash, None)
         self._batches.pop(block_hash, None)

@@ -27,6 +27,7 @@ from .contents import HeaderOnly
 from .deadlines import Deadlines
 from .events import Incomplete, Overflow, Quarantined, ReassemblyEvent, Stale
 from .finished import FinishedBlock, FinishedBlocks
+from .pins import FadingPins
 from .standings import Standing, all_below, lowest
 from .tombstones import TOMBSTONES_MAX
 from .types import BlockRef, Partition, short
@@ -51,10 +52,11 @@ class Undecided:
         voters: what each of them supplied.
         deadlines: where to say what is awaited.
         threshold: blocks below the head. What became of blocks is known for twice as many.
+        distance: records after which what was dropped pins no positions any more.
 
     """
 
-    def __init__(self, k: int, voters: Sequence[Voter], deadlines: Deadlines, threshold: int) -> None:
+    def __init__(self, k: int, voters: Sequence[Voter], deadlines: Deadlines, threshold: int, distance: int) -> None:
         self._k = k
         self._voters = voters
         self._deadlines = deadlines
@@ -71,6 +73,10 @@ class Undecided:
         """Those that were passed over and forgotten: only what to tell of them."""
         self._dropped: dict[bytes, dict[Partition, int]] = {}
         """Where the messages of standings lie that were dropped."""
+        self._pins = FadingPins(distance)
+        """Where they lie of undecided blocks, read again or not."""
+        self.positions = self._pins.lowest
+        """Where what was dropped begins in every partition, so many records after the first of all."""
         self.seen_at = self._blocks.get
         """When this block was first seen; None where it is not undecided."""
 
@@ -118,6 +124,7 @@ class Undecided:
             reason = f"complete blocks that wait for others are over their bound, of producer {name!r}"
             events.append(Overflow(other, said.number, dict(said.positions), reason))
             self._dropped[other] = lowest(said.positions, self._dropped.get(other, {}))
+            self._pins.put(other, self._dropped[other], said.number)
             if len(self._dropped) > TOMBSTONES_MAX:
                 del self._dropped[next(iter(self._dropped))]
         return [other for other, _ in gone]
@@ -148,7 +155,9 @@ class Undecided:
         self._forget(block_hash)
         for voter in self._voters:
             voter.standings.discard(block_hash)
+            voter.assembler.needless(block_hash)
         self._dropped.pop(block_hash, None)
+        self._pins.discard(block_hash)
 
     def _forget(self, block_hash: bytes) -> None:
         del self._blocks[block_hash]
@@ -164,6 +173,7 @@ class Undecided:
     def passed_over(self, floor: int) -> list[PassedOver]:
         """The chain is past blocks below ``floor``: those that it passes over (rules 3 and 4)."""
         found = []
+        self._pins.passed(floor)
         for block_hash in list(self._blocks):
             standings = self.standings(block_hash)
             if all(own.number < floor for own in standings.values()) and not self._anybody_assembles(block_hash):

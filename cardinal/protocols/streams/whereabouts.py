@@ -3,9 +3,10 @@
 Rules:
 
 1. **floor** of a partition = the lowest offset of any message of a block that is open, waiting, on a side branch,
-   delivered within the threshold, or in a channel that is open; a partition without one stands at its position.
+   delivered within the threshold, or in a channel that is open; a partition without one stands at its position. A block
+   that was dropped, or let go by the orderer, for want of room counts as if it were held: it is to be read again.
 2. A waiting block that lies more than ``AGE_MAX`` offsets behind pins nothing any more: what nobody's chain leads to
-   must not hold a cursor back for ever.
+   must not hold a cursor back for ever. Nor does a block that there was no room for, so many records later.
 3. The cursor of an update describes the moment at which it was given out, whenever it is asked for. What that takes
    is written down once for all updates of one step, and does not grow with what is held. Of several updates of one
    step the earlier ones also need what the later ones left behind.
@@ -26,12 +27,13 @@ from heapq import nlargest
 from typing import Final
 
 from .assembler import Assembler
+from .block import Explanation
 from .cursor import CHANNELS_MAX, Cursor
 from .events import ChainUpdate, Completed, Header
 from .moments import OPEN_MAX, Held, Listed, OpenThen, Standing, lower
 from .ordering import Orderer
 from .payload import MissingPayload
-from .pins import Pins
+from .pins import FadingPins, Pins
 from .reorgs import Reorgs
 from .settings import FollowerSettings
 from .splitter import reorg_topic
@@ -70,6 +72,7 @@ class Whereabouts:
         self._start: BlockRef | None = None
         self._root = b""
         self._old: frozenset[bytes] = frozenset()
+        self._let_go = FadingPins(AGE_MAX)
         self.pins = Pins()
 
     # --- what happens ----------------------------------------------------------------------------------------
@@ -158,6 +161,15 @@ class Whereabouts:
             if held is not None and self._standing is not None:
                 lower(self._standing.left, held.places)
 
+    def let_go(self, blocks: Iterable[Explanation]) -> None:
+        """There was no room for these complete blocks: they are to be read again."""
+        for block in blocks:
+            self._let_go.put(block.block, block.positions, block.number)
+
+    def reread(self) -> None:
+        """A block is read again: from now on one may be open that begins below where the reading stood at any time."""
+        self._open = None
+
     def delivered(self, update: ChainUpdate) -> tuple[tuple[Held, ...], Callable[[], Cursor]]:
         """The chain moves; returns the ring, oldest first, and what makes the update's cursor."""
         chain = self._chain
@@ -175,6 +187,7 @@ class Whereabouts:
             chain.append(held)
         if len(chain) > 4 * self._threshold:
             del chain[: -2 * self._threshold - 1]  # a switch may lower the head by a threshold
+        self._let_go.passed(chain[-1].ref.number - self._threshold)
         ring = tuple(chain[-self._threshold - 1 :])
         standing = self._standing = self._standing or Standing(self._reorgs.open(), len(self._cut))
         standing.updates += 1
@@ -233,7 +246,8 @@ class Whereabouts:
         if self._open is None or self._records - self._open.records >= self._open.worth():
             self._open = OpenThen(self._reassembler, self._next, self._records, self._old)
         floor = dict(self._next)
-        for places in (self._open.floor, self.pins.lowest(self._aged), self._reorgs.positions()):
+        let_go = self._let_go.lowest(self._records)
+        for places in (self._open.floor, self.pins.lowest(self._aged), let_go, self._reorgs.positions()):
             lower(floor, places)
         standing.next, standing.floor = following, floor
         standing.finished = Listed(self._finished, len(self._finished))
