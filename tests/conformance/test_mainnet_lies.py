@@ -14,12 +14,16 @@ import pytest
 from cardinal.apps.evm import payload_from_rpc, verify
 from cardinal.apps.evm.payload import payload_of
 from cardinal.errors import IntegrityError
+from evm_added import parts, with_more
 
 FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
 pytestmark = pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")
 
 SMALL = 14_000_010
 """A block of 11 transactions: every one of its texts is changed."""
+WITH_FAILED = 14_000_000
+"""A block some of whose transactions failed."""
+FLIPS = [(WITH_FAILED, "0x0", "0x"), (WITH_FAILED, "0x0", "0x00"), (SMALL, "0x1", "0x01"), (SMALL, "0x1", "0x1")]
 TOTAL = "0x1"
 ELSEWHERE = "0x" + "77" * 20
 
@@ -81,6 +85,36 @@ def test_no_change_of_one_text_is_published(change: Callable[[Any], Any], checks
         else:
             assert payload_of(written, chain_id=1) == honest, path
     assert found == checks
+
+
+def test_no_field_that_was_not_there_is_published() -> None:
+    case = load(SMALL)
+    honest = payload_from_rpc(case["block"], case["receipts"], chain_id=1)
+    found: set[str] = set()
+    for part in parts(case):
+        for path, lie in with_more(case, part, another):
+            try:
+                written = verify(lie["block"], lie["receipts"])
+            except IntegrityError as error:
+                found.add(error.check)
+            else:
+                assert payload_of(written, chain_id=1) == honest, path
+    assert found == {
+        *("form", "hash", "transaction hashes", "receipts", "receipts root", "gas", "contracts", "withdrawals root"),
+    }
+
+
+@pytest.mark.parametrize(("number", "status", "root"), FLIPS)
+def test_a_status_is_held_to_its_root_whatever_else_the_receipt_says(number: int, status: str, root: str) -> None:
+    case = load(number)
+    honest = payload_from_rpc(case["block"], case["receipts"], chain_id=1)
+    receipt = next(one for one in case["receipts"] if one["status"] == status)
+    receipt["root"] = root
+    assert payload_of(verify(case["block"], case["receipts"]), chain_id=1) == honest
+    receipt["status"] = "0x1" if status == "0x0" else "0x0"
+    with pytest.raises(IntegrityError) as caught:
+        verify(case["block"], case["receipts"])
+    assert caught.value.check == "receipts root"
 
 
 def test_a_call_creates_no_contract() -> None:

@@ -15,6 +15,7 @@ from cardinal.apps.evm.payload import payload_of
 from cardinal.apps.evm.presets import CHAINS, Chain
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import Completed, Finality, Payload, Reassembler, Record, split
+from evm_added import parts, with_more
 from evm_blocks import data, text
 from evm_generated import Shown, blocks, leaves
 from evm_rows import tables_of
@@ -125,3 +126,21 @@ def test_one_text_changed_or_left_out_is_found_or_changes_nothing(chain: Chain, 
     except IntegrityError:
         return
     assert payload_of(encoded, chain_id=chain.chain_id, chain=chain) == honest
+
+
+@EVERY
+@settings(max_examples=8, deadline=None)
+@given(drawn=st.data())
+def test_a_field_that_was_not_there_is_found_or_changes_nothing(chain: Chain, drawn: st.DataObject) -> None:
+    shown: Shown = drawn.draw(blocks(chain))
+    honest = payload_from_rpc(shown.block, shown.receipts, chain_id=chain.chain_id, uncles=shown.uncles)
+    whole = {"block": shown.block, "receipts": shown.receipts}
+    part = drawn.draw(st.sampled_from(parts(whole)))
+    for path, lie in with_more(whole, part, other):
+        if not all(covered((*part, name), shown) for name in path[len(part) :]):
+            continue
+        try:
+            encoded = verify(lie["block"], lie["receipts"], uncles=shown.uncles, chain=chain)
+        except IntegrityError:
+            continue
+        assert payload_of(encoded, chain_id=chain.chain_id, chain=chain) == honest, path

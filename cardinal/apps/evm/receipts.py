@@ -120,8 +120,12 @@ def encode_receipt(receipt: RpcReceipt | JsonObject) -> bytes:
 
 
 def write_receipt(shown: RpcReceipt, bloom: bytes, logs: Sequence[bytes]) -> bytes:
-    """Like :func:`encode_receipt`, with its bloom and logs already written, within :func:`.rpc.hexadecimal`."""
-    outcome = to_bytes(data(shown.root)) if shown.root else number[shown.status]
+    """Like :func:`encode_receipt`, with its bloom and logs already written, within :func:`.rpc.hexadecimal`.
+
+    Only 32 bytes are a post-state root. Anything shorter would be read as a status: ``0x01`` is in RLP what success is.
+    """
+    root = shown.root
+    outcome = to_bytes(data(root)) if root and len(root) == WORD_TEXT else number[shown.status]
     listed = b"".join(logs)
     body = b"".join((outcome, number[shown.cumulative_gas_used], bloom, list_head[len(listed)], listed))
     if shown.type == "0x0" or not shown.type:
@@ -139,6 +143,7 @@ def write_receipt_meta(shown: RpcReceipt, bloom: bytes, log_offset: int, contrac
     """The stream's form of a receipt, within :func:`.rpc.hexadecimal`.
 
     It is [contract, cumulative gas, gas, bloom, status, number of logs, index of the first log (0 without logs)].
+    Where a post-state root stands for the status, there is none, also where the node says one: nothing covers it.
 
     Arguments:
         shown: as JSON-RPC shows it.
@@ -147,14 +152,14 @@ def write_receipt_meta(shown: RpcReceipt, bloom: bytes, log_offset: int, contrac
         contract: what :func:`published_contract` says.
 
     """
-    logs = len(shown.logs)
+    logs, status, root = len(shown.logs), shown.status, shown.root
     body = b"".join(
         (
             _NO_CONTRACT if contract is None else rlp.encode_bytes(contract),
             number[shown.cumulative_gas_used],
             number[shown.gas_used],
             bloom,
-            number[shown.status] if shown.status else _NOTHING,
+            _NOTHING if not status or (root and len(root) == WORD_TEXT) else number[status],
             _count[logs],
             _count[log_offset if logs else 0],
         )
