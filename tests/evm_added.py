@@ -40,7 +40,7 @@ def parts(value: Any, path: Path = ()) -> list[Path]:  # noqa: ANN401 -- JSON
 
 
 def with_more(whole: Any, path: Path, other: Callable[[Any], Any]) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401 -- JSON
-    """The same with one more field in the object at this path: alone, and with each text beside it changed.
+    """The same with one more field in the object at this path: alone, and with each text beside it changed or null.
 
     The total difficulty is left out: that is the feed's business.
     """
@@ -57,8 +57,9 @@ def with_more(whole: Any, path: Path, other: Callable[[Any], Any]) -> Iterator[t
             shown[name] = said
             yield (*path, name), lie
             for beside, was in texts.items():
-                shown[beside] = other(was)
-                yield (*path, name, beside), lie
+                for instead in (other(was), None):
+                    shown[beside] = instead
+                    yield (*path, name, beside), lie
                 shown[beside] = was
         shown[name] = None
 

@@ -11,12 +11,20 @@ from cardinal.apps.evm import payload_from_rpc, rlp, verify
 from cardinal.apps.evm.jsonrpc import to_minimal
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.payload import payload_of
-from cardinal.errors import IntegrityError
+from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.errors import ApplicationError, IntegrityError
 
 KEY = PrivateKey(b"\x46" * 32)  # the key of EIP-155's example
 SENDER = "0x9d8a62f656a8d1615c1294fd71e9cfb3e4855a4f"
 NONCE = 9
-CREATED = keccak(rlp.encode([bytes.fromhex(SENDER[2:]), bytes((NONCE,))]))[12:]
+
+
+def at_nonce(nonce: int) -> bytes:
+    """Where the sender creates at a nonce."""
+    return keccak(rlp.encode([bytes.fromhex(SENDER[2:]), bytes((nonce,))]))[12:]
+
+
+CREATED = at_nonce(NONCE)
 ELSEWHERE = "0x" + "77" * 20
 ELSEWHERE_CREATED = "0x" + keccak(rlp.encode([bytes.fromhex(ELSEWHERE[2:]), bytes((NONCE,))]))[12:].hex()
 HEADER = (
@@ -90,3 +98,33 @@ def test_a_creation_that_nobody_can_have_signed_is_refused() -> None:
     block, receipts = block_with(signed(0, creates=True) | {"r": "0x0", "s": "0x0"}, "0x" + CREATED.hex())
     with pytest.raises(IntegrityError, match="contracts"):
         verify(block, receipts, checks=("contracts",))
+
+
+def test_the_nonce_of_a_deposit_counts_for_deposits_alone() -> None:
+    block, receipts = block_with(signed(2, creates=True), None)
+    receipts[0]["depositNonce"] = hex(NONCE + 1)
+    payload = payload_of(verify(block, receipts, checks=("contracts",)), chain_id=1)
+    assert rlp.decode_list(payload.updates["c/1/b/01/r/0"])[0] == CREATED
+    lie = [receipts[0] | {"contractAddress": "0x" + at_nonce(NONCE + 1).hex()}]
+    with pytest.raises(IntegrityError, match="contracts"):
+        verify(block, lie, checks=("contracts",))
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+@pytest.mark.parametrize("nobody", ["0x", ""])
+def test_a_transaction_to_nobody_is_a_creation_however_that_is_said(kind: int, nobody: str) -> None:
+    creation = signed(kind, creates=True)
+    honest = payload_from_rpc(*block_with(creation, None), chain_id=1)
+    block, receipts = block_with(creation | {"to": nobody}, None)
+    assert payload_of(verify(block, receipts, checks=("contracts",)), chain_id=1) == honest
+    for lie in (ELSEWHERE, "0x" + "00" * 20):
+        with pytest.raises(IntegrityError, match="contracts"):
+            verify(block, [receipts[0] | {"contractAddress": lie}], checks=("contracts",))
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+@pytest.mark.parametrize("to", ["0X", "xx", "0x00", "0x" + "00" * 21])
+def test_what_is_neither_an_address_nor_nobody_is_refused(kind: int, to: str) -> None:
+    shown = signed(min(kind, 2), creates=True) | {"type": hex(kind), "to": to, "chainId": "0x1", "accessList": []}
+    with pytest.raises(ApplicationError, match="is no address"):
+        encode_transaction(shown)

@@ -10,6 +10,7 @@ from .presets import Chain
 from .receipts import write_blooms, write_logs
 from .rpc import JsonObject, RpcBlock, RpcHeader, RpcReceipt, hexadecimal, raw, read
 from .statesync import without_derived, write_transactions
+from .transactions import with_creations
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def encode_block(
     answered = [read(RpcReceipt, receipt) for receipt in receipts]
     ommers = [read(RpcHeader, uncle) for uncle in uncles]
     with hexadecimal("the block"):
-        shown, answered, derived = without_derived(shown, answered, chain)
+        shown, answered, derived = without_derived(with_creations(shown), answered, chain)
         blooms, bloom = write_blooms(answered)
         return EncodedBlock(
             int(shown.number, 16),

@@ -183,8 +183,9 @@ def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> byte
 
 
 def creation_nonce(transaction: RpcTransaction, receipt: RpcReceipt) -> str:
-    """The nonce that a creation's address is made of: a deposit says its own in the receipt only."""
-    return receipt.deposit_nonce or transaction.nonce
+    """The nonce that a creation's address is made of: a deposit, and nothing else, says its own in the receipt only."""
+    deposited = receipt.deposit_nonce if int(transaction.type or "0x0", 16) == DEPOSIT else None
+    return deposited or transaction.nonce
 
 
 def created_contract(sender: str, nonce: str) -> bytes:

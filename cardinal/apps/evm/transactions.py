@@ -11,6 +11,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import structs
+
 from cardinal.errors import ApplicationError
 
 from . import hexrlp
@@ -26,7 +28,7 @@ from .hexrlp import (
     word,
     wrap,
 )
-from .rpc import JsonObject, RpcAccess, RpcAuthorization, RpcTransaction, hexadecimal, read
+from .rpc import JsonObject, RpcAccess, RpcAuthorization, RpcBlock, RpcTransaction, hexadecimal, read
 
 LEGACY: Final = 0
 ACCESS_LIST: Final = 1
@@ -36,6 +38,7 @@ SET_CODE: Final = 4
 DEPOSIT: Final = 0x7E
 STATE_SYNC: Final = 0x7F
 
+_NOBODY: Final = "0x"
 _NO_ITEMS: Final = wrap(())
 _PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")
 _CALL: Final = ("gas", "to", "value", "input")
@@ -64,6 +67,18 @@ def encode_transaction(transaction: RpcTransaction | JsonObject) -> bytes:
         return hexrlp.to_bytes(_text(shown))
 
 
+def with_creations(block: RpcBlock) -> RpcBlock:
+    """The block with null wherever a transaction is sent to nobody, and so creates a contract.
+
+    In its bytes ``0x`` is the same, and a node may say either. Whoever asks whether a transaction creates anything, the
+    check as well as the payload, asks for null alone.
+    """
+    if _NOBODY not in [one.to for one in block.transactions]:
+        return block
+    told = [structs.replace(one, to=None) if one.to == _NOBODY else one for one in block.transactions]
+    return structs.replace(block, transactions=told)
+
+
 def write_all(shown: Iterable[RpcTransaction]) -> list[bytes]:
     """The bytes of many transactions, within :func:`.rpc.hexadecimal`."""
     return hexrlp.to_parts([_text(one) for one in shown])
@@ -79,7 +94,7 @@ def _text(shown: RpcTransaction) -> str:
     if kind != "0x2" and kind != "0x0" and kind:  # noqa: PLR1714 - twice as fast as looking for it in a tuple
         return _by_table(shown)
     to, given, r, s = shown.to, shown.input, shown.r, shown.s
-    to = f"94{to[2:]}" if to and len(to) == ADDRESS_TEXT else optional_data(to)
+    to = f"94{to[2:]}" if to and len(to) == ADDRESS_TEXT else _receiver(to)
     given = EMPTY if given == "0x" else data(given)
     whole = 2
     if not (r and "0x1" <= r < "0y" and len(r) == WORD_TEXT):
@@ -115,6 +130,13 @@ def _access_list(entries: Sequence[RpcAccess] | None) -> str:
     return wrap([wrap((data(entry.address), wrap([data(key) for key in entry.storage_keys]))) for entry in entries])
 
 
+def _receiver(to: str | None) -> str:
+    """To whom a transaction is sent: an address, or nobody. Any other text of two characters would be nobody, too."""
+    if to and to != _NOBODY and len(to) != ADDRESS_TEXT:
+        raise ValueError(f"{to[:20]!r} is no address")
+    return optional_data(to)
+
+
 def _flag(value: bool) -> str:  # noqa: FBT001 -- one value of a field, not a choice between operations
     return "01" if value else EMPTY
 
@@ -135,7 +157,7 @@ def _authorization(entry: RpcAuthorization) -> str:
 _Writer = Callable[[Any], str]
 _SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
     {
-        "to": optional_data,
+        "to": _receiver,
         "input": data,
         "access_list": _access_list,
         "blob_versioned_hashes": _hashes,
