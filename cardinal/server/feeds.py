@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
@@ -45,6 +45,15 @@ class ByHash(Protocol):
 
     async def block(self, block_hash: bytes) -> Payload | None:
         """The block, checked as all others; None where the node does not have it."""
+        ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A feed that holds its node to the weights of what is published."""
+
+    def learn(self, weights: Mapping[bytes, int]) -> None:
+        """Take the weights of blocks that are complete on the topics, by hash."""
         ...
 
 

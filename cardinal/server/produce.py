@@ -25,7 +25,7 @@ from cardinal.producer import Producer
 from cardinal.producing.members import survey_members
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.coverage import check_coverage
-from cardinal.server.feeds import Aiming, ByHash, Feed, open_feed
+from cardinal.server.feeds import Aiming, ByHash, Feed, Learning, open_feed
 from cardinal.server.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ class ProduceService:
         """
         self._producer = await asyncio.to_thread(self._connect)
         found = await asyncio.to_thread(self._survey)
+        if isinstance(self._feed, Learning):
+            self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
         if not self._settings.allow_coverage_change:
             await check_coverage(self._feed, self._app, found)
         self._half = {one.hash: one for one in found.half}

@@ -22,6 +22,7 @@ from cardinal.producer import Producer
 from cardinal.producing.members import complete_in_members
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.coverage import check_near, compare
+from cardinal.server.feeds import Learning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,10 @@ async def repair(
         raise ConfigurationError(
             f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
         )
-    batches, complete = await asyncio.to_thread(complete_in_members, url, app, what.first, what.last)
+    # The block below the range, too: the first one's weight has to fit its.
+    batches, complete = await asyncio.to_thread(complete_in_members, url, app, max(0, what.first - 1), what.last)
+    if isinstance(feed, Learning):
+        feed.learn({block: batches[block].weight for block in complete})
     await check_near(feed, app, batches.values(), (what.first, what.last))
     work = _Work(app, {block: one for block, one in batches.items() if what.first <= one.number <= what.last}, complete)
     producer: Producer | None = None

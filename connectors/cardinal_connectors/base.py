@@ -9,6 +9,7 @@ scheme:
 :mod:`cardinal.testing.feeds` holds a feed to the laws below. A feed may offer more, each for itself:
 
 * ``block(hash) -> Payload | None``: any block by its hash, for healing and for half-published blocks;
+* ``learn(weights) -> None``: takes the weights of published blocks, by hash, which those above them have to fit;
 * ``locate(text) -> int``: a block's number by its hash or time;
 * ``target -> int | None``: the number of the block that is gone to, for progress.
 """

@@ -15,10 +15,11 @@ from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.splitter import split
 from cardinal.server.produce import ProduceService, ProduceSettings, open_feed
+from cardinal.server.repair import Repairing, repair
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from cardinal.protocols.streams.types import BlockRef
 
@@ -106,6 +107,35 @@ def test_a_second_run_goes_on_where_the_topics_end(broker: MemoryBroker) -> None
     assert published[-1].number == 10
     assert feed.given == [10, *range(11, 21)], "the newest published one is only compared"
     assert _numbers(broker) == set(range(21))
+
+
+class Weighed(Line):
+    """A feed that takes the weights of what is published."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.learned: dict[int, int] = {}
+
+    def learn(self, weights: Mapping[bytes, int]) -> None:
+        assert not self.given, "before anything is asked of the feed"
+        self.learned = {int.from_bytes(block) - 1: weight for block, weight in weights.items()}
+
+
+def test_a_feed_that_weighs_is_told_the_weights_of_what_is_published(broker: MemoryBroker) -> None:
+    feed = Weighed(0)
+    asyncio.run(_run(_service(feed, broker), start=0, until=10))
+    assert feed.learned == {}
+    feed = Weighed(0)
+    asyncio.run(_run(_service(feed, broker), start=0, until=12))
+    assert feed.learned == {number: number for number in range(11)}
+
+
+def test_a_repair_tells_the_weights_down_to_the_block_below_its_range(broker: MemoryBroker) -> None:
+    asyncio.run(_run(_service(Line(0), broker), start=0, until=10))
+    feed = Weighed(0)
+    done = asyncio.run(repair(feed, broker.url, Blocks(), Repairing(5, 8, "one"), lambda _: None))
+    assert feed.learned == {4: 4, 5: 5, 6: 6, 7: 7, 8: 8}
+    assert (done.complete, done.missing, done.half, done.left, done.sent) == (4, (), (), (), 0)
 
 
 def test_blocks_that_were_lost_are_sent_again(broker: MemoryBroker) -> None:

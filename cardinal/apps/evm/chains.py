@@ -14,7 +14,7 @@ from .presets import CHAINS, Chain, chain_of
 __all__ = ["CHAINS", "MERGED_AT_GENESIS", "Chain", "application", "chain_of"]
 
 MERGED_AT_GENESIS = 1
-"""Total difficulty of a merged chain that has no preset and whose node does not say (the reference's fall-back)."""
+"""Total difficulty of a merged chain that has no preset, where nothing tells it (the reference's fall-back)."""
 
 
 def application(

@@ -5,7 +5,7 @@ Rules:
 1. What is written equals what the reference's producer writes for the same block, entry by entry: an entry more or
    less changes the counts of the Batch, on which redundant producers have to agree. So nothing here depends on which
    node answered: withdrawals have an entry only where there are some, a creation's address is computed where a node
-   does not say it, and a chain's final total difficulty comes before a node's.
+   does not say it, and after the merge the chain's final total difficulty counts, never a node's.
 2. It refuses what it cannot write whole (receipts or uncles that are missing), and checks nothing else: that is
    :mod:`.integrity`'s business.
 """
@@ -53,7 +53,8 @@ def payload_from_rpc(
         state: what :func:`.state.state_delta` gives, or path to value of storage; sent as a sub batch. None announces
             no such sub batch.
         uncles: the headers of the block's uncles, in order.
-        total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve.
+        total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve, and
+            which counts for nothing after the merge.
         chain: what is known of the chain; default the preset of ``chain_id``.
 
     Raises:
@@ -153,10 +154,10 @@ def _total_difficulty(block: EncodedBlock, chain: Chain, given: int | None) -> t
     A block without difficulty comes after the merge; the genesis block's difficulty is its own total.
     """
     difficulty = int(block.shown.difficulty, 16)
-    served = int(block.shown.total_difficulty or "0x0", 16)
     if not difficulty:
-        totals = (given, chain.final_total_difficulty, served or MERGED_AT_GENESIS)
+        totals = (given, chain.final_total_difficulty, MERGED_AT_GENESIS)
         return next(total for total in totals if total is not None), True
+    served = int(block.shown.total_difficulty or "0x0", 16)
     if given is None and not served and block.number:
         raise ApplicationError(
             "the node does not serve totalDifficulty for a block of proof of work; "

@@ -1,6 +1,7 @@
 """What is known of single chains that their blocks do not say: genesis, final difficulty, which checks they satisfy.
 
-Every fact names where it is from. A chain that is not here works too: with the node's own totals, and every check.
+Every fact names where it is from. A chain that is not here works too, with every check; where it merged later than at
+its first block, ``final_total_difficulty`` should be given.
 A user's own chain is a TOML file (:meth:`Chain.load`).
 """
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .fetch import BlockFetcher, Fetched
     from .rules import Rules
     from .settings import FeedSettings
+    from .totals import Totals
     from .worker import Prepared
     from .workers import Workers
 
@@ -48,6 +49,7 @@ class Batches:
         rules: what the blocks have to satisfy.
         finality: marks for them.
         last: the last block's number.
+        totals: tells what is known of the total difficulty after the merge.
         settings: from how many bytes on processes pay, and whether what proves state deltas is asked for, too.
 
     """
@@ -60,6 +62,7 @@ class Batches:
         finality: Finality | None,
         *,
         last: int,
+        totals: Totals,
         settings: FeedSettings,
     ) -> None:
         self._fetcher = fetcher
@@ -67,6 +70,7 @@ class Batches:
         self._rules = rules
         self._finality = finality
         self._last = last
+        self._totals = totals
         self._settings = settings
 
     async def by_numbers(self, numbers: Sequence[int]) -> Batch:
@@ -74,7 +78,7 @@ class Batches:
         answers = await self._fetcher.answers(numbers)
         if self._workers is not None and await self._begun(self._workers, answers, numbers[-1]):
             whole = [answer for answer in answers if answer.whole]
-            job = Job(self._rules, self._finality, [answer.texts for answer in whole])
+            job = Job(self._rules, self._finality, self._totals.final, [answer.texts for answer in whole])
             prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
             return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
         blocks = await self._fetcher.added(answers)

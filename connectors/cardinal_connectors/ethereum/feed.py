@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,9 @@ from .gate import Gate
 from .known import KnownBlocks
 from .nodes import Nodes
 from .places import locate
+from .rules import Rules
 from .settings import FeedSettings
-from .totals import Totals
+from .totals import Learned, Totals
 from .trouble import Trouble
 from .walk import ChainMovedError
 from .way import Way
@@ -57,6 +58,7 @@ class NodeFeed:
         urls, self._settings = read_url(url, settings)
         self._nodes = Nodes(urls, chain_id=chain_id, settings=self._settings)
         self._way: Way | None = None
+        self._learned = Learned()
 
     @property
     def target(self) -> int | None:
@@ -66,6 +68,10 @@ class NodeFeed:
     async def chain_id(self) -> int:
         """The id of the chain that the nodes serve; WrongChainError where another one was asked for."""
         return await self._nodes.greet()
+
+    def learn(self, weights: Mapping[bytes, int]) -> None:
+        """Take the weights of published blocks, by hash: the totals of those above them add up from these."""
+        self._learned.weights.update(weights)
 
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
@@ -86,8 +92,13 @@ class NodeFeed:
         while way is None or not way.ended:
             if self._nodes.look() or way is None or node is not self._nodes.active:
                 node, others = self._nodes.active, self._nodes.others
-                way = Way(node, known, chain_id, self._settings, start=start or 0, until=until, elsewhere=others)
-                self._way = way
+                way = self._way = Way(
+                    *(node, known, chain_id, self._settings),
+                    start=start or 0,
+                    until=until,
+                    elsewhere=others,
+                    learned=self._learned,
+                )
             node.look()
             gave = False
             try:
@@ -144,7 +155,14 @@ class NodeFeed:
         return None
 
     async def _block_of(self, node: Node, block_hash: bytes, chain_id: int) -> Payload | None:
-        totals = Totals(node.fetcher, KnownBlocks((), window=1), sum_blocks=self._settings.sum_blocks)
+        chain = Rules.of(chain_id, self._settings).chain
+        totals = Totals(
+            node.fetcher,
+            KnownBlocks((), window=1),
+            sum_blocks=self._settings.sum_blocks,
+            preset=chain.final_total_difficulty,
+            learned=self._learned,
+        )
         fetched = await node.by_hash(block_hash)
         if fetched is None:
             return None

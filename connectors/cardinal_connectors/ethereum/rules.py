@@ -63,20 +63,19 @@ class Rules:
 
         Arguments:
             written: a block that passed.
-            total: its total difficulty; after the merge the application decides, so that producers on different nodes
-                agree (:mod:`.totals`).
+            total: its total difficulty; zero where the application decides, as after a merge of which nothing is known
+                (:mod:`.totals`).
             finality: marks, none above the block.
             delta: what it did to the state; None announces nothing of it.
 
         """
         try:
-            worked = total if int(written.shown.difficulty, 16) else None
             return payload_of(
                 written,
                 chain_id=self.chain.chain_id,
                 finality=finality,
                 state=delta,
-                total_difficulty=worked,
+                total_difficulty=total or None,
                 chain=self.chain,
             )
         except ApplicationError as unfit:

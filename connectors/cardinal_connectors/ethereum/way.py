@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -23,7 +24,7 @@ from .backfill import Batches, backfill
 from .fetch import Answer
 from .gate import Admitted, Blocks, Gate
 from .rules import Rules, clamped
-from .totals import Totals
+from .totals import Learned, Totals
 from .walk import ChainMovedError, common_block, walk_back
 from .worker import Prepared
 from .workers import worker_count, working
@@ -50,6 +51,7 @@ class Way:
         start: the first block's number, where nothing is known.
         until: the last block's number, or None.
         elsewhere: other nodes' blocks.
+        learned: what the feed knows of total difficulties.
 
     Attributes:
         ended: ``until`` was given, and the node's chain has it.
@@ -67,6 +69,7 @@ class Way:
         start: int,
         until: int | None,
         elsewhere: Callable[[], Sequence[Blocks]] = lambda: (),
+        learned: Learned | None = None,
     ) -> None:
         self.ended = False
         self.target: int | None = None
@@ -78,8 +81,14 @@ class Way:
         self._mark = (node.address, settings.finality)
         self._start = start
         self._until = until
-        self._totals = Totals(node.fetcher, known, sum_blocks=settings.sum_blocks)
         self._rules = Rules.of(chain_id, settings)
+        self._totals = Totals(
+            node.fetcher,
+            known,
+            sum_blocks=settings.sum_blocks,
+            preset=self._rules.chain.final_total_difficulty,
+            learned=learned,
+        )
         self._gate = Gate(node, self._totals, chain_id, settings, elsewhere=elsewhere)
 
     async def advance(self) -> AsyncGenerator[Payload]:
@@ -158,7 +167,10 @@ class Way:
             first = (await common_block(self._fetcher, self._known)).number + 1
         async with working(worker_count(head.height - first, self._settings)) as workers:
             batches = Batches(
-                *(self._fetcher, workers, self._rules, finality), last=head.height, settings=self._settings
+                *(self._fetcher, workers, self._rules, finality),
+                last=head.height,
+                totals=self._totals,
+                settings=self._settings,
             )
             async with aclosing(backfill(batches.by_numbers, first, head.height, self._settings)) as blocks:
                 async for block in blocks:
@@ -179,12 +191,12 @@ class Way:
         return payload
 
     async def _admitted(self, block: Fetched | Prepared, finality: Finality | None) -> Admitted:
-        """A block through the gate, or one that went through it in another process."""
+        """A block through the gate, or one that went through it in another process and was given its right total."""
         if isinstance(block, Prepared):
-            try:
-                return Admitted(block.header, await self._totals.of(block.header), block.payload)
-            except IntegrityError:
-                again = await self._fetcher.by_hash(block.header.id)
+            with contextlib.suppress(IntegrityError):
+                if (total := await self._totals.of(block.header)) == block.total:
+                    return Admitted(block.header, total, block.payload)
+            again = await self._fetcher.by_hash(block.header.id)
             if again is None:
                 raise ChainMovedError("The node does not have a block below its head (any more).")
             block = again

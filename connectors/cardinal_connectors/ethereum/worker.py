@@ -33,17 +33,19 @@ class Job(NamedTuple):
     Attributes:
         rules: what they have to satisfy.
         finality: marks for those that come after the merge.
+        final: the total difficulty of those; zero where it is not known.
         raws: for each block its JSON and that of its receipts, as the node gave them.
 
     """
 
     rules: Rules
     finality: Finality | None
+    final: int
     raws: list[tuple[bytes, bytes]]
 
 
 class Prepared(NamedTuple):
-    """A block that passed. ``total`` is its total difficulty by the node's word, 0 after the merge.
+    """A block that passed. ``total`` is its total difficulty by the node's word, after the merge by the job's.
 
     ``size`` is the length of the answers in bytes.
     """
@@ -64,7 +66,7 @@ def _prepared(job: Job, block_text: bytes, receipts_text: bytes) -> Prepared | N
         block = msgspec.json.decode(block_text, type=RpcBlock)
         receipts = msgspec.json.decode(receipts_text, type=list[RpcReceipt])
         header = header_of(block)
-        total = int(header.total_difficulty or "0x0", 16) if int(header.difficulty, 16) else 0
+        total = int(header.total_difficulty or "0x0", 16) if int(header.difficulty, 16) else job.final
         if any(receipt.block_hash != block.hash for receipt in receipts):
             return None  # between the two answers the chain has moved
         if block.uncles or (int(header.difficulty, 16) and not total):
