@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ethereum_blocks import grow, replay
+from ethereum_blocks import Built, build, grow, replay
 from feeding import (
     asynchronous,
     everything,
@@ -16,6 +16,7 @@ from feeding import (
 )
 
 from cardinal.errors import ReorgTooDeepError
+from cardinal.testing.replay import Recorded, ReplayChain
 
 
 @asynchronous
@@ -85,3 +86,49 @@ async def test_until_is_awaited_on_a_chain_that_is_not_there_yet() -> None:
         await take(payloads, 5)
         served.set_head(chain[9].name)
         assert given(await everything(payloads)) == hashes(chain[5:8])
+
+
+class Elsewhere(ReplayChain):
+    """A node that answers the question for one height with another block, whole and right, so many times."""
+
+    asked: int
+    instead: str
+    times: int
+
+    def hash_at(self, number: int) -> str | None:
+        if number == self.asked and self.times:
+            self.times -= 1
+            return self.instead
+        return super().hash_at(number)
+
+
+def elsewhere(chain: list[Built], asked: int, instead: Built) -> Elsewhere:
+    served = Elsewhere([Recorded(one.block, one.receipts) for one in chain], chain_id=1337)
+    served.add(instead.block, instead.receipts)
+    served.asked, served.instead, served.times = asked, instead.name, 0
+    return served
+
+
+@pytest.mark.parametrize("instead", [0, 5, 7])
+@asynchronous
+async def test_a_stream_begins_with_the_block_that_was_asked_for(instead: int) -> None:
+    chain = grow(None, 8)
+    served = elsewhere(chain, 2, chain[instead])
+    async with opened(served) as (_, feed):
+        await feed.chain_id()
+        served.times = 2  # the block, and its receipts
+        payloads = await everything(feed.follow(start=2, until=7))
+    assert served.times == 0
+    assert given(payloads) == hashes(chain[2:])
+
+
+@asynchronous
+async def test_a_stream_from_block_0_begins_with_the_first_block_of_its_chain() -> None:
+    chain = grow(None, 8)
+    served = elsewhere(chain, 0, build(None, "z"))
+    async with opened(served) as (_, feed):
+        await feed.chain_id()
+        served.times = 2
+        payloads = await everything(feed.follow(until=7))
+    assert served.times == 0
+    assert given(payloads) == hashes(chain)

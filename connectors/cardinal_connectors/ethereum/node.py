@@ -107,6 +107,11 @@ class Node:
         """Whether the node was compared over its present connection."""
         return self._greeted == self._client.connects
 
+    @property
+    def genesis(self) -> bytes | None:
+        """The hash of the chain's first block; None where no node has told it."""
+        return self._identity.genesis
+
     async def _meet(self) -> None:
         text = await self._client.read(str, "eth_chainId")
         try:

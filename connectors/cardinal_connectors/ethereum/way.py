@@ -2,7 +2,8 @@
 
 Rules:
 
-1. A block is given after its parent was given (or is published); the first block of a stream needs none.
+1. A block is given after its parent was given (or is published); the first block of a stream needs none, but has the
+   number that the stream starts with, and as block 0 the hash by which the chain is known.
 2. Near the head the way is walked by parent hash; a long one is fetched by number from the highest block that the
    node's chain and ours have in common, each block linked to the one before.
 3. Nothing is gone to that is not ``lag`` blocks below the head, or not as final as the settings ask for.
@@ -204,8 +205,11 @@ class Way:
 
     def _place(self, header: Header) -> None:
         """ChainMovedError where a block is no child of one that was given: the chain moved between two answers."""
-        if self._known and self._known.number(header.parent) != header.height - 1:
-            raise ChainMovedError(f"Block {header.height} ({header.hash}) is no child of a block that was given.")
+        if self._known:
+            if self._known.number(header.parent) != header.height - 1:
+                raise ChainMovedError(f"Block {header.height} ({header.hash}) is no child of a block that was given.")
+        elif header.height != self._start or (header.height == 0 and header.id != (self._node.genesis or header.id)):
+            raise ChainMovedError(f"Block {header.height} ({header.hash}) is not the first one, block {self._start}.")
 
     def _behind(self, height: int, lowest: int) -> NodeUnreachableError:
         return NodeUnreachableError(
