@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -12,10 +11,11 @@ import aiohttp
 from cardinal.errors import NodeAnswerError
 
 from .credentials import REFUSED, Credentials
-from .settings import RpcSettings, public_address
+from .settings import RpcSettings, public_address, quoted
 from .wire import (
     BusyError,
     Replies,
+    Reply,
     SlowError,
     TooLargeError,
     closed_error,
@@ -30,6 +30,11 @@ LONGEST_PAUSE = 60.0
 
 _LARGE: Final = 1 << 20
 """Bytes from which on a body is sent a piece at a time, so that others have their turn."""
+
+_QUOTED: Final = 2_000
+"""Bytes of a body of which something is shown."""
+
+_ERROR: Final = 500
 
 _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308})
 
@@ -124,19 +129,49 @@ class HttpWire:
             case 408 | 504:
                 raise SlowError(f"The node at {address} took too long (HTTP {status}).", address=address)
             case 429 | 500 | 502 | 503:
-                with contextlib.suppress(NodeAnswerError):
-                    return read_replies(text)
+                replies = _replies(text)
+                if any(_tells(status, reply) for reply in replies):
+                    return replies
                 raise BusyError(
-                    f"The node at {address} is not available (HTTP {status}); it is asked again later.",
+                    f"The node at {address} is not available (HTTP {status}{self._said(text, replies)}); it is asked "
+                    "again later.",
                     address=address,
                     seconds=_seconds(answer.later),
                 )
             case _ if status >= 300:  # noqa: PLR2004 - the first status of HTTP that is not success
-                with contextlib.suppress(NodeAnswerError):
-                    return read_replies(text)
+                replies = _replies(text)
+                if any(reply.error is not None or len(reply.result) for reply in replies):
+                    return replies
                 raise NodeAnswerError(f"{address} answers HTTP {status}; is it a node's address?", code=status)
             case _:
                 return read_replies(text)
+
+    def _said(self, text: bytes, replies: Replies) -> str:
+        """What came with a status, unless it is a page."""
+        errors = [reply.error.message for reply in replies if reply.error is not None and reply.error.message]
+        said = errors[0] if errors else text[:_QUOTED].decode(errors="replace").strip()
+        quote = "" if said.startswith("<") else quoted(self._url, said, self._credentials.hidden)
+        return f": {quote}" if quote else ""
+
+
+def _replies(text: bytes) -> Replies:
+    """The answers in the body of a status that is not success; none where it is no JSON-RPC."""
+    try:
+        return read_replies(text)
+    except NodeAnswerError:
+        return []
+
+
+def _tells(status: int, reply: Reply) -> bool:
+    """Whether an answer tells more than a status that may pass.
+
+    A result does, and that too much was asked for at once. Another error does under 500 alone, which nodes give to
+    errors of all kinds; gateways put one beside the others too, about themselves.
+    """
+    error = reply.error
+    if error is None:
+        return len(reply.result) > 0
+    return error.says_too_much or (status == _ERROR and error.code != 0)
 
 
 def _seconds(later: str | None) -> float | None:

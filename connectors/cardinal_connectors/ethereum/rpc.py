@@ -4,7 +4,8 @@ Rules:
 
 1. A batch has an outcome per call, in order: the unparsed result, or the node's own error as a value.
 2. A failure of the connection is repeated with a growing pause, as often as the settings say, then raised. An error
-   of the node is repeated only where its code says that it passes (:data:`PASSING`).
+   of the node is repeated only where it says that it passes (:data:`PASSING`); one that is there after the last
+   attempt, too, is raised as a node that is not there: whoever waits for a node waits for this one.
 3. A node that refuses a batch as too large (with an object, a one-element array, a code inside it, or HTTP 413), or
    does not answer it in time, is asked for half as much from then on, and for more again later (:mod:`.pacing`).
 4. No error carries more of the URL than scheme, host and port, also where the node's own words repeat it.
@@ -29,10 +30,14 @@ from .ipc_wire import IpcWire
 from .pacing import Bearing, Throttle
 from .settings import RpcSettings, public_address, quoted
 from .socket_wire import SocketWire
-from .wire import BusyError, Refusal, Reply, SlowError, TooLargeError, Wire
+from .wire import BusyError, PassingError, Refusal, Reply, SlowError, TooLargeError, Wire
 
 PASSING = frozenset({-32005, 429, -32016})
 """Codes that mean "later": limit exceeded (EIP-1474), too many requests, over rate limit."""
+
+INTERNAL = -32603
+BEHIND = ("backend", "upstream")
+"""A code that means anything, and words that make it "later": there is no node behind the gateway now."""
 
 NO_METHOD = frozenset({-32601, -32004})
 """Codes that mean "never": method not found, method not supported (EIP-1474)."""
@@ -161,12 +166,14 @@ class RpcClient:
         """Outcomes of a batch of bearable size; what the node asked to repeat is repeated."""
         outcomes = await self._sent(calls)
         for attempt in range(1, self._settings.attempts):
-            again = [index for index, outcome in enumerate(outcomes) if _passes(outcome)]
+            again = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, PassingError)]
             if not again:
                 break
             await asyncio.sleep(self._settings.pause(attempt))
             for index, outcome in zip(again, await self._sent([calls[index] for index in again]), strict=True):
                 outcomes[index] = outcome
+        if (passing := next((one for one in outcomes if isinstance(one, PassingError)), None)) is not None:
+            raise NodeUnreachableError(str(passing), address=self.address)
         return outcomes
 
     async def _sent(self, calls: Sequence[Call]) -> list[Outcome]:
@@ -198,7 +205,7 @@ class RpcClient:
             raise TooLargeError(f"A request of {len(body)} bytes is more than the {self._settings.body} allowed.")
         replies = await self._wire.exchange(body, ids)
         if len(calls) > 1 and len(replies) == 1 and (refusal := replies[0].error) is not None:
-            if refusal.code in PASSING and "batch" not in refusal.message.lower():
+            if _is_passing(refusal) and "batch" not in refusal.message.lower():
                 return [self._refused(call, refusal) for call in calls]
             raise TooLargeError(
                 f"The node at {self.address} refuses a batch: {self.quoted(refusal.message)}", code=refusal.code
@@ -218,7 +225,7 @@ class RpcClient:
             reply = by_id.get(one)
             if reply is None or (reply.error is None and not len(reply.result)):
                 message = f"The node at {self.address} gave no answer to {call.method} in a batch."
-                outcomes.append(NodeAnswerError(message, code=-32005))
+                outcomes.append(PassingError(message, code=-32005))
             elif reply.error is not None:
                 outcomes.append(self._refused(call, reply.error))
             else:
@@ -227,7 +234,8 @@ class RpcClient:
 
     def _refused(self, call: Call, refusal: Refusal) -> NodeAnswerError:
         said = self.quoted(refusal.message)
-        return NodeAnswerError(
+        kind = PassingError if _is_passing(refusal) else NodeAnswerError
+        return kind(
             f"The node at {self.address} answers {call.method} with error {refusal.code}: {said}", code=refusal.code
         )
 
@@ -259,5 +267,7 @@ def _too_much(reply: Reply) -> Refusal | None:
     return error if error is not None and error.code in TOO_MUCH and "too large" in error.message.lower() else None
 
 
-def _passes(outcome: Outcome) -> bool:
-    return isinstance(outcome, NodeAnswerError) and outcome.code in PASSING
+def _is_passing(refusal: Refusal) -> bool:
+    """Whether an error says of itself that it passes."""
+    text = refusal.message.lower()
+    return refusal.code in PASSING or (refusal.code == INTERNAL and any(word in text for word in BEHIND))

@@ -33,6 +33,12 @@ class Refusal(msgspec.Struct):
     message: str = ""
     data: msgspec.Raw = msgspec.Raw()
 
+    @property
+    def says_too_much(self) -> bool:
+        """Whether its text says that too much was asked for, or is to be answered, at once."""
+        text = self.message.lower()
+        return "batch" in text or "too large" in text
+
 
 class Reply(msgspec.Struct):
     """One answer, or one notification of a subscription. ``result`` stays unparsed: its reader knows its type."""
@@ -50,6 +56,12 @@ _DECODER = msgspec.json.Decoder(Reply | Replies)
 
 class TooLargeError(NodeAnswerError):
     """The node refuses a batch or a body of this size; whoever asked for one call cannot cut it."""
+
+    retriable = True
+
+
+class PassingError(NodeAnswerError):
+    """The node says that it cannot answer this now: it may later."""
 
     retriable = True
 
