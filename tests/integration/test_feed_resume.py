@@ -132,3 +132,43 @@ async def test_a_stream_from_block_0_begins_with_the_first_block_of_its_chain() 
         payloads = await everything(feed.follow(until=7))
     assert served.times == 0
     assert given(payloads) == hashes(chain)
+
+
+class Lagging(Elsewhere):
+    """A node some of whose answers come from one that has nothing yet but the lowest blocks."""
+
+    def hash_at(self, number: int) -> str | None:
+        if self.asked <= number < self.head() and self.times:
+            self.times -= 1
+            return None
+        return super().hash_at(number)
+
+
+@asynchronous
+async def test_null_is_not_another_chain() -> None:
+    chain = grow(None, 110)
+    served = Lagging([Recorded(one.block, one.receipts) for one in chain], chain_id=1337)
+    served.asked, served.times = 1, 0
+    async with opened(served) as (_, feed):
+        await feed.chain_id()
+        served.times = 6
+        assert given(await everything(feed.follow(refs(chain[2:10]), until=109))) == hashes(chain[10:])
+        assert served.times == 0
+
+
+@asynchronous
+async def test_a_shorter_chain_that_has_none_of_the_published_blocks_is_refused_by_name() -> None:
+    ours, theirs = grow(None, 150, "a"), grow(None, 100, "b")
+    async with opened(replay(theirs)) as (_, feed):
+        with pytest.raises(ReorgTooDeepError, match="none of the blocks"):
+            await everything(feed.follow(refs(ours[2:]), until=99))
+
+
+@pytest.mark.parametrize("number", ["0x0", "0x2"])
+@asynchronous
+async def test_a_number_that_is_not_the_blocks_own_is_no_deep_reorg(number: str) -> None:
+    chain = grow(None, 10)
+    served = replay(chain)
+    served.swap(chain[8].name, "block", {**chain[8].block, "number": number}, 1)
+    async with opened(served) as (_, feed):
+        assert given(await everything(feed.follow(refs(chain[2:6]), until=9))) == hashes(chain[6:])

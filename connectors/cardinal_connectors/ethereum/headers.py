@@ -6,8 +6,10 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from cardinal.apps.evm.rpc import RpcBlock
-from cardinal.errors import NodeAnswerError
+from cardinal.apps.evm.header import write_header
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, hexadecimal
+from cardinal.errors import ApplicationError, NodeAnswerError
 
 Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
 Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
@@ -53,3 +55,12 @@ def header_of(block: RpcBlock) -> Header:
         return msgspec.convert(texts, Header)
     except msgspec.ValidationError as other:
         raise NodeAnswerError(f"The node gave an object that is no block: {other}.") from other
+
+
+def is_named(header: RpcHeader, block_hash: bytes) -> bool:
+    """Whether a header, also that of a whole block, is the one with this hash (32 bytes)."""
+    try:
+        with hexadecimal("a header"):
+            return keccak(write_header(header)) == block_hash
+    except ApplicationError:
+        return False

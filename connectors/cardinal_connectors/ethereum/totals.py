@@ -17,11 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cardinal.apps.evm.header import write_header
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc import RpcHeader, hexadecimal
-from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError
+from cardinal.apps.evm.rpc import RpcHeader
+from cardinal.errors import IntegrityError, NodeAnswerError
 
+from .headers import is_named
 from .walk import ChainMovedError
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ class Totals:
         """The header of a published block: a weight alone does not tell whether its block's number is in it."""
         name = f"0x{block_hash.hex()}"
         found = await self._fetcher.call(RpcHeader, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
-        if found is None or not _is(found, block_hash):
+        if found is None or not is_named(found, block_hash):
             raise ChainMovedError(f"The node does not have block {name}, which is published (any more, or yet).")
         return found
 
@@ -161,12 +160,3 @@ class Totals:
         if last != header.parent:
             raise ChainMovedError("The node's chain changed while its difficulty was added up.")
         return total
-
-
-def _is(header: RpcHeader, block_hash: bytes) -> bool:
-    """Whether a header is the one with this hash."""
-    try:
-        with hexadecimal("a header"):
-            return keccak(write_header(header)) == block_hash
-    except ApplicationError:
-        return False

@@ -165,7 +165,7 @@ class Way:
                     for walked in path:
                         yield walked
                     return
-            first = (await common_block(self._fetcher, self._known)).number + 1
+            first = (await common_block(self._fetcher, self._known, head)).number + 1
         async with working(worker_count(head.height - first, self._settings)) as workers:
             batches = Batches(
                 *(self._fetcher, workers, self._rules, finality),
