@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from cardinal.protocols.streams.block import BATCH_OVERHEAD, BLOCK_OVERHEAD, MESSAGE_OVERHEAD
 from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH
 from cardinal.protocols.streams.standings import lowest
 from cardinal.transports.base import OneOrderSource
 
@@ -34,7 +36,11 @@ BLOCKS_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What blocks that are read again may hold together before they are whole: their number, and bytes of records."""
+    """What blocks that are read again may hold together before they are whole: their number, and bytes that they cost.
+
+    Holding a small message costs several times its bytes: counted without that, what is read again would be dropped for
+    want of room as it was the first time.
+    """
 
     blocks: int = BLOCKS_MAX
     bytes: int = 64 << 20
@@ -212,7 +218,8 @@ class Pass:
             self.put_off[block_hash] = self.spans.pop(block_hash)
             self._next = None
             return False
-        size = len(record.key) + len(record.value)
+        size = len(record.key) + len(record.value) + MESSAGE_OVERHEAD
+        size += (BLOCK_OVERHEAD if begun is None else 0) + (BATCH_OVERHEAD if record.key[0] == BATCH else 0)
         self._begun[block_hash] = size + (begun or 0)
         self._bytes += size
         self._in_vain[where] = 0

@@ -189,6 +189,19 @@ def test_blocks_that_are_read_again_stay_within_the_bytes_for_open_ones(broker: 
     assert made.held <= 45 * SIZE
 
 
+def test_small_messages_that_are_read_again_stay_within_the_bytes_for_open_ones(broker: Counting) -> None:
+    """Holding one costs several times its bytes."""
+    content, batches = batches_last(line(2, BLOCKS))
+    send(broker, [*content, *of_nobody(OPEN)])
+    made = Reading(broker, bounds=Bounds(open_bytes=100_000))
+    made.read_all()
+    assert len(made.dropped()) > BLOCKS / 2
+    send(broker, batches)
+    made.until_head(BLOCKS)
+    assert made.updates == EVERY
+    assert len(made.dropped()) < 1.1 * BLOCKS, "hardly any is dropped twice"
+
+
 def test_blocks_that_are_read_again_stay_within_the_bytes_for_waiting_ones(broker: Counting) -> None:
     """The first of them comes last, so that whatever is read again of the others waits for it."""
     first, *others = [large(payload) for payload in line(3, BLOCKS)]

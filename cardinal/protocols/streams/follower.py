@@ -307,14 +307,13 @@ class Follower:
     def _gone(self, event: Quarantined | Overflow) -> None:
         """A block is under assembly no longer.
 
-        Of one without a number too few producers told: others may send it, after a restart too. Where a block was
-        dropped after its Batch came, nothing but what waits for it will show that it is lacking.
+        Of one without a number that is given up too few producers told: others may send it, after a restart too. Where
+        a block was dropped that others wait for, with its Batch or without, nothing else will show that it is lacking.
         """
         self._gaps.settled(event.block)
-        if event.number is None:
-            return
         if isinstance(event, Quarantined):
-            self._where.finished(event.number, event.block)
+            if event.number is not None:
+                self._where.finished(event.number, event.block)
         elif self.orderer.awaited(event.block):
             self._gaps.awaited(event.block, event.number)
 
@@ -402,7 +401,8 @@ class Follower:
                 continue
             lacking = self._lacking(block_hash)
             if lacking.state in _NOT_HELD:
-                out.append(Incomplete(replace(lacking, number=number, missing_batch=lacking.state == "unknown")))
+                known = lacking.number if number is None else number
+                out.append(Incomplete(replace(lacking, number=known, missing_batch=lacking.state == "unknown")))
             else:  # it was whole, and let go
                 out += map(Incomplete, self._gaps.lowest_let_go())
         if self._settings.on_incomplete is OnIncomplete.SKIP:

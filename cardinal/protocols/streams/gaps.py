@@ -63,7 +63,7 @@ class Gaps:
         self._completed = 0
         self._overdue: dict[bytes, int] = {}
         self._needed: dict[bytes, _Gap] = {}
-        self._unseen: dict[bytes, tuple[int, int]] = {}
+        self._unseen: dict[bytes, tuple[int, int | None]] = {}
         self._let_go: dict[bytes, dict[bytes, tuple[Explanation, int]]] = {}
         self._let_go_count = 0
         self._reported: dict[bytes, Explanation] = {}
@@ -86,10 +86,10 @@ class Gaps:
         self._overdue[block_hash] = self._completed
         self._unseen.pop(block_hash, None)
         if awaited:
-            self.awaited(block_hash, 0)
+            self.awaited(block_hash, None)
 
-    def awaited(self, block_hash: bytes, number: int) -> None:
-        """A complete block waits for this one, its parent, whose number should be ``number``."""
+    def awaited(self, block_hash: bytes, number: int | None) -> None:
+        """A complete block waits for this one, its parent, whose number should be ``number``, if that is known."""
         since = self._overdue.get(block_hash)
         if since is None:
             self._unseen.setdefault(block_hash, (self._completed, number))
@@ -99,7 +99,7 @@ class Gaps:
             due = since + self._patience
             self._needed[block_hash] = _Gap(due, asked=self._completed >= due)
 
-    def unseen(self) -> list[tuple[bytes, int]]:
+    def unseen(self) -> list[tuple[bytes, int | None]]:
         """Hash and number of the blocks to be reported by rule 4, once each, unless something is there after all."""
         found = []
         for block_hash, (since, number) in list(self._unseen.items()):
