@@ -152,8 +152,11 @@ def test_what_is_read_again_after_long_is_needed_again() -> None:
         stream.both(sparse(number))
         stream.read()
     assert stream.follower.cursor().floor[place] == 1
+    late, *_ = [record for record in stream.partitions["tx", 0] if record.key[1:33] != h("2a")]
+    stream.follower.receive([late._replace(partition=9, offset=5, key=late.key.replace(late.key[1:33], h("2a")))])
+    assert ("tx", 9) not in stream.follower.reassembler.open_positions(), "it comes too late to hold anything back"
     assert stream.follower.reassembler.open_blocks()
-    assert stream.follower.reread(h("2a")) == {place: 0}
+    assert stream.follower.reread(h("2a")) == {place: 0, ("tx", 9): 5}
     assert stream.follower.cursor().floor[place] == 0
 
 

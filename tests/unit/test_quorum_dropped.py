@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cardinal.protocols.streams import BlockRef, Overflow, Payload, Routed
 from cardinal.protocols.streams.gaps import Gaps
 from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.settings import OnIncomplete
 from channels import line, shape
 from rereading import Rereading
 from streams import block, h, messages
@@ -68,11 +71,26 @@ def test_a_copy_that_was_dropped_is_read_again_when_the_stream_rests() -> None:
     assert delivered(stream) == names(3)
 
 
-def test_a_copy_that_was_dropped_is_read_again_on_a_stream_that_never_rests() -> None:
-    stream = scene(start=BlockRef(0, h("0r")))
+@pytest.mark.parametrize("on_incomplete", OnIncomplete)
+def test_a_copy_that_was_dropped_is_read_again_on_a_stream_that_never_rests(on_incomplete: OnIncomplete) -> None:
+    stream = scene(start=BlockRef(0, h("0r")), on_incomplete=on_incomplete)
     go_on(stream, 1, 1)
     drop(stream, CHAIN[1])
     go_on(stream, 3, 30)
+    assert delivered(stream) == names(30)
+
+
+def test_what_is_lost_is_waited_for_where_a_stream_halts() -> None:
+    stream = scene(start=BlockRef(0, h("0r")), on_incomplete=OnIncomplete.HALT)
+    go_on(stream, 1, 1)
+    stream.write(part(CHAIN[1]), "a")
+    stream.write(part(CHAIN[1]), "b")
+    go_on(stream, 3, 30)
+    assert delivered(stream) == names(1)
+    assert h("2a") not in stream.reread()
+    stream.write(messages(CHAIN[1])[:1], "a")
+    stream.write(messages(CHAIN[1])[:1], "b")
+    stream.read()
     assert delivered(stream) == names(30)
 
 

@@ -408,6 +408,11 @@ class Follower:
         if self._settings.on_incomplete is OnIncomplete.SKIP:
             for block_hash in self._gaps.progress(positions, ends):
                 self._give_up(block_hash, out)
+            return
+        for block_hash in self._gaps.due():
+            self._gaps.again(block_hash)
+            if self.reassembler.dropped(block_hash):
+                out.append(Incomplete(self._lacking(block_hash)))
 
     def _lacking(self, block_hash: bytes) -> Explanation:
         """What a block lacks; dropped is also one of which, under a quorum, other producers' copies are held."""

@@ -196,8 +196,12 @@ class Gaps:
                 lost.append(block_hash)
         return lost
 
+    def due(self) -> list[bytes]:
+        """The needed blocks for which a proof would be wanted, if blocks were given up."""
+        return [block_hash for block_hash, gap in self._needed.items() if self._completed >= gap.due]
+
     def again(self, block_hash: bytes) -> None:
-        """A block that is proven lost cannot be given up yet."""
+        """A block that is due, or proven lost, is not given up yet."""
         if block_hash in self._needed:
             self._needed[block_hash] = _Gap(self._completed + self._patience)
 
