@@ -291,7 +291,7 @@ class Consumer:
                 return
             behind = None if self._idle_timeout is None or self.caught_up else self._reader.positions()
             self._driver.step()
-            if self._reader.reads_again or (behind is not None and behind != self._reader.positions()):
+            if self._reader.reads_again_now or (behind is not None and behind != self._reader.positions()):
                 self._read_behind = time.monotonic()
 
     def _idle_since(self, last: float) -> bool:

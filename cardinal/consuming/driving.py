@@ -81,7 +81,7 @@ class Driver:
         return not self.ready and not self._noted
 
     def step(self) -> None:
-        """Read once, and sort what came of it; nothing is waited for while there are blocks to be read again.
+        """Read once, and sort what came of it; nothing is waited for while there are blocks to be had again.
 
         Where a handler has raised, what it was not told yet comes first, and nothing is read.
         """
@@ -104,7 +104,7 @@ class Driver:
             if records:
                 self._follow(records)
         if not records:
-            self._follow([] if self._reader.reads_again else self._reader.poll())
+            self._follow([] if self._reader.reads_again_now else self._reader.poll())
 
     def _follow(self, records: Sequence[Row]) -> None:
         follower, reader = self.follower, self._reader
@@ -133,8 +133,8 @@ class Driver:
         self._note(follower.progress(positions, ends, at_rest=at_rest))
         self._wait_for_what_is_missing(records)
         reader.follow(follower.channels(), {})
-        if (number := follower.wants_history) is not None:
-            self._note(follower.recall(reader.older_batches(number)))
+        if (number := follower.wants_history) is not None and (older := reader.older_batches(number)) is not None:
+            self._note(follower.recall(older))
 
     def _note(self, out: Iterable[ChainUpdate | Event | HealingFailed]) -> None:
         """Take an outcome whole: what it asks for is begun, and nobody is told of it yet."""

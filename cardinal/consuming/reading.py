@@ -6,7 +6,8 @@ Rules:
    pausing the ones ahead.
 2. A reorg channel is a topic that comes and goes: one that is not there yet is looked for again, one that is gone is
    let go. It never holds up the stream's own topics.
-3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`).
+3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`). Where the
+   server is away just then, they are asked for again, and the stream's own records waited for meanwhile.
 4. Partitions that are added while the stream is read are read from their beginning.
 5. What was read is given: an error that comes after it, of a channel, is raised by the next call.
 """
@@ -43,6 +44,7 @@ _FIRST_POLLS: Final = 32
 _ROOM: Final = Room()
 _PACE_SECONDS: Final = 0.25
 _CHANNEL_SECONDS: Final = 1.0
+_AWAY_SECONDS: Final = 1.0
 _PARTITIONS_SECONDS: Final = 5.0
 
 Marks = dict["Partition", tuple[int, int]]
@@ -86,6 +88,7 @@ class Reader:
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
+        self._away_until = 0.0
         # One log in the order of writing keeps its partitions in step by itself.
         self._apart = not (isinstance(self.main, OneOrderSource) and self.main.one_order)
         self._pace = Pace(room=room)
@@ -248,24 +251,50 @@ class Reader:
         """Read a block's messages again, from these offsets up to where the reading stands."""
         self._again.add(block_hash, begin, self.main.positions())
 
+    @property
+    def reads_again_now(self) -> bool:
+        """Whether there are some that :meth:`poll_again` looks for now: not while the server was away a moment ago."""
+        return self.reads_again and not self._is_away
+
     def poll_again(self) -> list[Record]:
-        """The next records of blocks that are read again; empty where there are none."""
-        return self.skipping.others(self._again.poll(POLL_RECORDS, POLL_SECONDS))
+        """The next records of blocks that are read again; empty where there are none, or the server is away."""
+        if self._is_away:
+            return []
+        with self._may_be_away():
+            return self.skipping.others(self._again.poll(POLL_RECORDS, POLL_SECONDS))
+        return []
 
     def end_again(self, is_whole: Callable[[bytes], bool]) -> None:
         """Read no more of blocks that are whole by now."""
         self._again.end(is_whole)
 
-    def older_batches(self, number: int) -> list[Record]:
-        """Every Batch of the default topic from this number on, about; reads them all, which takes its time."""
-        source = open_source(self._url, self._app, topics=(self._app.default_topic,))
-        try:
+    def older_batches(self, number: int) -> list[Record] | None:
+        """Every Batch of the default topic from this number on, about; reads them all, which takes its time.
+
+        None: the server is away, ask again at the next step.
+        """
+        if self._is_away:
+            return None
+        with self._may_be_away(), contextlib.ExitStack() as opened:
+            source = open_source(self._url, self._app, topics=(self._app.default_topic,))
+            opened.callback(source.close)
             begin = batches_from(source, self._app, number)
             return self.skipping.others([batch.record for batch in read_batches(source, begin)])
-        finally:
-            source.close()
+        return None
 
     # --- inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def _is_away(self) -> bool:
+        return time.monotonic() < self._away_until
+
+    @contextlib.contextmanager
+    def _may_be_away(self) -> Iterator[None]:
+        """A server that is away, as one that starts again, is asked again a little later."""
+        try:
+            yield
+        except UnreachableError:
+            self._away_until = time.monotonic() + _AWAY_SECONDS
 
     def _keep_in_step(self) -> None:
         """Pause who is ahead by what was read before; whoever assembles blocks has taken that."""

@@ -1,0 +1,186 @@
+"""A server that is away while older records, or a reorg channel, are wanted of it: they are asked for again."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from cardinal.consumer import Consumer
+from cardinal.consuming import reading
+from cardinal.consuming.reading import Reader
+from cardinal.errors import UnreachableError
+from cardinal.protocols.streams import BlockRef, Payload, Routed, split, split_reorg
+from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.testing.memory import MemoryBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cardinal.transports import Source
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
+    monkeypatch.setattr(reading, "_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(reading, "_CHANNEL_SECONDS", 0.01)
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
+        yield broker
+
+
+def consumer(broker: MemoryBroker, **options: object) -> Consumer:
+    return Consumer(broker.url, Blocks(), idle_timeout=DEADLINE, **options)  # type: ignore[arg-type] # tests name them
+
+
+def messages(payload: Payload) -> list[Routed]:
+    return split(payload, Blocks().topics, "block")
+
+
+def send(broker: MemoryBroker, routed: Sequence[Routed]) -> None:
+    broker.sink(Blocks(), producer_id="one").send(routed, None).result(DEADLINE)
+
+
+class Away:
+    """Sources opened for one thing (the stream, its history, a channel) fail so many times at a call, or before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str, call: str, failures: int) -> None:
+        self.asked, self.left = 0, failures
+        self.sources: list[Closing] = []
+        self._kind, self._call, self._open = kind, call, reading.open_source
+        monkeypatch.setattr(reading, "open_source", self.open)
+
+    def open(self, *args: Any, **options: Any) -> Source:  # noqa: ANN401 - as it is called
+        if kind_of(options["topics"]) != self._kind:
+            return self._open(*args, **options)
+        self.asked += 1
+        self.ask("open_source")
+        source = Closing(self._open(*args, **options), self)
+        self.sources.append(source)
+        return source  # type: ignore[return-value] # it has what it was made of
+
+    def ask(self, call: str) -> None:
+        if call == self._call and self.left:
+            self.left -= 1
+            raise UnreachableError("the broker is away for a moment", address="broker")
+
+
+def kind_of(topics: Sequence[str] | None) -> str:
+    if topics is None or len(topics) > 1:
+        return "stream"
+    return "history" if topics == ("block",) else "channel"
+
+
+class Closing:
+    """A source that may be away, and knows whether it was closed."""
+
+    def __init__(self, source: Source, away: Away) -> None:
+        self._source, self._away = source, away
+        self.closed = False
+
+    def __getattr__(self, name: str) -> object:
+        self._away.ask(name)
+        return getattr(self._source, name)
+
+    def close(self) -> None:
+        self.closed = True
+        self._source.close()
+
+
+AWAY = pytest.mark.parametrize(
+    ("call", "failures"), [("open_source", 1), ("open_source", 7), ("watermarks", 3), ("assign", 3), ("poll", 3)]
+)
+
+
+def drop(broker: MemoryBroker) -> None:
+    """The content of 5a to 20a, more than there is room for, and then their Batches."""
+    apart = [messages(payload) for payload in line(5, 20)]
+    send(broker, [one for routed in apart for one in routed[:-1]])
+    send(broker, [routed[-1] for routed in apart])
+
+
+@AWAY
+def test_blocks_are_read_again_when_the_server_is_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str, failures: int
+) -> None:
+    monkeypatch.setattr("cardinal.consumer._BOUNDS", Bounds(open_blocks=4))
+    publish(broker, line(1, 4))
+    with consumer(broker) as reading_:
+        until(reading_, "4a")
+        away = Away(monkeypatch, "stream", call, failures)
+        drop(broker)
+        assert steps(until(reading_, "20a")) == [f"+{number}a" for number in range(5, 21)]
+    assert not away.left
+    assert all(source.closed for source in away.sources)
+
+
+@AWAY
+def test_older_batches_are_looked_up_when_the_server_is_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str, failures: int
+) -> None:
+    """A channel's ancestor lies deeper than a resumed consumer remembers."""
+    publish(broker, line(1, 60))
+    with consumer(broker) as first:
+        update = until(first, "60a")[-1]
+    with consumer(broker, start=str(update.cursor)) as resumed:
+        deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
+        away = Away(monkeypatch, "history", call, failures)
+        (switch,) = until(resumed, "62b")
+    assert [one.number for one in switch.removed] == list(range(60, 20, -1))
+    assert not away.left
+    assert all(source.closed for source in away.sources)
+
+
+def test_new_blocks_are_delivered_and_idle_time_counts_while_older_ones_cannot_be_had(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was dropped is on a branch of its own, and whoever opens anything finds nobody."""
+    monkeypatch.setattr("cardinal.consumer._BOUNDS", Bounds(open_blocks=4))
+    publish(broker, line(1, 4))
+    with Consumer(broker.url, Blocks(), idle_timeout=1.0) as reading_:
+        until(reading_, "4a")
+        away = Away(monkeypatch, "stream", "open_source", 10**6)
+        apart = [messages(payload) for payload in line(5, 20, "x", "4a", weight=-4)]
+        send(broker, [one for routed in apart for one in routed[:-1]])
+        send(broker, [routed[-1] for routed in apart])
+        publish(broker, line(5, 6))
+        assert steps(list(reading_))[:2] == ["+5a", "+6a"]
+        assert away.asked
+
+
+def test_a_server_that_is_away_is_waited_for_by_reading(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a block to be read again, but not at once: meanwhile the next records may be waited for."""
+    monkeypatch.setattr(reading, "_AWAY_SECONDS", 1_000.0)
+    publish(broker, line(1, 4))
+    reader = Reader(broker.url, Blocks(), wait=0.0)
+    reader.main.assign(reader.ends())
+    away = Away(monkeypatch, "stream", "open_source", 1)
+    history = Away(monkeypatch, "history", "open_source", 1)
+    reader.read_again(hash_of("2a"), dict.fromkeys(reader.positions(), 0))
+    assert reader.reads_again_now
+    for _ in range(3):
+        assert reader.poll_again() == []
+        assert reader.older_batches(1) is None
+        assert reader.reads_again
+        assert not reader.reads_again_now
+    assert (away.asked, history.asked) == (1, 0)
+    reader.close()
+
+
+# --- reorg channels ----------------------------------------------------------------------------------------
+
+
+class Channels(Blocks):
+    """The same application, whose sink may also write a channel."""
+
+
+def deep(broker: MemoryBroker, ancestor: str, blocks: list[Payload]) -> None:
+    """A reorg through a channel."""
+    announcement, channel = split_reorg(
+        BlockRef(int(ancestor[:-1]), hash_of(ancestor)), blocks, Blocks().topics, "block"
+    )
+    broker.create(channel[0].topic, partitions=1)
+    send(broker, [announcement])
+    app = Channels(default_topic=channel[0].topic, topics={}, prefixes=())
+    broker.sink(app, producer_id="one").send(channel, None).result(DEADLINE)
