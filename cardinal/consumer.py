@@ -153,7 +153,6 @@ class Consumer:
         self._given = False
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
-        self._healer = None if heal is None else Healer(heal)
         read = set() if cursor is None else {topic for topic, _ in cursor.next}
         topics = wanted_topics(self.app, tracked, read)
         self._reader = Reader(
@@ -171,6 +170,7 @@ class Consumer:
         except BaseException:
             self._reader.close()
             raise
+        self._healer = None if heal is None else Healer(heal, follower.explain)
         self._driver = Driver(follower, self._reader, ends, on_event, self._healer)
 
     def _begin(

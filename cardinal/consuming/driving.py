@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.consuming.collector import collector_waits
-from cardinal.consuming.healing import Healer, HealingFailed, Overdue
+from cardinal.consuming.healing import LACKING, Healer, HealingFailed, Overdue
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.events import ChainUpdate, Incomplete
 from cardinal.protocols.streams.messages import BATCH
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _BATCH_KEY: Final = bytes((BATCH,))
 _SETTLE_SECONDS: Final = 5.0
 _DOUBT_SECONDS: Final = 30.0
-_LACKING: Final = frozenset({"open", "unknown"})
 
 
 class Driver:
@@ -126,8 +125,10 @@ class Driver:
         else:
             for block_hash in self._overdue.passed(positions):
                 self._report(block_hash)
-        if self._healer is not None and self._healer.busy:
-            fresh = None
+        if self._healer is not None:
+            self._healer.ask_next()
+            if self._healer.busy:
+                fresh = None
         ends = fresh if follower.caught_up else self._ends
         at_rest = not records and not again and not reader.reads_again and follower.caught_up
         self._note(follower.progress(positions, ends, at_rest=at_rest))
@@ -204,7 +205,7 @@ class Driver:
     def _may_be_told(self, event: Incomplete) -> bool:
         """Read a block again that was dropped; of another one nothing is told while something may still come."""
         lacking = event.explanation
-        if lacking.state in _LACKING:
+        if lacking.state in LACKING:
             self._overdue.add(lacking.block)
             return False
         if lacking.state == "dropped" and (places := self.follower.reread(lacking.block)):
@@ -214,9 +215,9 @@ class Driver:
     def _report(self, block_hash: bytes) -> None:
         """A block lacks what is not on the topics: say so, and ask whoever may have it."""
         lacking = self.follower.explain(block_hash)
-        if lacking.state in _LACKING:
+        if lacking.state in LACKING:
             if self._healer is not None:
-                self._healer.ask(lacking)
+                self._healer.ask(block_hash)
             self._noted.append(Incomplete(lacking))
 
     def _look_for_a_batch(self, records: Sequence[Row]) -> None:

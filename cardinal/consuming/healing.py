@@ -6,7 +6,8 @@ watermarks that were taken after it was overdue, and it still lacks something (:
 
 A hook (:class:`Healer`) may then have its messages: a node, an archive. It is called on a thread of its own, one block
 after the other, so that reading goes on; no block is given up meanwhile. What it answers is taken by whoever reads the
-stream. A hook that raises is reported and asked no more about that block.
+stream. A hook that raises is reported and asked no more about that block. Many blocks may be overdue at once, after a
+stream was caught up with: their hashes wait, and what each lacks is said when its turn comes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 Heal: TypeAlias = Callable[[Explanation], Iterable[Routed]]
 """Given what a block lacks, the messages of that block, all of them or those that lack; empty where there are none."""
 
-_WAITING_MAX: Final = 1_000
+LACKING: Final = frozenset({"open", "unknown"})
+"""The states of blocks of which something may still come."""
+
+_ASKED_MAX: Final = 1_000
+_WAITING_MAX: Final = 20_000
+"""Twice as many as may be open: a block that is not is asked about no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +93,19 @@ class Overdue:
 
 
 class Healer:
-    """Asks a hook. ``ask`` and ``results`` belong to one thread."""
+    """Asks a hook. All but ``close`` belongs to one thread.
 
-    def __init__(self, hook: Heal) -> None:
+    Arguments:
+        hook: who is asked.
+        explain: what a block lacks by now.
+
+    """
+
+    def __init__(self, hook: Heal, explain: Callable[[bytes], Explanation]) -> None:
         self._hook = hook
-        self._waiting = 0
+        self._explain = explain
+        self._waiting: deque[bytes] = deque()
+        self._unanswered = 0
         self._closed = False
         self._asked: queue.SimpleQueue[Explanation | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[list[Routed] | HealingFailed] = queue.SimpleQueue()
@@ -99,21 +113,29 @@ class Healer:
         self._worker = threading.Thread(target=self._run, name="cardinal-heal", daemon=True)
         self._worker.start()
 
-    def ask(self, lacking: Explanation) -> None:
-        """Ask about a block, unless too many are waiting to be asked about."""
-        if self._waiting < _WAITING_MAX:
-            self._waiting += 1
-            self._asked.put(lacking)
+    def ask(self, block_hash: bytes) -> None:
+        """Ask about a block when its turn comes."""
+        self._waiting.append(block_hash)
+        if len(self._waiting) > _WAITING_MAX:
+            self._waiting = deque(dict.fromkeys(one for one in self._waiting if self._explain(one).state == "open"))
+
+    def ask_next(self) -> None:
+        """Ask about the blocks whose turn it is, and that still lack something."""
+        while self._waiting and self._unanswered < _ASKED_MAX:
+            lacking = self._explain(self._waiting.popleft())
+            if lacking.state in LACKING:
+                self._unanswered += 1
+                self._asked.put(lacking)
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is waited for, or to be taken."""
-        return self._waiting > 0
+        """Whether a block is to be asked about, or an answer waited for or to be taken."""
+        return self._unanswered > 0 or bool(self._waiting)
 
     def results(self) -> Iterator[list[Routed] | HealingFailed]:
         """What was answered since."""
         while not self._answers.empty():
-            self._waiting -= 1
+            self._unanswered -= 1
             yield self._answers.get()
 
     def close(self) -> None:
