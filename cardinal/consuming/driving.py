@@ -133,7 +133,7 @@ class Driver:
         at_rest = not records and not again and not reader.reads_again and follower.caught_up
         self._note(follower.progress(positions, ends, at_rest=at_rest))
         self._wait_for_what_is_missing(records)
-        reader.follow(follower.channels(), {})
+        reader.follow(follower.channels())
         if (number := follower.wants_history) is not None and (older := reader.older_batches(number)) is not None:
             self._note(follower.recall(older))
 

@@ -204,8 +204,18 @@ class Reader:
             return self._rows.poll_rows(limit, seconds)
         return [*self.main.poll(limit, seconds)]
 
-    def follow(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
-        """Read exactly these reorg channels beside the stream, each from ``begin`` or from its start."""
+    def resume(self, channels: Iterable[str], begin: Mapping[Partition, int]) -> None:
+        """Read these reorg channels from where a cursor needs them.
+
+        Raises:
+            UnreachableError: nobody says whether a channel is there; one that is not would count as gone for good.
+
+        """
+        for topic in channels:
+            self._open_channel(topic, begin)
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Read exactly these reorg channels beside the stream, new ones from their start."""
         wanted = set(topics)
         for topic in self._channels.keys() - wanted:
             self._let_go(topic, forget=True)
@@ -214,13 +224,19 @@ class Reader:
             return
         self._looked = time.monotonic()
         for topic in missing:
-            self._channels[topic] = None
-            with contextlib.suppress(TopicError, UnreachableError):  # looked for again
-                source = open_source(self._url, self._app, topics=(topic,))
-                self._channels[topic] = source
-                with self._may_go(topic):
-                    low = source.watermarks()
-                    source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
+            with contextlib.suppress(UnreachableError):  # looked for again
+                self._open_channel(topic, {})
+
+    def _open_channel(self, topic: str, begin: Mapping[Partition, int]) -> None:
+        """Read a channel from ``begin`` or from its start, if it is there: it counts as missing until it is read."""
+        self._channels[topic] = None
+        with contextlib.suppress(TopicError, CursorExpiredError), contextlib.ExitStack() as opened:
+            source = open_source(self._url, self._app, topics=(topic,))
+            opened.callback(source.close)
+            low = source.watermarks()
+            source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
+            opened.pop_all()
+            self._channels[topic] = source
 
     def _open_channels(self) -> list[tuple[str, Source]]:
         return [(topic, source) for topic, source in self._channels.items() if source is not None]

@@ -171,6 +171,47 @@ def test_a_server_that_is_away_is_waited_for_by_reading(broker: MemoryBroker, mo
 # --- reorg channels ----------------------------------------------------------------------------------------
 
 
+CHANNEL_AWAY = pytest.mark.parametrize("call", ["open_source", "watermarks", "assign"])
+
+
+@CHANNEL_AWAY
+def test_a_channel_is_read_when_the_server_is_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    publish(broker, line(1, 60))
+    with consumer(broker) as reading_:
+        until(reading_, "60a")
+        away = Away(monkeypatch, "channel", call, 2)
+        deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
+        (switch,) = until(reading_, "62b")
+        assert switch.removed
+        *failed, opened = away.sources
+        assert all(source.closed for source in failed)
+        assert not opened.closed
+    assert opened.closed
+    assert not away.left
+
+
+@CHANNEL_AWAY
+def test_a_cursor_is_not_resumed_without_its_channel_because_the_server_is_away(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The newest blocks came through the channel, and are removed again: their content is had from there only."""
+    publish(broker, line(1, 60))
+    with consumer(broker) as first:
+        until(first, "60a")
+        deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
+        (update,) = until(first, "62b")
+    away = Away(monkeypatch, "channel", call, 1)
+    with pytest.raises(UnreachableError):
+        consumer(broker, start=str(update.cursor))
+    assert all(source.closed for source in away.sources)
+    with consumer(broker, start=str(update.cursor)) as resumed:
+        publish(broker, line(61, 64, "c", "60b", weight=5))
+        switched = steps(until(resumed, "64c"))
+    assert switched == ["-62b", "-61b", "+61c", "+62c", "+63c", "+64c"]
+
+
 class Channels(Blocks):
     """The same application, whose sink may also write a channel."""
 
