@@ -5,7 +5,8 @@ Updates are kept until they are fetched; reports go to whoever asked for them. W
 
 A handler of reports may supply messages, and may raise. So it is called at the end of a step, when all that came about
 is noted, and updates and reports are given out in that order. Where it raises, what comes after that report waits for
-the next step. It may have what an overdue block lacks: no block is given up in the step that reports it, or before.
+the next step. It may have what an overdue block lacks, as a hook may: watermarks that would prove blocks lost are taken
+when those were reported that are overdue.
 
 A driver belongs to one thread at a time.
 """
