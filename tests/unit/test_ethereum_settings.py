@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
-from cardinal_connectors.ethereum.settings import RpcSettings, public_address
+from cardinal_connectors.ethereum.settings import RpcSettings, public_address, quoted
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,26 @@ def test_pauses_double_and_are_bounded() -> None:
     pauses = [settings.pause(attempt) for attempt in range(1, 12)]
     assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert max(pauses) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "repeated"),
+    [
+        ("https://node.example/v3?key=s3sam%65open", ["s3sam%65open", "s3sameopen"]),
+        ("https://node.example/v3?key=s3same+open%2B", ["s3same+open%2B", "s3same open+", "s3same+open+"]),
+        ("https://node.example/v3?s3same-open", ["s3same-open"]),
+        ("https://node.example/s3sam%65open", ["s3sam%65open", "s3sameopen"]),
+        ("https://s3same-open@node.example", ["s3same-open", base64.b64encode(b"s3same-open:").decode()]),
+        ("https://s3sam%65open@node.example", ["s3sam%65open", "s3sameopen"]),
+        ("https://al:s3s%40me@node.example", ["s3s%40me", "s3s@me", base64.b64encode(b"al:s3s@me").decode()]),
+        ("https://al:s%C3%A9same@node.example", ["s%C3%A9same", "s\u00e9same", "YWw6c8Opc2FtZQ==", "YWw6c+lzYW1l"]),
+        ("https://al:\u20acsame@node.example", ["\u20acsame", base64.b64encode("al:\u20acsame".encode()).decode()]),
+    ],
+)
+def test_what_a_url_hides_is_hidden_in_every_form_that_a_node_may_repeat(url: str, repeated: list[str]) -> None:
+    for one in repeated:
+        assert quoted(url, f"not for you: {one}!") == "not for you: …!"
+
+
+def test_a_short_user_and_what_is_no_secret_are_shown() -> None:
+    assert quoted("https://al:sesame@node.example/rpc?v=1", "al is not in rpc v1") == "al is not in rpc v1"

@@ -5,7 +5,8 @@ Every bound has its reason beside it; the defaults suit a node in the same netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -131,14 +132,27 @@ def quoted(url: str, text: str, secrets: Iterable[str] = ()) -> str:
     Gateways repeat the address that they were asked at, with the key in its path; what a node says of a transaction may
     hold anything, also what moves a terminal's cursor.
     """
-    parts = urlsplit(url)
-    said = [*parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))] if parts.scheme != "ipc" else []
-    hidden = {one for one in {*said, *map(unquote, said)} if len(one) >= _SECRET}
-    hidden |= {one for one in (*secrets, parts.password, unquote(parts.password or "")) if one}
+    hidden = {*_hidden(url), *(one for one in secrets if one)}
     for one in sorted(hidden, key=len, reverse=True):
         text = text.replace(one, "…")
     line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+def _hidden(url: str) -> Iterator[str]:
+    """What a URL hides, as it is written there, as it is meant, and as basic authentication shows it."""
+    parts = urlsplit(url)
+    if parts.scheme.lower() == "ipc":
+        return
+    user, password = parts.username or "", parts.password or ""
+    queried = [one if "=" not in one else one.partition("=")[2] for one in parts.query.split("&")]
+    said = [*parts.path.split("/"), *queried, *(value for _, value in parse_qsl(parts.query)), user]
+    yield from (one for one in {*said, *map(unquote, said)} if len(one) >= _SECRET)
+    yield from (one for one in (password, unquote(password)) if one)
+    if user or password:
+        shown = f"{unquote(user)}:{unquote(password)}"
+        for encoding in ("latin-1", "utf-8"):
+            yield b64encode(shown.encode(encoding, "replace")).decode()
 
 
 def _port(url: str) -> int | None:
