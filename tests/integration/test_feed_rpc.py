@@ -13,8 +13,10 @@ from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum.rpc import RpcClient
+from cardinal_connectors.ethereum.rpc import RpcClient, parse
 from cardinal_connectors.ethereum.settings import RpcSettings
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -140,6 +142,19 @@ async def test_what_is_no_json_rpc_is_one_sentence(body: str) -> None:
     async with scripted(lambda _: (200, body)) as client:
         with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
             await client.call("echo")
+
+
+@pytest.mark.parametrize("around", ["%s", '{"id": 1, "result": %s}'])
+@asynchronous
+async def test_what_is_nested_without_end_is_one_sentence(around: str) -> None:
+    async with scripted(lambda _: (200, around % DEEP.decode())) as client:
+        with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
+            await client.call("echo")
+
+
+def test_a_result_that_is_nested_without_end_is_one_sentence() -> None:
+    with pytest.raises(NodeAnswerError, match="answer to echo"):
+        parse(dict, msgspec.Raw(b'{"x":%b}' % DEEP), "echo")
 
 
 @asynchronous

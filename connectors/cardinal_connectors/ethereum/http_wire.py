@@ -31,8 +31,8 @@ LONGEST_PAUSE = 60.0
 _LARGE: Final = 1 << 20
 """Bytes from which on a body is sent a piece at a time, so that others have their turn."""
 
-_QUOTED: Final = 2_000
-"""Bytes of a body of which something is shown."""
+_QUOTED: Final = 4_000
+"""Bytes of a body that may be shown. A longer one is not, and not cut: half a secret is not found in it."""
 
 _ERROR: Final = 500
 
@@ -147,9 +147,10 @@ class HttpWire:
                 return read_replies(text)
 
     def _said(self, text: bytes, replies: Replies) -> str:
-        """What came with a status, unless it is a page."""
+        """What came with a status, unless it is a page or long."""
         errors = [reply.error.message for reply in replies if reply.error is not None and reply.error.message]
-        said = errors[0] if errors else text[:_QUOTED].decode(errors="replace").strip()
+        whole = text.decode(errors="replace").strip() if len(text) <= _QUOTED else ""
+        said = errors[0] if errors else whole
         quote = "" if said.startswith("<") else quoted(self._url, said, self._credentials.hidden)
         return f": {quote}" if quote else ""
 

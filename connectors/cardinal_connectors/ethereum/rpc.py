@@ -247,7 +247,7 @@ def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
     decoder: msgspec.json.Decoder[_Value] = _decoder(kind)  # type: ignore[arg-type]  # classes are hashable
     try:
         return decoder.decode(raw)
-    except msgspec.DecodeError as other:
+    except (msgspec.DecodeError, RecursionError) as other:
         raise NodeAnswerError(f"The node's answer to {method} is not what the method gives: {other}.") from other
 
 

@@ -96,7 +96,7 @@ def read_replies(body: bytes) -> Replies:
     """The answers in a body; NodeAnswerError where it is no JSON-RPC."""
     try:
         read = _DECODER.decode(body)
-    except msgspec.DecodeError as malformed:
+    except (msgspec.DecodeError, RecursionError) as malformed:  # the latter where it is nested too deep
         raise NodeAnswerError(
             f"The address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's.", code=None
         ) from malformed

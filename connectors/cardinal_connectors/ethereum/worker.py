@@ -74,7 +74,7 @@ def _prepared(job: Job, block_text: bytes, receipts_text: bytes) -> Prepared | N
         written = job.rules.checked(block, receipts, [], header.id)
         marks = None if job.finality is None else clamped(job.finality, header.height)
         return Prepared(header, total, job.rules.payload(written, total, marks), len(block_text) + len(receipts_text))
-    except (CardinalError, msgspec.DecodeError):
+    except (CardinalError, msgspec.DecodeError, RecursionError):
         return None
 
 
