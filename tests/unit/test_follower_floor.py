@@ -181,6 +181,17 @@ def test_a_dropped_copy_is_needed_until_its_block_is_decided() -> None:
     assert place not in feed.assembler.open_positions()
 
 
+def test_a_copy_that_is_dropped_when_its_block_is_decided_is_not_needed() -> None:
+    feed = Feed(quorum(2, ("a", "b", "c"), bounds=Bounds(open_blocks=60)))
+    feed("a", *said(ONE))
+    feed("b", *said(ONE))
+    feed("c", *[message for message in said(ONE) if message.topic == "state"])
+    assert feed.assembler.open_positions()["state", 0] > 0
+    feed("c", *[messages(block(f"{number}c", "none"))[0] for number in range(2, 12)])
+    assert feed.assembler.explain(ONE.hash).reason.endswith("the copy of 'c' never became complete")
+    assert ("state", 0) not in feed.assembler.open_positions()
+
+
 def test_a_dropped_copy_is_not_needed_when_the_chain_is_past_its_block() -> None:
     place = ("state", 0)
     feed = Feed(quorum(2, ("a", "b"), bounds=Bounds(open_blocks=40)))

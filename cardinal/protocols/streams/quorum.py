@@ -192,6 +192,7 @@ class QuorumReassembler:
         """A producer's copy was dropped."""
         if (outcome := self._agreed.get(block_hash)) is not None:
             outcome.copies[index] = Copy.LET_GO
+            self._voters[index].assembler.needless(block_hash)
         else:
             self._undecided.lost(block_hash)
 
