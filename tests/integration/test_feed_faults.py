@@ -42,6 +42,10 @@ def failed_status(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
     receipts[0]["status"] = "0x0"
 
 
+def failed_beside_a_root(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
+    receipts[0] |= {"root": "0x01", "status": "0x0"}
+
+
 def receipts_swapped(_: dict[str, Any], receipts: list[dict[str, Any]]) -> None:
     receipts.reverse()
 
@@ -80,6 +84,7 @@ LIES = [
     changed_log,
     log_out_of_order,
     failed_status,
+    failed_beside_a_root,
     receipts_swapped,
     receipts_empty,
     transactions_swapped,

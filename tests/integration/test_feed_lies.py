@@ -77,6 +77,19 @@ def one_receipt_short(block: Built, _: random.Random) -> object:
     return _receipts(block)[:-1]
 
 
+def failed_beside_a_root(block: Built, dice: random.Random) -> object:
+    """A field that was not there: in RLP this data is what the status is that the root covers."""
+    receipts = _receipts(block)
+    dice.choice(receipts).update(root="0x01", status="0x0")
+    return receipts
+
+
+def created_at_a_nonce_of_its_own(block: Built, dice: random.Random) -> object:
+    receipts = _receipts(block)
+    dice.choice(receipts).update(depositNonce="0x1", contractAddress=text(dice.randbytes(20)))
+    return receipts
+
+
 def swapped_transactions(block: Built, _: random.Random) -> object:
     shown = _block(block)
     shown["transactions"].reverse()
@@ -121,7 +134,7 @@ def null(_: Built, __: random.Random) -> object:
 LIES: dict[str, tuple[Lie, ...]] = {
     "receipts": (
         *(wrong_receipts, dropped_log, added_log, changed_data, empty_receipts, one_receipt_short),
-        null,
+        *(failed_beside_a_root, created_at_a_nonce_of_its_own, null),
     ),
     "block": (
         *(swapped_transactions, changed_transaction, no_transactions, another_header),
