@@ -57,7 +57,7 @@ def test_nothing_of_the_stream_is_lost_where_a_channel_fails(
     broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create("channel", partitions=1)
-    reader.follow(["channel"], {})
+    reader.follow(["channel"])
     poll = MemorySource.poll
 
     def away(source: MemorySource, limit: int, timeout: float) -> list[Record]:
