@@ -73,7 +73,7 @@ class Driver:
         self._heard = self._doubted = time.monotonic()
         self._batch_seen = False
         assembler = follower.reassembler
-        reader.keeps_step_with(lambda block_hash: assembler.explain(block_hash).number, lambda: assembler.fullness)
+        reader.keeps_step_with(assembler.number_of, lambda: assembler.fullness)
 
     @property
     def delivered(self) -> bool:

@@ -25,7 +25,8 @@ def room_of(settings: FollowerSettings) -> int:
 
 def room_again(settings: FollowerSettings) -> Room:
     """What blocks that are read again may take of the room for open blocks; the rest is for those that are new."""
-    return Room(_each(settings).again, settings.bounds.open_bytes // 4)
+    each = _each(settings)
+    return Room(each.again, each.open_bytes // 4)
 
 
 def _each(settings: FollowerSettings) -> Bounds:

@@ -47,6 +47,18 @@ def test_it_says_how_much_of_its_share_the_fullest_producer_has_taken() -> None:
     assert feed.assembler.fullness == 6 / 20
 
 
+def test_the_number_of_a_block_is_the_lowest_that_is_said_until_enough_agree() -> None:
+    feed = Feed(quorum())
+    assert feed.assembler.number_of(ONE.hash) is None
+    feed("a", said(ONE)[-1]._replace(value=encode(Batch(ONE.hash, 7, ONE.weight, ONE.parent))[1]))
+    assert feed.assembler.number_of(ONE.hash) == 7
+    feed("b", said(ONE)[-1])
+    assert feed.assembler.number_of(ONE.hash) == ONE.number
+    feed("b", *said(ONE)[:-1])
+    assert "Completed" in kinds(feed("c", *said(ONE)))
+    assert feed.assembler.number_of(ONE.hash) == ONE.number
+
+
 def test_a_complete_copy_that_was_dropped_is_read_again_when_others_come() -> None:
     feed = Feed(quorum(2, ("a", "b"), bounds=Bounds(open_blocks=40)))
     feed("a", *said(ONE))

@@ -381,6 +381,18 @@ def test_it_says_how_much_of_the_room_for_open_blocks_is_taken() -> None:
     assert 0.5 < feed.reassembler.fullness < 0.6
 
 
+def test_the_number_of_a_block_is_what_its_batch_says_while_it_is_remembered() -> None:
+    feed = Feed(Reassembler())
+    assert feed.reassembler.number_of(h("1a")) is None
+    feed(BatchMsg(h("1a"), "a/1", b""))
+    assert feed.reassembler.number_of(h("1a")) is None
+    feed(batch("1a", a_=Update(count=2)))
+    assert feed.reassembler.number_of(h("1a")) == feed.reassembler.explain(h("1a")).number == 1
+    feed(BatchMsg(h("1a"), "a/2", b""))
+    assert feed.reassembler.explain(h("1a")).state == "complete"
+    assert feed.reassembler.number_of(h("1a")) == 1
+
+
 def test_bytes_of_open_blocks_are_bounded_and_the_lowest_number_goes() -> None:
     feed = Feed(Reassembler(bounds=Bounds(open_bytes=100_000)))
     for number in range(1, 9):

@@ -91,6 +91,10 @@ class Assembler(Protocol):
         """Treat blocks whose hash has one of these short names (:func:`~.types.short`) as done."""
         ...
 
+    def number_of(self, block_hash: bytes) -> int | None:
+        """The number that a Batch gives to this block, while that is remembered; None where it is not."""
+        ...
+
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for, or what became of it."""
         ...

@@ -323,6 +323,11 @@ class QuorumReassembler:
         for voter in self._voters:
             voter.assembler.ignore(names)
 
+    def number_of(self, block_hash: bytes) -> int | None:
+        """The number of a block, the lowest that any producer's Batch gives to it before enough agree; None without."""
+        outcome = self._agreed.get(block_hash)
+        return self._undecided.number_of(block_hash) if outcome is None else outcome.number
+
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for, or what became of it; the reason tells how every producer stands."""
         outcome = self._agreed.get(block_hash)

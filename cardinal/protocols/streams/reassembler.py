@@ -430,6 +430,13 @@ class Reassembler:
         """What there is of this block: under assembly, or finished with; None where it is neither."""
         return self._open.get(block_hash) or self._done.get(block_hash)
 
+    def number_of(self, block_hash: bytes) -> int | None:
+        """The number that its Batch gives to a block; None before the Batch came, and when the block is forgotten."""
+        if (block := self._open.get(block_hash)) is not None:
+            return None if block.fields is None else block.fields.number
+        done = self._done.get(block_hash)
+        return None if done is None else done.number
+
     def explain(self, block_hash: bytes) -> Explanation:
         """What this block waits for, or what became of it."""
         if (block := self._open.get(block_hash)) is not None:
