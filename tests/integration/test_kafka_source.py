@@ -248,7 +248,7 @@ def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
     monkeypatch.setattr("cardinal.transports.kafka.stalled.PATIENCE_SECONDS", 0.3)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     publish(url, line(1, 20), app=app)
-    with consumer(url, app) as reading:
+    with consumer(f"{url}&socket.timeout.ms=1000", app) as reading:
         until(reading, "20a")
         source = reading._reader.main
         assert isinstance(source, KafkaSource)

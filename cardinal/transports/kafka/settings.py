@@ -141,6 +141,11 @@ class KafkaSettings:
         url = None if self.url is None else read_again(self.url)
         return self if url is None else kafka_settings(url)
 
+    @property
+    def answer_seconds(self) -> float:
+        """After how long a client gives up an answer of the broker that has not come."""
+        return int(self.client()["socket.timeout.ms"]) / 1000
+
     def client(self) -> dict[str, str]:
         """Properties that every kind of client takes."""
         return {**_COMMON, **self.properties}

@@ -66,7 +66,7 @@ class KafkaSource:
         self._partitions = Partitions(self._cluster, topics, settings.address, wait)
         self._reasons = self._cluster.reasons
         self._consumer = self._connect()
-        self._stalled = Stalled(self._partitions.ends_later)
+        self._stalled = Stalled(self._partitions.ends_later, settings.answer_seconds)
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
         self._ends: dict[Partition, int] = {}

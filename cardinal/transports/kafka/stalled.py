@@ -6,10 +6,11 @@ Rules:
    and no error (its issue 4492 is one way; seen with 2.16 after a starved broker had been fenced: one partition of 520,
    for seventeen minutes, while all others were read, and neither a seek nor a new assignment helped). Whoever puts
    blocks in order would stand still for ever. A new client reads on.
-2. It is one where the broker had more of a partition than was read, at two looks ten seconds apart, and nothing of it
-   came in between. A paused partition is none.
+2. It is one where the broker had more of a partition than was read, at looks ten seconds apart, and nothing of it came
+   for longer than an answer of the broker may take: over a slow line, all partitions may be in one that is on its way,
+   and whoever gives that up gets no farther. A paused partition is none.
 3. What was fetched may wait for its reader. So the time counts in which somebody polls, and of that the time until a
-   poll brought nothing; where every poll brings records of others, a minute has to do.
+   poll brought nothing; where every poll brings records of others, three times as long has to do.
 4. Looks are taken beside the reading. Where no broker answers, all begins anew.
 """
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
 
 PATIENCE_SECONDS: Final = 10.0
-_BUSY: Final = 6
+_BUSY: Final = 3
 """Times as long where every poll brings something."""
 _STEP_SECONDS: Final = 1.0
 """What counts of the time between two polls."""
@@ -37,13 +38,14 @@ class Stalled:
 
     Arguments:
         ends: asks where every partition ends, without waiting for the answer.
-        patience: seconds between two looks.
+        answer: seconds after which an answer of the broker has come, or was given up by the client.
 
     """
 
-    def __init__(self, ends: Callable[[], Future[Mapping[Partition, int]]], patience: float | None = None) -> None:
+    def __init__(self, ends: Callable[[], Future[Mapping[Partition, int]]], answer: float) -> None:
         self._ends = ends
-        self._patience = PATIENCE_SECONDS if patience is None else patience
+        self._answer = answer
+        self._patience = PATIENCE_SECONDS
         self._asked: Future[Mapping[Partition, int]] | None = None
         self._behind: dict[Partition, tuple[int, float]] = {}
         """Where each partition stands that the broker had more of, and since when it is known to."""
@@ -93,5 +95,5 @@ class Stalled:
         return [where for where, (_, since) in self._behind.items() if self._is_long(since)]
 
     def _is_long(self, since: float) -> bool:
-        drained = self._drained > since + self._patience / 2
-        return self._polled - since >= self._patience * (1 if drained else _BUSY)
+        drained = self._drained > since + self._answer
+        return self._polled - since >= (self._answer + self._patience) * (1 if drained else _BUSY)
