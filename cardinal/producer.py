@@ -242,7 +242,7 @@ class Producer:
             self._under_way.begin(channel.unit)
             return channel.unit.future
         units = [self._maker.block(payload) for payload in branch]
-        self._heads.goes(tip.hash)
+        self._heads.goes(tip.hash, tip.number)
         if self._transactions is None:
             whole = well_or_failed(self._publish_each(units, branch))
         else:

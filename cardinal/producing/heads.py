@@ -3,18 +3,20 @@
 Rules:
 
 1. The highest block is what was added here, or what stands on the topics, whichever is higher. The topics are asked
-   when a branch first needs it, and not before.
+   when a branch first needs it, and not before. Where they cannot be read then, what was added here has to do, and the
+   next branch asks again.
 2. The newest Batch of every partition is looked for. Pings may stand in front of it, as many as came while the chain
    stood still; where there are more than so many, every branch is taken for deep: a channel too many does no harm,
    and consumers drop what comes too deep without one.
-3. A branch within the threshold that failed goes again as it went: its own blocks do not make it deeper.
+3. A branch within the threshold that failed goes again as it went, while nothing was added above it: its own blocks do
+   not make it deeper.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import DecodeError
+from cardinal.errors import DecodeError, TransportError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import BATCH, Batch
 
@@ -28,6 +30,9 @@ _RECENT: Final = 256
 _FARTHER: Final = 4
 _MOST: Final = _RECENT * _FARTHER**5
 """Records of a partition: a day of three standby producers' pings, each once a second."""
+
+_GOING: Final = 64
+"""Branches that are remembered by rule 3."""
 
 _BATCH: Final = bytes((BATCH,))
 _UNKNOWN: Final = 1 << 256
@@ -47,7 +52,8 @@ class Heads:
         self._threshold = threshold
         self._added = 0
         self._found: int | None = None
-        self._shallow: set[bytes] = set()
+        self._shallow: dict[bytes, int] = {}
+        """By the hash of a branch's last block, the highest number when it went, its own included."""
 
     def added(self, number: int) -> None:
         """A block of this number, or a branch up to it, is on its way."""
@@ -57,23 +63,29 @@ class Heads:
         """Whether the branch above this ancestor, up to the block of this hash, leaves the chain too deep to go alone.
 
         Raises:
-            TransportError: the topics do not say.
+            TransportError: the topics do not say, and nothing was added here.
 
         """
-        if tip in self._shallow:
+        if self._added <= self._shallow.get(tip, -1):
             return False
         if self._found is None:
-            self._found = head_of(self._sink)
-        return max(self._added, self._found) - ancestor.number > self._threshold
+            try:
+                self._found = head_of(self._sink)
+            except TransportError:
+                if not self._added:
+                    raise
+        return max(self._added, self._found or 0) - ancestor.number > self._threshold
 
-    def goes(self, tip: bytes) -> None:
-        """A branch within the threshold, up to the block of this hash, is on its way."""
-        self._shallow.add(tip)
+    def goes(self, tip: bytes, number: int) -> None:
+        """A branch within the threshold, up to the block of this hash and number, is on its way."""
+        self._shallow[tip] = max(number, self._added)
+        if len(self._shallow) > _GOING:
+            del self._shallow[next(iter(self._shallow))]
 
     def ended(self, tip: bytes, whole: Future[None]) -> None:
         """The future of that branch has ended."""
         if whole.exception() is None:
-            self._shallow.discard(tip)
+            self._shallow.pop(tip, None)
 
 
 def head_of(sink: Sink) -> int:
