@@ -5,7 +5,8 @@ consumers' feet what a block consists of, and redundant producers that differ in
 that the node still has is rebuilt, and its entries compared: paths, kinds and counts, not values.
 
 Which one: of a stream that goes on, the newest. Where the node has left it, others are tried, each twice as far down as
-the one before: if the node has any of them, it has one that is tried. Of a range that is completed, one in or below it.
+the one before: if the node has any of them, it has one that is tried. Of a range that is completed, the one next to the
+first block that is missing.
 """
 
 from __future__ import annotations
@@ -51,13 +52,9 @@ async def check_coverage(feed: Feed, app: Stream, found: Survey) -> None:
     await _check_one(feed, app, [found.batches[ref.hash] for ref in reversed(found.chain)], _MEANT)
 
 
-async def check_near(feed: Feed, app: Stream, batches: Iterable[Batch], span: tuple[int, int]) -> None:
-    """Compare what is published in this range of numbers, or else below it; raises as :func:`check_coverage`."""
-    first, last = span
-    near = sorted(
-        (batch for batch in batches if batch.number <= last),
-        key=lambda batch: (max(0, first - batch.number), batch.number, batch.hash),
-    )
+async def check_near(feed: Feed, app: Stream, batches: Iterable[Batch], number: int) -> None:
+    """Compare what is published at this number, below it, or else above; raises as :func:`check_coverage`."""
+    near = sorted(batches, key=lambda batch: (batch.number > number, abs(batch.number - number), batch.hash))
     await _check_one(feed, app, near, "")
 
 

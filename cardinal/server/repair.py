@@ -7,7 +7,7 @@ Rules:
 2. A block that is complete, of a mux in every member, is not sent again. To send one twice does no harm: copies are
    equal.
 3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
-   and one in or below the range are compared with what would be sent (:mod:`.coverage`).
+   and the one next to the first gap, are compared with what would be sent (:mod:`.coverage`).
 4. What is half published and not given by the node is left and named: consumers expire it.
 """
 
@@ -92,7 +92,9 @@ async def repair(
     batches, complete = await asyncio.to_thread(complete_in_members, url, app, max(0, what.first - 1), what.last)
     if isinstance(feed, Learning):
         feed.learn({block: batches[block].weight for block in complete})
-    await check_near(feed, app, batches.values(), (what.first, what.last))
+    there = {batches[block].number for block in complete}
+    missing = next((number for number in range(what.first, what.last + 1) if number not in there), what.first)
+    await check_near(feed, app, batches.values(), missing)
     work = _Work(app, {block: one for block, one in batches.items() if what.first <= one.number <= what.last}, complete)
     producer: Producer | None = None
     try:

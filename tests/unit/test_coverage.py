@@ -115,6 +115,11 @@ def test_entries_that_changed_within_a_range_are_noticed_before_what_follows_the
     assert caught.value.number == 8
 
 
+def test_a_gap_above_entries_that_were_changed_on_purpose_is_completed(broker: MemoryBroker) -> None:
+    publish(broker, [*with_state(CHAIN[:5]), *CHAIN[5:8], *CHAIN[9:12]])
+    assert [ref.number for ref in repaired(broker, Node(CHAIN), 1, 12).missing] == [9]
+
+
 def test_blocks_are_tried_farther_and_farther_down_until_the_node_has_one(broker: MemoryBroker) -> None:
     """The node left the newest twelve blocks; one that it has is found in a few questions."""
     publish(broker, CHAIN)
