@@ -242,3 +242,15 @@ def test_pins_are_bounded_and_so_are_their_numbers() -> None:
     for _ in range(1_000):
         pins.put(h("1a"), {}, 70_000)
     assert len(pins._numbers) < 100
+
+
+def test_a_block_to_which_batches_give_many_numbers_goes_by_the_newest_and_costs_no_more() -> None:
+    pins = FadingPins(10**9)
+    for number in range(1_000, 0, -1):
+        pins.put(h("1a"), {("t", 0): 7}, number)
+    assert len(pins._numbers) < 100
+    pins.put(h("1a"), {("t", 0): 7}, 500)
+    pins.passed(500)
+    assert h("1a") in pins
+    pins.passed(501)
+    assert h("1a") not in pins

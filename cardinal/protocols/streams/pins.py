@@ -83,6 +83,7 @@ class FadingPins:
     def __init__(self, distance: int) -> None:
         self._distance = distance
         self._places: dict[bytes, Mapping[Partition, int]] = {}
+        self._number: dict[bytes, int] = {}
         self._numbers: list[tuple[int, bytes]] = []
         self._new: dict[bytes, None] = {}
         self._since: dict[bytes, int] = {}
@@ -101,10 +102,11 @@ class FadingPins:
         if name not in self._places:
             self._new[name] = None
         self._places[name] = places
-        if number is not None:
+        if number is not None and self._number.get(name) != number:
+            self._number[name] = number
             heapq.heappush(self._numbers, (number, name))
-            if len(self._numbers) > 2 * len(self._places) + _SLACK:
-                self._numbers = sorted(entry for entry in dict.fromkeys(self._numbers) if entry[1] in self._places)
+            if len(self._numbers) > 2 * len(self._number) + _SLACK:
+                self._numbers = sorted((number, name) for name, number in self._number.items())
         for partition, offset in places.items():
             self.reach(partition, offset)
         if len(self._places) > _FADING_MAX:
@@ -125,11 +127,14 @@ class FadingPins:
             self._freed += 1
             self._new.pop(name, None)
             self._since.pop(name, None)
+            self._number.pop(name, None)
 
     def passed(self, number: int) -> None:
         """The chain is past blocks with a lower number: free what they pinned."""
         while self._numbers and self._numbers[0][0] < number:
-            self.discard(heapq.heappop(self._numbers)[1])
+            below, name = heapq.heappop(self._numbers)
+            if self._number.get(name) == below:
+                self.discard(name)
 
     def lowest(self, records: int) -> Mapping[Partition, int]:
         """An offset for every partition, none above the lowest that is pinned, ``records`` after the first of all."""
