@@ -133,6 +133,7 @@ def test_a_chain_is_read_from_toml_and_its_switch_works(tmp_path: Path) -> None:
         ("chain_id = 5", "name"),
         ("chain_id = 5\nname = 'x'\ngenesis = '0x12'", "genesis"),
         ("chain_id = 5\nname = 'x'\nunchecked = ['everything']", "unchecked"),
+        ("chain_id = 5\nname = 'x'\nunchecked = ['hash']", "unchecked"),
         ("chain_id = 5\nname = 'x'\ncolour = 'red'", "colour"),
         ("chain_id = ", "chain"),
     ],
