@@ -11,6 +11,7 @@ first block that is missing.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal.errors import CoverageChangedError
@@ -63,11 +64,20 @@ async def _check_one(feed: Feed, app: Stream, batches: Sequence[Batch], otherwis
     farther = [1 << power for power in range(len(batches).bit_length())]
     for place in sorted({0, *farther, len(batches) - 1}.intersection(range(len(batches)))):
         published = batches[place]
-        given = [payload async for payload in feed.follow(start=published.number, until=published.number)]
-        for payload in given:
-            if payload.hash == published.hash:
-                compare(payload, published, app, otherwise)
-                return
+        payload = await _given(feed, published.number)
+        if payload is not None and payload.hash == published.hash:
+            compare(payload, published, app, otherwise)
+            return
+
+
+async def _given(feed: Feed, number: int) -> Payload | None:
+    """The node's block of this number, and no more: to a feed of one block alone any reorg is too deep."""
+    blocks = feed.follow(start=number, until=number)
+    try:
+        return await anext(aiter(blocks), None)
+    finally:
+        if isinstance(blocks, AsyncGenerator):
+            await blocks.aclose()
 
 
 def compare(payload: Payload, published: Batch, app: Stream, otherwise: str = "") -> None:

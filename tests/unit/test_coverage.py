@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from blocks import DEADLINE, Blocks, line, publish
-from cardinal.errors import CoverageChangedError
+from cardinal.errors import CoverageChangedError, ReorgTooDeepError
 from cardinal.protocols.streams import BlockRef, Payload, SubBatch, split
 from cardinal.server.produce import ProduceService
 from cardinal.server.repair import Repaired, Repairing, repair
@@ -136,3 +136,24 @@ def test_of_a_short_stream_the_oldest_block_is_tried_too(broker: MemoryBroker) -
     node = Node([*CHAIN[:1], *line(2, 9, "b", "1a")])
     prepare(broker, node)
     assert node.asked == [7, 6, 5, 3, 1]
+
+
+class Moving(Node):
+    """A node whose chain goes back below a block right after that was given."""
+
+    async def follow(
+        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
+    ) -> AsyncIterator[Payload]:
+        async for payload in super().follow(published, start=start, until=until):
+            yield payload
+            if start == until:
+                raise ReorgTooDeepError("it has none of these", number=payload.number, block_hash=payload.hash)
+
+
+def test_a_reorg_while_entries_are_compared_is_no_reorg_below_the_stream(broker: MemoryBroker) -> None:
+    publish(broker, CHAIN)
+    node = Moving(CHAIN)
+    prepare(broker, node)
+    assert node.asked == [20]
+    with pytest.raises(CoverageChangedError):
+        prepare(broker, Moving(with_state(CHAIN)))
