@@ -10,7 +10,7 @@ from pydantic import Field
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.producer import Producer
-from cardinal.protocols.streams import ChainUpdate
+from cardinal.protocols.streams import ChainUpdate, Routed, split
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 
 if TYPE_CHECKING:
@@ -78,3 +78,8 @@ def until(consumer: Consumer, last: str) -> list[ChainUpdate]:
         if update.added and update.added[-1].hash == hash_of(last):
             return updates
     raise AssertionError(f"{last} did not come: {steps(updates)}")
+
+
+def messages(payload: Payload) -> list[Routed]:
+    """All messages of a block, its Batch last."""
+    return split(payload, Blocks().topics, Blocks().default_topic)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
+from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reading import Reader
-from cardinal.protocols.streams import Incomplete, Payload, Routed, split
+from cardinal.protocols.streams import Incomplete, Routed
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ def broker() -> Iterator[MemoryBroker]:
 
 def consumer(broker: MemoryBroker, told: Callable[[object], None], **options: object) -> Consumer:
     return Consumer(broker.url, Blocks(), on_event=told, idle_timeout=DEADLINE, **options)  # type: ignore[arg-type] # tests name them
-
-
-def messages(payload: Payload) -> list[Routed]:
-    return split(payload, Blocks().topics, "block")
 
 
 def send(broker: MemoryBroker, *routed: Routed) -> None:

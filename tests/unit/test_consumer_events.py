@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, Blocks, block, line, publish, steps, until
+from blocks import DEADLINE, Blocks, block, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.protocols.streams import Payload, Rejected, Routed, split
+from cardinal.protocols.streams import Payload, Rejected, Routed
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ def broker() -> Iterator[MemoryBroker]:
 
 def consumer(broker: MemoryBroker, told: Callable[[object], None], **options: object) -> Consumer:
     return Consumer(broker.url, Blocks(), on_event=told, idle_timeout=DEADLINE, **options)  # type: ignore[arg-type] # tests name them
-
-
-def messages(payload: Payload) -> list[Routed]:
-    return split(payload, Blocks().topics, "block")
 
 
 def spoilt(payload: Payload) -> list[Routed]:
