@@ -144,9 +144,9 @@ def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
 ) -> None:
     """Of a stream of some seconds, no partition is read more than a window ahead of the slowest."""
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3&fetch.message.max.bytes=1000"
-    monkeypatch.setattr("cardinal.consuming.reading.Pace", lambda room: Pace(100, room))
-    monkeypatch.setattr("cardinal.consuming.reading._PACE_SECONDS", 0.0)
-    monkeypatch.setattr("cardinal.consuming.reading.POLL_RECORDS", 20)
+    monkeypatch.setattr("cardinal.consuming.in_step.Pace", lambda room: Pace(100, room))
+    monkeypatch.setattr("cardinal.consuming.in_step._PACE_SECONDS", 0.0)
+    monkeypatch.setattr("cardinal.consuming.in_step.POLL_RECORDS", 20)
     for first in range(1, 600, 100):
         publish(url, line(first, first + 99), app=app)  # each takes its time, a few hundred milliseconds
     paused: list[frozenset[Partition]] = []

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, steps
-from cardinal.consuming import reading
+from cardinal.consuming import in_step, reading
 from cardinal.consuming.again import Room
 from cardinal.consuming.driving import Driver
 from cardinal.consuming.options import room_again, settings_of
@@ -44,7 +44,7 @@ class Counting(MemoryBroker):
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
-    monkeypatch.setattr(reading, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(in_step, "POLL_RECORDS", POLLED)
     with Counting(uuid.uuid4().hex, partitions=2) as broker:
         broker.sink(Blocks(), producer_id="one")  # makes the topics
         yield broker

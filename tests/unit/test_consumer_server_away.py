@@ -9,7 +9,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import reading
+from cardinal.consuming import channels, reading
 from cardinal.consuming.reading import Reader
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import BlockRef, Payload, Routed, split, split_reorg
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
     monkeypatch.setattr(reading, "_AWAY_SECONDS", 0.01)
-    monkeypatch.setattr(reading, "_CHANNEL_SECONDS", 0.01)
+    monkeypatch.setattr(channels, "_LOOK_SECONDS", 0.01)
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
         yield broker
 

@@ -186,7 +186,7 @@ def test_partitions_that_are_read_far_apart_lose_no_block(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """The default topic's second partition is not read before the first is many blocks ahead."""
-    monkeypatch.setattr("cardinal.consuming.reading.POLL_RECORDS", 3 * ahead)
+    monkeypatch.setattr("cardinal.consuming.in_step.POLL_RECORDS", 3 * ahead)
     publish(broker, line(0, 2 * ahead))
     with consumer(broker) as reading:
         assert steps(until(reading, f"{2 * ahead}a")) == [f"+{number}a" for number in range(2 * ahead + 1)]

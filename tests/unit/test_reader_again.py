@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish
-from cardinal.consuming import reading
+from cardinal.consuming import in_step
 from cardinal.consuming.reading import Reader
 from cardinal.protocols.streams.types import Record
 from cardinal.testing.memory import MemoryBroker
@@ -20,7 +20,7 @@ POLLED = 5
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """It has read 2a, forty blocks, 2a once more, and forty blocks, in small polls."""
-    monkeypatch.setattr(reading, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(in_step, "POLL_RECORDS", POLLED)
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
         publish(broker, [*line(2, 2), *line(3, 42), *line(2, 2), *line(43, 82)])
         reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])

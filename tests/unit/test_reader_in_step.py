@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from blocks import DEADLINE, Blocks
-from cardinal.consuming import reading
+from cardinal.consuming import in_step
 from cardinal.consuming.reading import Reader
 from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.testing.memory import MemoryBroker
@@ -47,8 +47,8 @@ def broker(clock: Clock) -> Iterator[MemoryBroker]:
 @pytest.fixture
 def reader(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """Of small polls, that looks at the pace at each of them."""
-    monkeypatch.setattr(reading, "POLL_RECORDS", POLLED)
-    monkeypatch.setattr(reading, "_PACE_SECONDS", 0.0)
+    monkeypatch.setattr(in_step, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(in_step, "_PACE_SECONDS", 0.0)
     reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
     yield reader
     reader.close()
@@ -92,7 +92,7 @@ def test_a_partition_that_is_ahead_stays_paused_when_another_one_is_added(
     _fill(broker, clock, 1, range(1, 101))
     _fill(broker, clock, 0, range(200, 300))
     _begin(reader)
-    while ("block", 0) not in reader._pace.paused:
+    while ("block", 0) not in reader._in_step.pace.paused:
         assert reader.poll_now(), "partition 0 was never paused"
     ahead = reader.positions()["block", 0]
     clock.now = 150 * HOUR
@@ -135,14 +135,14 @@ def test_what_is_there_is_read_in_step_while_nobody_says_where_partitions_end(
     reader.ends()
     _begin(reader)
     silent = Silent()
-    monkeypatch.setattr(reader, "_unasked", silent)
+    monkeypatch.setattr(reader._in_step, "_unasked", silent)
     monkeypatch.setattr(reader.main, "watermarks", silent.watermarks)
     paused = False
     found: list[Record] = []
     deadline = time.monotonic() + DEADLINE
     while len(found) < 200 and time.monotonic() < deadline:
         found += [record for record in reader.poll_now() if record[3]]
-        paused = paused or ("block", 0) in reader._pace.paused
+        paused = paused or ("block", 0) in reader._in_step.pace.paused
     assert len(found) == 200
     assert paused, "nobody was ever ahead: this test shows nothing"
     assert silent.asked == 1, "one question at a time"

@@ -1,0 +1,115 @@
+"""Reorg channels that are read beside a stream: topics that come and go.
+
+One that is not there yet is looked for again, one that is gone is let go. None holds up the stream's own topics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from cardinal.protocols.streams.types import Partition, Row
+    from cardinal.transports import Source
+
+_LOOK_SECONDS: Final = 1.0
+_RECORDS: Final = 2_000
+
+
+class Channels:
+    """See the module.
+
+    Arguments:
+        open_channel: opens a channel's topic; raises as :func:`cardinal.transports.open_source`.
+
+    """
+
+    def __init__(self, open_channel: Callable[[str], Source]) -> None:
+        self._open_channel = open_channel
+        self._channels: dict[str, Source | None] = {}
+        self._looked = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether one is read."""
+        return bool(self._read())
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest offset that is kept and the one after the highest."""
+        marks: dict[Partition, tuple[int, int]] = {}
+        for topic, source in self._read():
+            with self._may_go(topic):
+                marks |= source.watermarks()
+        return marks
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of each."""
+        positions: dict[Partition, int] = {}
+        for _, source in self._read():
+            positions |= source.positions()
+        return positions
+
+    def poll(self) -> Iterator[list[Row]]:
+        """What is there already, channel by channel: what one has given stands when the next one fails."""
+        for topic, source in self._read():
+            with self._may_go(topic):
+                yield [*source.poll(_RECORDS, 0.0)]
+
+    def resume(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
+        """Read these from where a cursor needs them.
+
+        Raises:
+            UnreachableError: nobody says whether a channel is there; one that is not would count as gone for good.
+
+        """
+        for topic in topics:
+            self._open(topic, begin)
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Read exactly these, new ones from their start."""
+        wanted = set(topics)
+        for topic in self._channels.keys() - wanted:
+            self._close(topic)
+            del self._channels[topic]
+        missing = [topic for topic in sorted(wanted) if self._channels.get(topic) is None]
+        if not missing or not (wanted - self._channels.keys() or time.monotonic() - self._looked > _LOOK_SECONDS):
+            return
+        self._looked = time.monotonic()
+        for topic in missing:
+            with contextlib.suppress(UnreachableError):  # looked for again
+                self._open(topic, {})
+
+    def close(self) -> None:
+        """Read none. May be called twice."""
+        self.follow(())
+
+    def _open(self, topic: str, begin: Mapping[Partition, int]) -> None:
+        """Read a channel from ``begin`` or from its start, if it is there: it counts as missing until it is read."""
+        self._channels[topic] = None
+        with contextlib.suppress(TopicError, CursorExpiredError), contextlib.ExitStack() as opened:
+            source = self._open_channel(topic)
+            opened.callback(source.close)
+            low = source.watermarks()
+            source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
+            opened.pop_all()
+            self._channels[topic] = source
+
+    def _read(self) -> list[tuple[str, Source]]:
+        return [(topic, source) for topic, source in self._channels.items() if source is not None]
+
+    @contextlib.contextmanager
+    def _may_go(self, topic: str) -> Iterator[None]:
+        """A channel whose topic goes is read no longer."""
+        try:
+            yield
+        except (TopicError, CursorExpiredError):
+            self._close(topic)
+
+    def _close(self, topic: str) -> None:
+        source, self._channels[topic] = self._channels[topic], None
+        if source is not None:
+            source.close()
