@@ -216,8 +216,11 @@ def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_
     assert spoken == whole == {named("1a"), named("2a"), named("3a")}
 
 
-def test_a_killed_broker_holds_transactions_up_and_loses_nothing(cardinal_killable_broker: EmbeddedKafka) -> None:
-    app, url = small_stream(), _url(cardinal_killable_broker)
+@pytest.mark.parametrize("away", ["a moment", "longer than a transaction may be open"])
+def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
+    cardinal_killable_broker: EmbeddedKafka, away: str
+) -> None:
+    app, url = small_stream(), _url(cardinal_killable_broker, "&transaction.timeout.ms=2000")
     payloads = a_chain(" ".join(f"{number}a" for number in range(1, 121)), values=20)
     failed: list[Payload] = []
 
@@ -232,8 +235,11 @@ def test_a_killed_broker_holds_transactions_up_and_loses_nothing(cardinal_killab
             time.sleep(0.001)
         cardinal_killable_broker.kill()
         assert producer.stats.under_way > 0
-        cardinal_killable_broker.start()
         deadline = time.monotonic() + DEADLINE
+        while away != "a moment" and not failed:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        cardinal_killable_broker.start()
         while producer.stats.under_way:
             assert time.monotonic() < deadline
             while failed:  # aborted with the broker, and told so

@@ -178,12 +178,12 @@ class Outbox:
             self._tell()
 
     def _poll(self, seconds: float) -> None:
+        client = self.client
         try:
-            self.client.poll(seconds)
-        except KafkaException as error:
-            self.stop(kafka_error(error))
-        except KafkaError as error:  # type: ignore[misc] # the client raises this too, and its type claims to be one
-            self.stop(error)
+            client.poll(seconds)
+        except (KafkaException, KafkaError) as error:  # type: ignore[misc] # raised too, and its type claims to be one
+            if client is self.client:  # else there is a new one by now
+                self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
 
     def _tell(self) -> None:
         if not self._settled or self._this.telling:

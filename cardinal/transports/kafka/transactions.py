@@ -11,6 +11,9 @@ Rules:
    or the broker was away). What it says is the same; what tells the two apart is our own clock. Then we connect anew
    and the call can be made again. Where both happened at once, we fence the other one, and it, whose transaction was
    not overdue, ends: two producers never fence each other in turn.
+6. A broker that was killed may know nothing of a transaction that began while it died. It says that our state is not
+   valid, and the client stops for good. Nobody has our id then (that is looked at first), and nothing was committed:
+   we connect anew as well.
 
 A thread of the sink works the calls off, one after the other.
 """
@@ -203,7 +206,7 @@ class TransactionalKafkaSink(KafkaSink):
         if self._outbox.closed:
             raise TransportError("the sink was closed before this could be sent")
         if (stopped := self._outbox.stopped) is not None:
-            if self._for_good or not self._overdue(stopped):
+            if self._for_good or not (self._overdue(stopped) or _unknown(stopped)):
                 raise self._failed(stopped, call.block_hash)
             self._connect_again()  # once more: the broker was away
         try:
@@ -254,8 +257,9 @@ class TransactionalKafkaSink(KafkaSink):
         try:
             self._patiently(self._outbox.client.abort_transaction, until=until)
         except KafkaException as error:
-            overdue = kafka_error(error).fatal() and self._overdue(kafka_error(error))
-            if not overdue:
+            inner = kafka_error(error)
+            overdue = inner.fatal() and self._overdue(inner)
+            if not (overdue or _unknown(inner)):
                 raise
             self._connect_again()
         self._since = None
@@ -271,12 +275,12 @@ class TransactionalKafkaSink(KafkaSink):
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
         if not error.fatal():
             return self._failed(error, block_hash)
-        if self._since is not None and self._overdue(error):
+        if self._since is not None and ((overdue := self._overdue(error)) or _unknown(error)):
             try:
                 self._connect_again()
             except TransportError as failure:
                 return failure
-            return self._too_late(block_hash)
+            return self._too_late(block_hash) if overdue else _forgotten(block_hash)
         self._for_good = True
         self._outbox.stop(error)
         return self._failed(error, block_hash)
@@ -308,3 +312,16 @@ class TransactionalKafkaSink(KafkaSink):
     def _connect_again(self) -> None:
         self._outbox.client = self._connect()
         self._outbox.stopped = self._since = None
+
+
+def _unknown(error: KafkaError) -> bool:
+    """Whether the broker knows nothing of the transaction that was to be ended."""
+    return error.code() == KafkaError.INVALID_TXN_STATE
+
+
+def _forgotten(block_hash: bytes) -> DeliveryError:
+    return DeliveryError(
+        f"block 0x{block_hash.hex()} was not committed: the broker knew nothing of its transaction when it came back; "
+        "send it again",
+        block_hash=block_hash,
+    )
