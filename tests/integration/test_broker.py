@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -83,9 +83,11 @@ def cluster_id(config: dict[str, str]) -> str | None:
 
 
 @pytest.fixture
-def own(cardinal_killable_broker: EmbeddedKafka) -> EmbeddedKafka:
-    make_topic(cardinal_killable_broker.client_config(), "numbers")
-    return cardinal_killable_broker
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """An embedded one, whatever the environment names: these tests are about its process and its folder."""
+    with EmbeddedKafka(tmp_path_factory.mktemp("own-broker")) as broker:
+        make_topic(broker.client_config(), "numbers")
+        yield broker
 
 
 def test_the_shared_broker_serves_clients(cardinal_broker: EmbeddedKafka | ExternalBroker) -> None:

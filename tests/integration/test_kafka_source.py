@@ -133,7 +133,7 @@ def test_an_offset_that_the_broker_does_not_have_is_explained(cardinal_broker: E
         refused(where, end + 5, asked)
     )
     assert "has other records below 5 than were read" in str(refused(where, 5, asked))
-    admin = AdminClient(cardinal_broker.admin_config())
+    admin = AdminClient(cardinal_broker.client_config())
     admin.delete_records([TopicPartition(*where, 7)])[TopicPartition(*where)].result(DEADLINE)
     assert f"retention has removed the records from 5 to 7 of {where[0]}:0" in str(refused(where, 5, asked))
     assert refused(where, 5, asked).missing == {where: (5, 7)}
