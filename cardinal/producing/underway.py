@@ -28,6 +28,7 @@ from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, Tr
 from cardinal.producing.unit import ProducerStats
 from cardinal.protocols.streams.sealing import SealQueue
 from cardinal.protocols.streams.standby import Verdict
+from cardinal.transports.posting import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from cardinal.producing.unit import Unit
 
 _SERVE_SECONDS: Final = 0.005
+
+
+class _OfThread(threading.local):
+    """What a thread is at."""
+
+    telling = False
 
 
 class UnderWay:
@@ -72,6 +79,7 @@ class UnderWay:
         self._line: deque[bytes] = deque()
         self._working = False
         self._closed = False
+        self._this = _OfThread()
         self._sealed_blocks = self._sealed_messages = self._sealed_bytes = self._skipped = 0
         self.turn: Callable[[bytes], Verdict] = lambda _: Verdict.SEND
 
@@ -136,7 +144,7 @@ class UnderWay:
                 return  # closed meanwhile
             self._leave(unit.hash)
             self._skipped += unit.blocks
-        unit.future.set_result(None)
+        self._tell(unit, None)
 
     def known(self, block_hash: bytes) -> Unit | None:
         """The unit of this hash that is under way, or failed and was not begun again."""
@@ -196,11 +204,8 @@ class UnderWay:
             self._units.clear()
             self._bytes = 0
         for unit in left:
-            unit.future.set_exception(
-                DeliveryError(
-                    f"the producer was closed before block 0x{unit.hash.hex()} was sealed", block_hash=unit.hash
-                )
-            )
+            closed = f"the producer was closed before block 0x{unit.hash.hex()} was sealed"
+            self._tell(unit, DeliveryError(closed, block_hash=unit.hash))
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -215,10 +220,12 @@ class UnderWay:
         def room() -> bool:
             return len(self._units) < self._max_units and (not self._units or self._bytes + size <= self._max_bytes)
 
-        self._wait_for(lambda: room() or bool(self._failures) or self._closed, None)
+        # Whoever is told of a unit's end makes room by returning, and waits for none: what it adds goes beyond the
+        # bound, by one for each that has ended.
+        self._wait_for(lambda: room() or bool(self._failures) or self._closed or self._this.telling, None)
         if self._closed:
             raise TransportError("this producer is closed; open another one")
-        if not room():
+        if not room() and self._failures:
             failed, error = next(iter(self._failures.items()))
             raise DeliveryError(
                 f"{len(self._units)} blocks wait for block 0x{failed.hex()}, which failed ({error}): add it again",
@@ -301,7 +308,7 @@ class UnderWay:
             self._line.extend(self._queue.sealed(unit.hash))
             self._skipped += unit.blocks if left is not None else 0
         if left is not None:
-            unit.future.set_result(None)
+            self._tell(unit, None)
 
     def _finished(self, unit: Unit, error: BaseException | None) -> None:
         if self._one_at_a_time:
@@ -318,7 +325,7 @@ class UnderWay:
                 self._sealed_bytes += unit.size
         self._work()
         if left is not None:
-            unit.future.set_result(None)
+            self._tell(unit, None)
 
     def _fail(self, unit: Unit, error: BaseException) -> None:
         with self._lock:
@@ -329,5 +336,12 @@ class UnderWay:
             if isinstance(error, CardinalError):
                 self._failures[unit.hash] = error
             self._changed.notify_all()
-        unit.future.set_exception(error)
+        self._tell(unit, error)
         self._work()
+
+    def _tell(self, unit: Unit, error: BaseException | None) -> None:
+        before, self._this.telling = self._this.telling, True
+        try:
+            end(unit.future, error)
+        finally:
+            self._this.telling = before

@@ -66,6 +66,8 @@ class Outbox:
         newest = newest_of(step)
         if newest.hash in self._under_way and newest.hash not in self._waiting_again:
             return  # the node gave it by its hash a moment ago
+        self._waiting_again.discard(newest.hash)  # whoever comes first hands it over
+        self._under_way[newest.hash] = step
         while True:
             try:
                 future = await asyncio.to_thread(self._hand_over, step)
@@ -73,7 +75,6 @@ class Outbox:
                 await asyncio.sleep(_AGAIN_SECONDS)  # `resend` is about to send the one that failed
             else:
                 break
-        self._under_way[newest.hash] = step
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._ended, newest.hash, step, done))
 
     async def resend(self) -> None:
@@ -90,10 +91,10 @@ class Outbox:
                 failed.append(_retriable(*self._failed.get_nowait()))
             for step, error in failed:
                 newest = newest_of(step)
-                self.again_count += 1
-                self._tell_again(newest, error)
-                await self.add(step)
-                self._waiting_again.discard(newest.hash)
+                if newest.hash in self._waiting_again:  # else the node has given it again meanwhile
+                    self.again_count += 1
+                    self._tell_again(newest, error)
+                    await self.add(step)
 
     async def drain(self, resend: asyncio.Task[None]) -> None:
         """Wait until every block is sealed; failed ones go on being sent again meanwhile, by ``resend``.

@@ -11,7 +11,7 @@ import pytest
 from kafka_streams import DEADLINE, a_block, everything_on, small_stream
 
 from cardinal.embedded import EmbeddedKafka
-from cardinal.errors import DeliveryError, UnreachableError
+from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.messages import BATCH
 
@@ -82,6 +82,26 @@ def test_blocks_that_come_while_it_connects_again_wait_in_line(
     pings = overdue._pinger._sent[-1]
     _wait_for(lambda: overdue._pinger._sent[-1] != pings)
     assert len(_blocks(overdue, looking_broker)) == 4
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("no CA file", setting="ssl.ca.location"), ValueError("a fault")])
+def test_whatever_is_wrong_when_it_connects_again_is_told_and_ends_nothing(
+    overdue: Producer, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    sink: Any = overdue._sink
+    connect = sink._connect
+    wrong = [error]
+
+    def connect_if_right() -> object:
+        if wrong:
+            raise wrong.pop()
+        return connect()
+
+    monkeypatch.setattr(sink, "_connect", connect_if_right)
+    with pytest.raises(type(error), match=str(error)):
+        overdue.add(a_block("2a", "1a")).result(DEADLINE)
+    overdue.add(a_block("2a", "1a")).result(DEADLINE)
+    overdue.add(a_block("3a", "2a")).result(DEADLINE)
 
 
 def test_where_it_cannot_connect_again_at_once_it_does_so_for_the_next_block(

@@ -6,9 +6,10 @@ import os
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub re-exports without __all__
     AdminClient,
@@ -201,6 +202,28 @@ def test_more_than_may_be_under_way_waits_and_arrives(cardinal_broker: EmbeddedK
             if numbers[-1] == 49:
                 break
     assert numbers == list(range(50))
+
+
+def test_a_refusal_that_is_over_is_not_told_again(cardinal_broker: EmbeddedKafka) -> None:
+    """The broker refuses producer and reader for a moment, and takes and gives everything after it."""
+    app, url = _blocks(), f"kafka://{cardinal_broker.bootstrap}"
+    refused = KafkaError(KafkaError._AUTHENTICATION, "the password was wrong for a moment")
+    with Producer(url, app, producer_id="one") as producer:
+        source: Any = open_source(url, app)
+        source.assign({where: high for where, (_, high) in source.watermarks().items()})
+        sink: Any = producer._sink
+        for reasons in (sink._reasons, source._reasons):
+            reasons(refused)
+            assert reasons.refusal() is not None
+        producer.add(_payload(1)).result(DEADLINE)
+        deadline = time.monotonic() + DEADLINE
+        found = []
+        while not found and time.monotonic() < deadline:
+            found = source.poll(1000, 0.0)  # where nothing comes in time, it tells why
+        assert found
+        for reasons in (sink._reasons, source._reasons):
+            assert reasons.refusal() is None
+        source.close()
 
 
 def _poll_until(source: Source, deadline: float) -> None:

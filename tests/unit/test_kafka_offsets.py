@@ -14,6 +14,7 @@ from cardinal.errors import TopicError, UnreachableError
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings
 from cardinal.transports.kafka.cluster import Cluster
+from cardinal.transports.kafka.topics import TopicAdmin
 
 NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=200"
 NO_ANSWER = -1001
@@ -111,3 +112,29 @@ def test_topic_that_may_be_there_is_waited_for(
     asking = listing(monkeypatch, 1_000_000, listed)
     with pytest.raises(UnreachableError):
         asking.ends([("block", 0), ("block", 1)])
+
+
+def test_a_refusal_of_before_is_no_reason_for_an_outage_after_the_broker_has_answered() -> None:
+    made, _ = cluster(silent=0)
+    made.reasons(KafkaError(KafkaError._AUTHENTICATION, "the password was wrong for a moment"))
+    assert made.reasons.refusal() is not None
+    assert made.ends([("a", 0), ("a", 1)]) == {("a", 0): 7, ("a", 1): 9}
+    assert isinstance(made.reasons.unreachable(1), UnreachableError)
+
+
+def test_replicas_of_a_topic_that_one_broker_does_not_know_yet_are_asked_for_again() -> None:
+    """Of a topic that was just made, in a cluster: whoever answers may not have heard of it."""
+    partitions = {number: SimpleNamespace(replicas=[1, 2, 3]) for number in range(4)}
+    answers = [{}, {"a": SimpleNamespace(partitions={})}, {"a": SimpleNamespace(partitions=partitions)}]
+    made, _ = cluster(silent=0)
+    made.metadata = lambda: SimpleNamespace(topics=answers.pop(0))  # type: ignore[method-assign]
+    settings = kafka_settings(parse_url("kafka://127.0.0.1:1?cardinal.connect.timeout.ms=60000"))
+    assert TopicAdmin(settings, made)._replicas("a") == 3
+    assert not answers
+
+
+def test_a_topic_that_no_broker_knows_any_more_is_named() -> None:
+    made, _ = cluster(silent=0)
+    made.metadata = lambda: SimpleNamespace(topics={})  # type: ignore[method-assign]
+    with pytest.raises(TopicError, match="the topic a is gone"):
+        TopicAdmin(kafka_settings(parse_url(NOBODY)), made)._replicas("a")

@@ -68,3 +68,56 @@ def test_what_the_guarantees_rest_on_is_refused_by_its_name(name: str, value: st
     with pytest.raises(ConfigurationError, match=f"{name} is always {always}") as caught:
         kafka_settings(parse_url(f"kafka://host:9092?{name}={value}")).producer(10_000_024, "one")
     assert caught.value.setting == name
+
+
+@pytest.mark.parametrize(
+    "name", ["stats_cb", "oauth_cb", "error_cb", "default.topic.config", "delivery.report.only.error", "opaque"]
+)
+def test_what_no_text_can_say_or_what_would_keep_acknowledgements_away_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} cannot be set by a URL") as caught:
+        kafka_settings(parse_url(f"kafka://host:9092?{name}=true"))
+    assert caught.value.setting == name
+
+
+@pytest.mark.parametrize("name", ["metadata.broker.list", "bootstrap.servers"])
+def test_the_brokers_are_those_of_the_url(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is given in two ways"):
+        kafka_settings(parse_url(f"kafka://host:9092?{name}=other:9092"))
+
+
+def test_what_only_producers_take_is_kept_from_other_clients() -> None:
+    settings = kafka_settings(parse_url("kafka://host:9092?enable.gapless.guarantee=true"))
+    assert settings.producer(10_000, "one")["enable.gapless.guarantee"] == "true"
+    assert "enable.gapless.guarantee" not in {**settings.client(), **settings.consumer()}
+
+
+@pytest.mark.parametrize("option", ["ssl.ca.location=/ca.pem", "ssl.keystore.password=x"])
+def test_what_is_for_tls_is_refused_where_there_is_none(option: str) -> None:
+    name = option.partition("=")[0]
+    for url in (f"kafka://host:9092?{option}", f"kafka://u:p@host:9092?{option}&security.protocol=SASL_PLAINTEXT"):
+        with pytest.raises(ConfigurationError, match=f"{name} is for TLS, and this is not encrypted: add tls=1"):
+            kafka_settings(parse_url(url))
+    kafka_settings(parse_url(f"kafka://host:9092?{option}&tls=1"))
+    kafka_settings(parse_url(f"kafka://host:9092?{option}&security.protocol=ssl"))
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "kafka://host?tls=1&security.protocol=PLAINTEXT",
+            "tls=1 and security.protocol=PLAINTEXT contradict each other",
+        ),
+        ("kafka://u:p@host?tls=1&security.protocol=SASL_PLAINTEXT", "contradict each other"),
+        ("kafka://u:p@host?security.protocol=SSL", "security.protocol=SSL shows no login"),
+        ("kafka://u:p@host?security.protocol=PLAINTEXT", "security.protocol=PLAINTEXT shows no login"),
+        ("kafka://host?sasl.password=x", "a password is of no use without a user"),
+        ("kafka://u:p@host?sasl.username=x", "the user is given in two ways"),
+        ("kafka://u:p@host?sasl.password=x", "the password is given in two ways"),
+        ("kafka://u:p@host?sasl.mechanism=PLAIN&sasl.mechanisms=PLAIN", "sasl.mechanism is given in two ways"),
+    ],
+)
+def test_a_login_or_an_encryption_that_would_be_left_out_is_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        kafka_settings(parse_url(url))
+    assert "u:p" not in str(caught.value)

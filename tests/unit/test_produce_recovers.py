@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from cardinal.apps import get
+from cardinal.errors import DeliveryError
 from cardinal.protocols.streams import Payload
 from cardinal.server.feeds import open_feed
 from cardinal.server.outbox import Outbox
@@ -38,6 +39,38 @@ def test_blocks_that_failed_together_go_again_together() -> None:
             await service.close()
 
     asyncio.run(outage())
+
+
+def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_handed_over_once() -> None:
+    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
+
+    async def twice() -> None:
+        handed: list[Future[None]] = []
+        told: list[bytes] = []
+
+        def hand_over(_: object) -> Future[None]:
+            handed.append(Future())
+            return handed[-1]
+
+        outbox = Outbox(hand_over, again=lambda block, _: told.append(block.hash), sealed=lambda _: None)
+        await outbox.add(payload)
+        handed[0].set_exception(DeliveryError("not acknowledged", block_hash=payload.hash))
+        await asyncio.sleep(0)  # the loop hears of it
+        await outbox.add(payload)
+        resend = asyncio.create_task(outbox.resend())
+        draining = asyncio.create_task(outbox.drain(resend))
+        async with asyncio.timeout(20):
+            while outbox._failed.qsize():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            await asyncio.wait([resend], timeout=1.0)  # it waits a moment before it sends
+            handed[1].set_result(None)
+            await draining
+        resend.cancel()
+        assert len(handed) == 2
+        assert not told
+        assert outbox.unsealed == ()
+
+    asyncio.run(twice())
 
 
 def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:

@@ -25,6 +25,7 @@ from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Record, Routed
 
@@ -176,6 +177,19 @@ def test_only_so_many_blocks_are_under_way(broker: MemoryBroker) -> None:
         assert not waiting.is_alive()
         producer.flush(DEADLINE)
     assert _batches(broker) == [1, 2, 3]
+
+
+def test_whoever_is_told_of_a_blocks_end_may_add_others_though_there_is_no_room(broker: MemoryBroker) -> None:
+    added: list[Future[None]] = []
+    with Producer(broker.url, Blocks(), producer_id="one", max_blocks=2) as producer:
+        broker.hold()
+        first, _ = [producer.add(_payload(number)) for number in (1, 2)]
+        first.add_done_callback(lambda _: added.extend(producer.add(_payload(number)) for number in (3, 4, 5)))
+        broker.release()
+        producer.flush(DEADLINE)
+        for future in added:
+            future.result(DEADLINE)
+    assert _batches(broker) == [1, 2, 3, 4, 5]
 
 
 def test_no_room_because_of_a_failure_is_an_error_and_not_a_wait_for_ever(broker: MemoryBroker) -> None:

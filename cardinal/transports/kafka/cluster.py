@@ -121,6 +121,7 @@ class Cluster:
                     raise self.reasons.map(inner, "while asking for its topics") from None
             else:
                 self._answered = True  # from now on it can only be away
+                self.reasons.forget()
                 return metadata
         raise self.reasons.unreachable(self._settings.connect_timeout)
 
@@ -136,7 +137,7 @@ class Cluster:
         absent_since: float | None = None
         while True:
             try:
-                return ask()
+                answer = ask()
             except KafkaException as error:
                 inner = kafka_error(error)
                 self.client.poll(0)
@@ -154,6 +155,9 @@ class Cluster:
                     raise deleted(min(absent), self._settings.address) from None
             except TimeoutError:
                 raise self.reasons.unreachable(self._settings.connect_timeout) from None
+            else:
+                self.reasons.forget()
+                return answer
 
     # --- inside --------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class Reasons:
         return RefusedError(f"Kafka at {self.address} cannot be talked to: {self._seen}")
 
     def forget(self) -> None:
-        """Start anew: the broker has answered."""
+        """Start anew: the broker has answered. What it said before is no reason for what it does not say later."""
         self._refusal = self._away = self._seen = None
         self._looked = False
 

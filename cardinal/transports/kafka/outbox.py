@@ -138,7 +138,13 @@ class Outbox:
     def hand_over_to(self, partitions: Sequence[tuple[str, int]], headers: Headers, delivery: Delivery) -> None:
         """Give the client an empty record for each of these partitions."""
         for topic, number in partitions:
-            self.client.produce(topic, b"", b"", number, on_delivery=delivery.report, headers=headers)
+            while True:
+                try:
+                    self.client.produce(topic, b"", b"", number, on_delivery=delivery.report, headers=headers)
+                except BufferError:
+                    self._poll(_FULL_SECONDS)  # its queue is full of the others
+                else:
+                    break
 
     def serve(self, seconds: float) -> None:
         """Take reports in, waiting so long for the first of them, and tell of the calls that they settle."""

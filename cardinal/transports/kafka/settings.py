@@ -20,6 +20,7 @@ partitioner, reading committed records only, offsets of our own.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -97,8 +98,15 @@ _ALIASES: Final[Mapping[str, str]] = {
     "delivery.timeout.ms": "message.timeout.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
     "message.send.max.retries": "retries",
+    "metadata.broker.list": "bootstrap.servers",
     "sasl.mechanisms": "sasl.mechanism",
 }
+_PRODUCER_ONLY: Final = frozenset({"enable.gapless.guarantee"})
+"""What other kinds of client refuse instead of passing it over."""
+
+_NO_TEXT: Final = re.compile(r".*_cb|default\.topic\.config|opaque|interceptors|delivery\.report\.only\.error")
+"""What the client takes as an object of the program's, or what would keep acknowledgements from us."""
+
 _SAME: Final[Mapping[str, frozenset[str]]] = {"acks": frozenset({"all", "-1"}), "enable.idempotence": _TRUE}
 
 
@@ -148,7 +156,7 @@ class KafkaSettings:
 
     def client(self) -> dict[str, str]:
         """Properties that every kind of client takes."""
-        return {**_COMMON, **self.properties}
+        return {**_COMMON, **_for_others(self.properties)}
 
     def producer(self, largest: int, producer_id: str, *, smallest: int | None = None) -> dict[str, str]:
         """Properties of a producer with this id.
@@ -175,7 +183,7 @@ class KafkaSettings:
 
     def consumer(self) -> dict[str, str]:
         """Properties of a consumer that is assigned its partitions."""
-        return self._fixed(_CONSUMER, _CONSUMER_FIXED)
+        return _for_others(self._fixed(_CONSUMER, _CONSUMER_FIXED))
 
     def _sizes(self, largest: int, smallest: int) -> dict[str, str]:
         low, high = _CLIENT_BYTES
@@ -217,6 +225,8 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
     if _flag(given, "log", default=False):
         properties["log_level"] = "6"
     for name, value in given.items():
+        if _NO_TEXT.fullmatch(name):
+            raise ConfigurationError(f"{name} cannot be set by a URL: leave it out", setting=name)
         proper = _SHORT.get(name, _ALIASES.get(name, name))
         if proper in properties and proper != "log_level":
             raise ConfigurationError(f"the option {name} is given in two ways", setting=name)
@@ -239,18 +249,49 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
     return settings
 
 
+def _for_others(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in properties.items() if name not in _PRODUCER_ONLY}
+
+
 def _security(url: TransportUrl, given: dict[str, str], properties: dict[str, str]) -> None:
     tls = _flag(given, "tls", default=False)
-    user = given.pop("sasl.username", url.user)
-    password = given.pop("sasl.password", url.password)
-    mechanism = given.pop("sasl.mechanism", given.pop("sasl.mechanisms", None))
+    user = _once(given, "sasl.username", url.user, "the user")
+    password = _once(given, "sasl.password", url.password, "the password")
+    mechanism = _once(given, "sasl.mechanism", given.pop("sasl.mechanisms", None), "sasl.mechanism")
+    if password is not None and user is None:
+        raise ConfigurationError("a password is of no use without a user: give both", setting="sasl.username")
     if user is not None or mechanism is not None:
         properties["sasl.mechanism"] = mechanism or "PLAIN"
         if user is not None:
             properties["sasl.username"] = user
             properties["sasl.password"] = password or ""
     protocol = f"{'SASL_' if 'sasl.mechanism' in properties else ''}{'SSL' if tls else 'PLAINTEXT'}"
-    properties["security.protocol"] = given.pop("security.protocol", protocol)
+    properties["security.protocol"] = protocol = given.pop("security.protocol", protocol)
+    _check_protocol(protocol.upper(), given, properties, tls=tls)
+
+
+def _once(given: dict[str, str], name: str, other: str | None, what: str) -> str | None:
+    """An option that has another place as well."""
+    if name in given and other is not None:
+        raise ConfigurationError(f"{what} is given in two ways: leave one of them out", setting=name)
+    return given.pop(name, other)
+
+
+def _check_protocol(protocol: str, given: Mapping[str, str], properties: Mapping[str, str], *, tls: bool) -> None:
+    """Refuse what the client would leave out without a word."""
+    encrypted = protocol.endswith("SSL")
+    if tls and not encrypted:
+        raise ConfigurationError(
+            f"tls=1 and security.protocol={protocol} contradict each other: leave one of them out",
+            setting="security.protocol",
+        )
+    if "sasl.mechanism" in properties and not protocol.startswith("SASL_"):
+        raise ConfigurationError(
+            f"security.protocol={protocol} shows no login: leave it out, or leave user and mechanism out",
+            setting="security.protocol",
+        )
+    if not encrypted and (name := next((name for name in given if name.startswith("ssl.")), None)):
+        raise ConfigurationError(f"{name} is for TLS, and this is not encrypted: add tls=1", setting=name)
 
 
 def _transactions(given: dict[str, str]) -> float | None:

@@ -281,6 +281,8 @@ class KafkaSink:
 
         def settled(error: KafkaError | None) -> None:
             self._count_out(size)
+            if error is None:
+                self._reasons.forget()
             done(None if error is None else self._failed(error, key[HASH]))
 
         return self._outbox.delivery(count, settled)

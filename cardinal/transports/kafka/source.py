@@ -260,6 +260,8 @@ class KafkaSource:
         except KafkaException as error:
             raise self._reasons.map(kafka_error(error), "while reading") from None
         rows, next_offsets = self._messages.rows(messages, whole=self._whole)
+        if next_offsets or self._ended:
+            self._reasons.forget()
         if self._paused and not self._paused.isdisjoint(next_offsets):
             self._held += [row for row in rows if row[:2] in self._paused]
             rows = [row for row in rows if row[:2] not in self._paused]

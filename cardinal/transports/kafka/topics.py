@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 from cardinal.errors import RefusedError, TopicError
 
 from .cluster import Cluster
-from .errors import kafka_error
+from .errors import deleted, kafka_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,7 +147,7 @@ class TopicAdmin:
                 f"the topic {name} is compacted, which would remove messages of a block: set cleanup.policy=delete",
                 topic=name,
             )
-        replicas = min(len(one.replicas) for one in self._cluster.metadata().topics[name].partitions.values())
+        replicas = self._replicas(name)
         needed = int(config.get("min.insync.replicas") or 1)
         if needed > replicas:
             raise TopicError(
@@ -162,6 +162,15 @@ class TopicAdmin:
             )
         append_time = config.get("message.timestamp.type") != "CreateTime"
         return TopicInfo(name, partitions, limit, append_time)
+
+    def _replicas(self, name: str) -> int:
+        """How many each partition has at least. Of several brokers one may not know yet what another has told."""
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while (found := self._cluster.metadata().topics.get(name)) is None or not found.partitions:
+            if time.monotonic() > deadline:
+                raise deleted(name, self._settings.address)
+            time.sleep(_SETTLE_SECONDS)
+        return min(len(one.replicas) for one in found.partitions.values())
 
     def _config(self, name: str) -> dict[str, str | None]:
         def ask() -> dict[str, str | None]:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cardinal.errors import DeliveryError, FencedError, TransportError, UnreachableError
+from cardinal.errors import CardinalError, DeliveryError, FencedError, TransportError, UnreachableError
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports.posting import end, new_future, tell
 
@@ -190,10 +190,10 @@ class TransactionalKafkaSink(KafkaSink):
     def _work_off(self) -> None:
         self._outbox.never_waits()
         while (call := self._calls_waiting.get()) is not None:
-            error: TransportError | None = None
+            error: BaseException | None = None
             try:
                 self._transaction(call)
-            except TransportError as failure:
+            except Exception as failure:  # noqa: BLE001 - whoever sent it is told, and others' calls wait behind it
                 error = failure
             self._count_out(call.size)
             end(call.future, error)
@@ -217,6 +217,7 @@ class TransactionalKafkaSink(KafkaSink):
             for stage, count in zip(call.stages, call.counts, strict=True):
                 self._send(stage, count)
             self._patiently(self._outbox.client.commit_transaction)
+            self._reasons.forget()
         except _UndeliveredError as error:
             raise self._given_up(error.error, call.block_hash) from None
         except KafkaException as error:
@@ -265,7 +266,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._since = None
         return overdue
 
-    def _given_up(self, error: KafkaError, block_hash: bytes) -> TransportError:
+    def _given_up(self, error: KafkaError, block_hash: bytes) -> CardinalError:
         """Abort the open transaction, and say what became of it."""
         if self._since is not None and not error.fatal():
             try:
@@ -278,7 +279,7 @@ class TransactionalKafkaSink(KafkaSink):
         if self._since is not None and ((overdue := self._overdue(error)) or _unknown(error)):
             try:
                 self._connect_again()
-            except TransportError as failure:
+            except CardinalError as failure:
                 return failure
             return self._too_late(block_hash) if overdue else _forgotten(block_hash)
         self._for_good = True
