@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 from kafka_streams import a_chain, small_stream
 
 from cardinal.consumer import Consumer
-from cardinal.errors import RefusedError
+from cardinal.errors import LocalProtocolError, RefusedError
 from cardinal.producer import Producer
 from cardinal.transports import list_topics
 from guarded import DEADLINE, EVERYTHING, Guarded, folder, guarded, papers
@@ -110,6 +111,33 @@ def test_transactions_go_on_over_a_changed_password_file(at: Guarded, tmp_path: 
         producer.add(CHAIN[1]).result(DEADLINE)
     with Consumer(_url(at, file), app, idle_timeout=DEADLINE) as consumer:
         assert _until(iter(consumer), 2) == [1, 2]
+
+
+def test_a_producer_whose_password_stopped_counting_says_so_soon_and_goes_on_when_it_counts_again(
+    at: Guarded, tmp_path: Path
+) -> None:
+    app, file = small_stream(), tmp_path / "password"
+    file.write_text("eighth-s3cr3t")
+    _give(at, "eighth-s3cr3t")
+    with Producer(_url(at, file), app, producer_id="one") as producer:
+        producer.add(CHAIN[0]).result(DEADLINE)
+        _give(at, "ninth-s3cr3t")
+        at.proxy.reset()
+        begun = time.monotonic()
+        late = [producer.add(payload) for payload in CHAIN[1:4]]
+        for future in late[:1]:
+            with pytest.raises(RefusedError, match=r"refused the login.*check user, password and mechanism"):
+                future.result(DEADLINE)
+        assert time.monotonic() - begun < SOON
+        _give(at, "eighth-s3cr3t")
+        deadline = time.monotonic() + 2 * DEADLINE
+        for payload in CHAIN[1:4]:
+            while True:
+                with contextlib.suppress(RefusedError, LocalProtocolError):
+                    producer.add(payload).result(DEADLINE)
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
 
 
 def test_a_password_that_was_changed_at_the_broker_alone_is_refused_as_ever(at: Guarded, tmp_path: Path) -> None:

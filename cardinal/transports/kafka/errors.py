@@ -8,6 +8,7 @@ beside it, through ``error_cb`` (seen on a real broker: wrong password, foreign 
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -81,6 +82,7 @@ class Reasons:
         self._looked = False
         self._seen: str | None = None
         self._refusal: KafkaError | None = None
+        self._refused = 0.0
         self._away: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
@@ -95,7 +97,15 @@ class Reasons:
             self._away = error
 
     def _refuse(self, error: KafkaError) -> None:
+        if self._refusal is None:
+            self._refused = time.monotonic()
         self._refusal = error
+
+    def standing(self, seconds: float) -> RefusedError | None:
+        """A refusal after which the broker has taken nothing for so many seconds."""
+        if self._refusal is None or time.monotonic() - self._refused < seconds:
+            return None
+        return self.refusal()
 
     def refusal(self) -> RefusedError | None:
         """The error that says that the broker refuses us, once it has said so."""

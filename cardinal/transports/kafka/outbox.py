@@ -86,11 +86,13 @@ class Outbox:
 
     Arguments:
         client: librdkafka's producer; may be replaced when it has stopped for good.
+        look: called now and then, by a thread of the outbox.
 
     """
 
-    def __init__(self, client: Producer) -> None:
+    def __init__(self, client: Producer, look: Callable[[], None] = lambda: None) -> None:
         self.client = client
+        self._look = look
         self.stopped: KafkaError | None = None
         self._settled: deque[Delivery] = deque()
         self._this = _OfThread()
@@ -165,6 +167,10 @@ class Outbox:
         self.client.flush(seconds)
         self._tell()
 
+    def fail_what_waits(self) -> None:
+        """Let everything fail that was not sent yet; what is on its way may still be acknowledged."""
+        self.client.purge(in_queue=True, in_flight=False)
+
     def close(self, seconds: float) -> None:
         """Serve no more."""
         self._closed.set()
@@ -176,6 +182,7 @@ class Outbox:
     def _run(self) -> None:
         seen = -1
         while not self._closed.is_set():
+            self._look()
             if seen != self._served:
                 seen = self._served
                 time.sleep(_NAP_SECONDS)  # somebody else serves; let us see whether he goes on

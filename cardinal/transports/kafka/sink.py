@@ -55,6 +55,7 @@ _LOG: Final = logging.getLogger("cardinal.transports.kafka")
 _LOG.addHandler(logging.NullHandler())  # what matters is in the errors; whoever wants the rest sets a handler
 _SLICE_SECONDS: Final = 0.005
 CLOSE_SECONDS: Final = 10.0
+_REFUSED_SECONDS: Final = 10.0
 
 
 class KafkaSink:
@@ -98,7 +99,8 @@ class KafkaSink:
         self._under_way = 0
         self._calls = 0
         self._closed = False
-        self._outbox = Outbox(self._connect())
+        self._standing: RefusedError | None = None
+        self._outbox = Outbox(self._connect(), self._look_at_refusal)
         if reasons.login is not None:
             reasons.login.serves(self, "_outbox.client")
 
@@ -233,6 +235,16 @@ class KafkaSink:
 
     # --- inside --------------------------------------------------------------------------------------------
 
+    def _look_at_refusal(self) -> None:
+        """Where the broker refuses us for good, say so, and let nothing knock on its door until messages expire.
+
+        What is sent later is tried anew.
+        """
+        if self._calls and (refusal := self._reasons.standing(_REFUSED_SECONDS)) is not None:
+            self._standing = refusal
+            self._reasons.forget()
+            self._outbox.fail_what_waits()
+
     def _connect(self) -> Producer:
         try:
             client = Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
@@ -304,6 +316,8 @@ class KafkaSink:
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """The error for a block one of whose messages was not acknowledged."""
+        if self._standing is not None and error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - public code with a private name
+            return self._standing
         stopped = self._outbox.stopped
         mapped = self._reasons.map(stopped or error, "while taking messages")
         if isinstance(mapped, FencedError | RefusedError):

@@ -298,6 +298,9 @@ class TransactionalKafkaSink(KafkaSink):
         fenced = isinstance(self._reasons.map(error, ""), FencedError)
         return fenced and self._since is not None and time.monotonic() - self._since >= self._timeout
 
+    def _look_at_refusal(self) -> None:
+        """No message is tried for longer than its transaction may be open."""
+
     def _refuse(self, stopped: KafkaError) -> None:
         """A client that stopped within a transaction is looked into by the worker: there may be a new one soon."""
         if self._for_good or self._since is None:
