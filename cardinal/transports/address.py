@@ -52,7 +52,8 @@ class TransportUrl:
         if self.members:
             return "mux:" + ",".join(f"{first}={member}" for first, member in self.members)
         who = f"{_MASK}@" if self.user is not None or self.password is not None else ""
-        shown = {name: _MASK if is_secret(name) else value for name, value in self.options.items()}
+        # Behind a ? that a password has unescaped stands its rest, up to the @.
+        shown = {name: _MASK if is_secret(name) or "@" in value else value for name, value in self.options.items()}
         query = f"?{urlencode(shown, safe='*/:,')}" if shown else ""
         where = quote(self.address) if self.scheme == "file" else self.address
         return f"{self.scheme}://{who}{where}{query}"

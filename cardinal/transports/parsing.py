@@ -1,6 +1,8 @@
 """Texts to transport URLs. The forms and rules are those of :mod:`.url`.
 
-No error repeats what was written but host names, ports and names of options: the rest may be a secret.
+No error repeats what was written but ports that are numbers, the hosts before them, and names of options: the rest may
+be a secret. Where a password's ``?`` is not escaped, or the ``@`` behind it is left out, it stands in another part's
+place.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _FORMS: Final = MappingProxyType(
 )
 _DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765})
 _PORT_MAX: Final = 65535
+_SHORT_NUMBER: Final = re.compile(r"[0-9]{1,5}")
 _MUX: Final = "mux:"
 _MEMBER: Final = re.compile(r",(?=(?:\d{1,9}=)?[A-Za-z][A-Za-z0-9+.-]*://)")
 _NUMBERED: Final = re.compile(r"(?:(\d{1,9})=)?(.*)", re.DOTALL)
@@ -57,13 +60,7 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
     if scheme not in _FORMS:
         raise ConfigurationError(f"no transport is called {_safe_name(scheme)!r}: write {_all_forms()}", setting="url")
     form = _FORMS[scheme]
-    try:
-        parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:
-        raise ConfigurationError(
-            f"this {scheme} URL cannot be read: write {form}?option=value&option=value", setting="url"
-        ) from None
+    parts, options = _split(scheme, url)
     if scheme == "file":
         return _file(parts, options)
     if parts.path.strip("/") or parts.fragment:
@@ -107,6 +104,23 @@ def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:
     return TransportUrl("mux", (), members=tuple(numbered))
 
 
+def _split(scheme: str, url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
+    """The URL's parts, and the names and values of its options."""
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        if scheme != "file" and "@" in url.partition("?")[2]:
+            raise _misplaced(scheme) from None
+        raise ConfigurationError(
+            f"this {scheme} URL cannot be read: write {_FORMS[scheme]}?option=value&option=value", setting="url"
+        ) from None
+    names = (name for name, _ in options)
+    if scheme != "file" and re.search("[@?]", " ".join((parts.path, parts.fragment, *names))):
+        raise _misplaced(scheme)
+    return parts, options
+
+
 def _mux(text: str) -> TransportUrl:
     members: list[tuple[int | None, TransportUrl]] = []
     for part in _MEMBER.split(text):
@@ -133,25 +147,46 @@ def _safe_name(scheme: str) -> str:
     return scheme if re.fullmatch(r"[a-z][a-z0-9+.-]{0,15}", scheme) else "…"
 
 
+def _misplaced(scheme: str) -> ConfigurationError:
+    """A part of the user or the password stands where a host or an option belongs, and is not repeated."""
+    return ConfigurationError(
+        f"this {scheme} URL has an @ or a ? where none belongs: write {scheme}://user:password@host:port, with %3F, "
+        "%23, %2F or %40 for a ?, #, / or @ in a user or password",
+        setting="url",
+    )
+
+
 def _hosts(scheme: str, text: str) -> tuple[str, ...]:
-    hosts = tuple(_host(scheme, host) for host in text.split(",") if host)
+    hosts = tuple(_host(scheme, host, at) for at, host in enumerate(filter(None, text.split(",")), start=1))
     if not hosts:
         raise ConfigurationError(f"this {scheme} URL names no host: write {_FORMS[scheme]}", setting="url")
     return hosts
 
 
-def _host(scheme: str, text: str) -> str:
+def _host(scheme: str, text: str, at: int) -> str:
+    """One host with its port; ``at``: which of the URL's hosts, as its text may be a password."""
     default = _DEFAULT_PORTS.get(scheme)
     if default is None:
         return text
+    if "%40" in text:
+        raise _misplaced(scheme)
     # An IPv6 address stands in brackets, so that its colons are not taken for the port's.
-    match = re.fullmatch(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/?#\s]+)(?::(?P<port>.*))?", text)
+    match = re.fullmatch(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/?#\s]+)(?::(?P<port>.*))?", text, re.DOTALL)
     if match is None:
-        raise ConfigurationError(f"{text!r} is no host: write {_FORMS[scheme]}", setting="url")
+        raise ConfigurationError(
+            f"what this {scheme} URL has as host {at} is no host: write {_FORMS[scheme]}, an IPv6 address in brackets",
+            setting="url",
+        )
     port = match["port"]
     if port is None:
         return f"{match['name']}:{default}"
-    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+    if not _SHORT_NUMBER.fullmatch(port):
+        raise ConfigurationError(
+            f"what this {scheme} URL has behind the colon of host {at} is no port: write a number from 1 to "
+            f"{_PORT_MAX}, as in {_FORMS[scheme]}, and an @ behind a password",
+            setting="url",
+        )
+    if not 0 < int(port) <= _PORT_MAX:
         raise ConfigurationError(
             f"{port!r} is no port of {match['name']}: write a number from 1 to {_PORT_MAX}, as in {_FORMS[scheme]}",
             setting="url",
