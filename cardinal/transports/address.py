@@ -48,13 +48,13 @@ class TransportUrl:
         return ",".join(self.hosts) if not self.members else ",".join(one.address for _, one in self.members)
 
     def __str__(self) -> str:
-        """The URL with every secret masked."""
+        """The URL with every secret masked; without any it reads back equal."""
         if self.members:
             return "mux:" + ",".join(f"{first}={member}" for first, member in self.members)
         who = f"{_MASK}@" if self.user is not None or self.password is not None else ""
         # Behind a ? that a password has unescaped stands its rest, up to the @.
         shown = {name: _MASK if is_secret(name) or "@" in value else value for name, value in self.options.items()}
-        query = f"?{urlencode(shown, safe='*/:,')}" if shown else ""
+        query = f"?{urlencode(shown, safe='*/:', quote_via=quote)}" if shown else ""
         where = quote(self.address) if self.scheme == "file" else self.address
         return f"{self.scheme}://{who}{where}{query}"
 

@@ -8,6 +8,7 @@ Rules:
 2. What a node is shown (:data:`OWN`) belongs to the one node that it stands behind: no node is shown what is another
    one's. The other options stand behind the last node and belong to all.
 3. Of an option that stands there twice the last counts.
+4. A ``+`` is one: tokens and names of files have them.
 
 What the options mean is the feed's business. Nothing here is an error: a feed says what it cannot read.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,12 +65,12 @@ def join_nodes(nodes: Iterable[NodeUrl]) -> str:
 
 def options_of_all(text: str) -> list[tuple[str, str]]:
     """Names and values of the options behind the last node that are not its own alone."""
-    return parse_qsl(split_nodes(text)[-1].others, keep_blank_values=True)
+    return [(_name(one), _value(one)) for one in _each(split_nodes(text)[-1].others)]
 
 
 def own_options(node: str) -> dict[str, str]:
-    """What one node is shown, from its URL. A ``+`` is one: tokens have them."""
-    return {_name(one): unquote(one.partition("=")[2]) for one in _each(split_nodes(node)[-1].own)}
+    """What one node is shown, from its URL."""
+    return {_name(one): _value(one) for one in _each(split_nodes(node)[-1].own)}
 
 
 def written(options: Mapping[str, str]) -> str:
@@ -88,3 +89,7 @@ def _each(options: str) -> list[str]:
 
 def _name(option: str) -> str:
     return unquote(option.partition("=")[0])
+
+
+def _value(option: str) -> str:
+    return unquote(option.partition("=")[2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from cardinal.errors import ConfigurationError
 
@@ -108,7 +108,7 @@ def _split(scheme: str, url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
     """The URL's parts, and the names and values of its options."""
     try:
         parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        options = _pairs(parts.query)
     except ValueError:
         if scheme != "file" and "@" in url.partition("?")[2]:
             raise _misplaced(scheme) from None
@@ -119,6 +119,17 @@ def _split(scheme: str, url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
     if scheme != "file" and re.search("[@?]", " ".join((parts.path, parts.fragment, *names))):
         raise _misplaced(scheme)
     return parts, options
+
+
+def _pairs(query: str) -> list[tuple[str, str]]:
+    """Names and values of a query, a ``+`` in them being one: secrets have them. ValueError: an option has no ``=``."""
+    pairs: list[tuple[str, str]] = []
+    for option in query.split("&") if query else ():
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError
+        pairs.append((unquote(name), unquote(value)))
+    return pairs
 
 
 def _mux(text: str) -> TransportUrl:

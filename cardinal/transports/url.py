@@ -15,7 +15,7 @@ Rules:
 2. Credentials are held apart from everything that is printed: neither ``str`` nor ``repr`` nor an error shows them.
 3. A scheme opens the module that the table names, imported at that moment.
 4. In every part ``%XX`` stands for a byte that would mean something else there (``%40`` an ``@`` in a user's name,
-   ``%3F`` a ``?`` in a folder).
+   ``%3F`` a ``?`` in a folder). A ``+`` is a ``+`` everywhere.
 5. Members of a mux are separated by a comma that is followed by ``scheme://`` (or ``number=scheme://``); the comma
    between Kafka's hosts is not. Such a comma inside of a member is written ``%2C``. See :mod:`.mux` for the numbers.
 6. A secret may come from a file: ``password_file=/run/secrets/kafka``, and likewise every secret option with ``_file``

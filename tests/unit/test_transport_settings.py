@@ -250,3 +250,7 @@ def test_a_comma_divides_nodes_only_where_a_scheme_follows() -> None:
     assert [node.own for node in found] == ["token=x%2Chttp://", "", "token_file=/a,b"]
     assert [node.others for node in found] == ["", "", "lag=3"]
     assert join_nodes(found) == text
+
+
+def test_a_plus_in_an_option_of_a_node_is_one() -> None:
+    assert options_of_all("ws://host#chain=a+b%20c.toml&lag=2") == [("chain", "a+b c.toml"), ("lag", "2")]
