@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import signal
 from pathlib import Path
@@ -18,6 +17,7 @@ from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
 from cardinal.server.serving.tokens import read_tokens
+from cardinal.transports.variables import variable
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -152,7 +152,7 @@ def _tokens(file: Path | None) -> tuple[str, ...]:
     if file is not None:
         read_tokens(file)
         return ()
-    token = os.environ.get(_TOKEN_VARIABLE)
+    token = variable(_TOKEN_VARIABLE)
     return (token,) if token else ()
 
 

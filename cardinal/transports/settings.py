@@ -26,12 +26,12 @@ The environment goes before the file: ``CARDINAL_MAIN_URL``, ``CARDINAL_MAIN_USE
 ``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit), and
 ``CARDINAL_MAINNET_URL``, ``CARDINAL_MAINNET_URL_FILE``, ``CARDINAL_MAINNET_TOKEN``, ``CARDINAL_MAINNET_TOKEN_FILE`` and
 ``CARDINAL_MAINNET_HEADER`` for a node. A stream or node may be named by the environment alone. ``CARDINAL_CONFIG``
-names the file where nothing else does.
+names the file where nothing else does. A variable that is set to nothing is not set.
 
 Rules:
 
 1. Nothing is connected to, and no stream's secret and no node's token read from a file, before it is opened.
-2. No error repeats a value: it names the file, the stream and the setting.
+2. No error repeats a value: it names the file, the stream and the setting, or the variable.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ from .node_url import NodeUrl, join_nodes, split_nodes, without, written
 from .parsing import mux_of, parse_url
 from .secrets import read_secret
 from .settings_file import NAME, NodeSettings, StreamSettings, TransportSettings, load_settings, suggestion
+from .variables import Variables, variable
 
 __all__ = ["TransportSettings", "find_node", "find_url", "load_settings"]
 
 CONFIG_VARIABLE: Final = "CARDINAL_CONFIG"
-_PREFIX: Final = "CARDINAL_"
-_OTHER: Final = re.compile(r"[^A-Z0-9]")
 _FORMS: Final = MappingProxyType({"stream": "kafka://host:port", "node": "ws://host:port"})
 _NUMBERED: Final = re.compile(r"(?:(\d{1,9})=)?(.+)")
 
@@ -99,20 +98,6 @@ def find_node(text: str, config: Path | str | None = None, environ: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class _Variables:
-    """What the environment says of one name."""
-
-    name: str
-    environ: Mapping[str, str]
-
-    def named(self, what: str) -> str:
-        return f"{_PREFIX}{_OTHER.sub('_', self.name.upper())}_{what}"
-
-    def get(self, what: str) -> str | None:
-        return self.environ.get(self.named(what))
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
     """A file's streams and nodes, and what the environment says of them."""
 
@@ -126,14 +111,14 @@ class _Known:
         environ = os.environ if environ is None else environ
         is_name = NAME.fullmatch(text) is not None
         if config is None and is_name:
-            config = environ.get(CONFIG_VARIABLE)
+            config = variable(CONFIG_VARIABLE, environ)
         file = None if config is None else Path(config)
         settings = TransportSettings() if file is None else load_settings(file)
         return cls(settings, environ, file) if is_name else None
 
     def url(self, name: str, above: tuple[str, ...] = ()) -> TransportUrl:
         """A stream's URL. ``above``: the muxes that it is a member of."""
-        given = _Variables(name, self.environ)
+        given = Variables(name, self.environ)
         stream = self.settings.streams.get(name)
         text = given.get("URL")
         if stream is None:
@@ -141,16 +126,17 @@ class _Known:
                 raise self._unknown("stream", given, self.settings.streams)
             stream = StreamSettings()
         if text is not None:
-            return _merged(stream, parse_url(text), given, environment=True)
+            return _merged(stream, _parsed(text, given.named("URL")), given, environment=True)
         if stream.members:
             return self._mux(name, stream, above)
         if stream.url is None:
             raise ConfigurationError(f"the stream {name!r} has neither url nor members", setting=f"streams.{name}")
-        return _merged(stream, parse_url(stream.url.get_secret_value()), given, environment=False)
+        url = _parsed(stream.url.get_secret_value(), f"streams.{name}.url in {self.file}")
+        return _merged(stream, url, given, environment=False)
 
     def node(self, name: str) -> str:
         """A node's URL."""
-        given = _Variables(name, self.environ)
+        given = Variables(name, self.environ)
         node = self.settings.nodes.get(name)
         text, file = given.get("URL"), given.get("URL_FILE")
         in_file = text is None and file is None
@@ -163,6 +149,12 @@ class _Known:
                 f"the node {name!r} has one of url and url_file, not both", setting=f"nodes.{name}"
             )
         nodes = split_nodes(text if text is not None else read_secret(Path(file or ""), "url_file"))
+        if not all("://" in one.url for one in nodes):
+            setting = "URL" if text is not None else "URL_FILE"
+            where = f"nodes.{name}.{setting.lower()} in {self.file}" if in_file else given.named(setting)
+            raise ConfigurationError(
+                f"{where} gives no URL of a node: write it with its scheme, {_FORMS['node']}", setting=f"nodes.{name}"
+            )
         node = node or NodeSettings()
         nodes[-1] = _with_options(nodes[-1], node, after=in_file)
         return join_nodes(_with_token(nodes, node, given, in_file=in_file))
@@ -180,7 +172,7 @@ class _Known:
             members.append((None if number is None else int(number), self.url(other, (*above, name))))
         return mux_of(members)
 
-    def _unknown(self, what: str, given: _Variables, names: Mapping[str, object]) -> ConfigurationError:
+    def _unknown(self, what: str, given: Variables, names: Mapping[str, object]) -> ConfigurationError:
         if self.file is not None:
             sentence = f"no {what} is called {given.name!r} in {self.file}: {suggestion(given.name, names)}"
         else:
@@ -191,7 +183,15 @@ class _Known:
         return ConfigurationError(sentence, setting=f"{what}s.{given.name}")
 
 
-def _merged(stream: StreamSettings, url: TransportUrl, given: _Variables, *, environment: bool) -> TransportUrl:
+def _parsed(text: str, where: str) -> TransportUrl:
+    """A URL; what is wrong with it begins with where it was written."""
+    try:
+        return parse_url(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}", setting=error.setting) from None
+
+
+def _merged(stream: StreamSettings, url: TransportUrl, given: Variables, *, environment: bool) -> TransportUrl:
     """A URL with what the settings say: the environment's URL goes before them, the file's URL behind."""
     said = {name: _text(value) for name, value in stream.options.items()}
     options = {**said, **url.options} if environment else {**url.options, **said}
@@ -224,7 +224,7 @@ def _with_options(url: NodeUrl, node: NodeSettings, *, after: bool) -> NodeUrl:
     return url.with_options(said) if after else NodeUrl(url.url, said).with_options(url.options)
 
 
-def _with_token(nodes: list[NodeUrl], node: NodeSettings, given: _Variables, *, in_file: bool) -> list[NodeUrl]:
+def _with_token(nodes: list[NodeUrl], node: NodeSettings, given: Variables, *, in_file: bool) -> list[NodeUrl]:
     """Nodes with what is shown to them: as for streams, variables go before the settings and an environment's URL."""
     url = nodes[-1]
     variables = {"token": given.get("TOKEN"), "token_file": given.get("TOKEN_FILE"), "header": given.get("HEADER")}

@@ -21,7 +21,6 @@ Several hosts are several servers of the same stream: when one is away, the next
 
 from __future__ import annotations
 
-import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from cardinal.errors import ConfigurationError
 from cardinal.transports.secrets import read_again
+from cardinal.transports.variables import variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,9 +104,10 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
     secure = url.scheme == "wss"
     if not secure and (options.ca or options.certificate or options.key):
         raise ConfigurationError(f"{url.scheme}:// is not encrypted: write wss://{url.address}", setting="url")
-    token = options.token.get_secret_value() if options.token else os.environ.get(TOKEN_VARIABLE)
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
-        raise ConfigurationError("the token has characters that no header can carry", setting="token")
+    token = options.token.get_secret_value() if options.token else variable(TOKEN_VARIABLE)
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
+        where = "" if options.token else f" of {TOKEN_VARIABLE}"
+        raise ConfigurationError(f"the token{where} has characters that no header can carry", setting="token")
     return WebsocketSettings(
         addresses=tuple(f"{'wss' if secure else 'ws'}://{host}{options.path}" for host in url.hosts),
         address=url.address,
