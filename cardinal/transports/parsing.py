@@ -33,6 +33,8 @@ _FORMS: Final = MappingProxyType(
 )
 _DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765})
 _PORT_MAX: Final = 65535
+_SEVERAL: Final = re.compile(r"@.*[,:]|^[^:]*:[0-9]{1,5},.*:", re.DOTALL)
+"""Before the last ``@``: a host behind another ``@``, or one with its port before a user."""
 _SHORT_NUMBER: Final = re.compile(r"[0-9]{1,5}")
 _MUX: Final = "mux:"
 _MEMBER: Final = re.compile(r",(?=(?:\d{1,9}=)?[A-Za-z][A-Za-z0-9+.-]*://)")
@@ -68,19 +70,12 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
             f"a {scheme} URL has nothing after its hosts but options (topics come from the application): write {form}",
             setting="url",
         )
-    who, _, where = parts.netloc.rpartition("@")
     if scheme == "null":
         if parts.netloc:
             raise ConfigurationError(f"a null URL names nothing: write {form}", setting="url")
         return TransportUrl(scheme, (), options=_options(scheme, options))
-    user, has_password, password = who.partition(":")
-    return TransportUrl(
-        scheme,
-        _hosts(scheme, where),
-        unquote(user) if user else None,
-        unquote(password) if has_password else None,
-        _options(scheme, options),
-    )
+    user, password, where = _login(scheme, parts.netloc)
+    return TransportUrl(scheme, _hosts(scheme, where), user, password, _options(scheme, options))
 
 
 def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:
@@ -165,6 +160,19 @@ def _misplaced(scheme: str) -> ConfigurationError:
         "%23, %2F or %40 for a ?, #, / or @ in a user or password",
         setting="url",
     )
+
+
+def _login(scheme: str, netloc: str) -> tuple[str | None, str | None, str]:
+    """User, password, and the text of the hosts behind them."""
+    who, _, where = netloc.rpartition("@")
+    if _SEVERAL.search(who):
+        raise ConfigurationError(
+            f"a user and a password stand once in a {scheme} URL, before its first host: write "
+            f"{scheme}://user:password@host:port,host:port, with %40, %2C or %3A for an @, a comma or a colon in them",
+            setting="url",
+        )
+    user, has_password, password = who.partition(":")
+    return unquote(user) if user else None, unquote(password) if has_password else None, where
 
 
 def _hosts(scheme: str, text: str) -> tuple[str, ...]:

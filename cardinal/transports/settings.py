@@ -160,11 +160,12 @@ class _Known:
         return join_nodes(_with_token(nodes, node, given, in_file=in_file))
 
     def _mux(self, name: str, stream: StreamSettings, above: tuple[str, ...]) -> TransportUrl:
-        if stream.url is not None or stream.options or name in above:
+        if stream.url is not None or name in above:
             raise ConfigurationError(
-                f"the stream {name!r} has members, so it has no url and no options, and is no member of itself",
+                f"the stream {name!r} has members, so it has no url, and is no member of itself",
                 setting=f"streams.{name}",
             )
+        _refuse_for_several(stream, Variables(name, self.environ))
         members: list[tuple[int | None, TransportUrl]] = []
         for member in stream.members:
             found = _NUMBERED.fullmatch(member)
@@ -191,8 +192,22 @@ def _parsed(text: str, where: str) -> TransportUrl:
         raise ConfigurationError(f"{where}: {error}", setting=error.setting) from None
 
 
+def _refuse_for_several(stream: StreamSettings, given: Variables) -> None:
+    """ConfigurationError for what is said of a mux and would be nobody's: a login or options."""
+    said = [name for name in ("user", "password", "password_file", "options") if getattr(stream, name)]
+    said += [given.named(what) for what in ("USER", "PASSWORD", "PASSWORD_FILE") if given.get(what)]
+    if said:
+        raise ConfigurationError(
+            f"the stream {given.name!r} is several, and each has a user, a password and options of its own: leave out "
+            f"{', '.join(said)}, and say it of its members",
+            setting=f"streams.{given.name}",
+        )
+
+
 def _merged(stream: StreamSettings, url: TransportUrl, given: Variables, *, environment: bool) -> TransportUrl:
     """A URL with what the settings say: the environment's URL goes before them, the file's URL behind."""
+    if url.members:
+        _refuse_for_several(stream, given)
     said = {name: _text(value) for name, value in stream.options.items()}
     options = {**said, **url.options} if environment else {**url.options, **said}
     in_url = (url.user, url.password, options.pop("password_file", None))

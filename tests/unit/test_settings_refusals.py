@@ -106,6 +106,27 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path, text: str, says: str
     assert says in refusal(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("said", "environ", "named"),
+    [
+        (f"user = 'alice'\npassword = '{SECRET}'", {}, "leave out user, password, and"),
+        ("password_file = '/x'", {}, "leave out password_file, and"),
+        ("options.linger.ms = 5", {}, "leave out options, and"),
+        ("", {"USER": "alice", "PASSWORD": SECRET}, "leave out CARDINAL_A_USER, CARDINAL_A_PASSWORD, and"),
+        ("", {"PASSWORD_FILE": "/x"}, "leave out CARDINAL_A_PASSWORD_FILE, and"),
+    ],
+)
+@pytest.mark.parametrize("several", ["members = ['b']", "url = 'mux:kafka://h,kafka://i'"])
+def test_what_is_said_of_several_streams_as_one_is_refused(
+    tmp_path: Path, several: str, said: str, environ: dict[str, str], named: str
+) -> None:
+    (tmp_path / "cardinal.toml").write_text(f"streams.b = 'kafka://h'\n[streams.a]\n{several}\n{said}")
+    with pytest.raises(ConfigurationError, match="the stream 'a' is several, and each has a user") as caught:
+        find_url("a", tmp_path / "cardinal.toml", {f"CARDINAL_A_{what}": text for what, text in environ.items()})
+    assert named in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
 def test_a_name_that_is_nearly_right_is_suggested(tmp_path: Path) -> None:
     text = "[streams.production]\nurl = 'kafka://h'\n[streams.copy]\nurl = 'null://'"
     said = refusal(tmp_path, text, name="prodution")

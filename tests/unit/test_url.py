@@ -71,6 +71,8 @@ def test_no_secret_is_printed(text: str) -> None:
         ("kafka://host/topic", "topics come from the application"),
         ("kafka://host?tls", "cannot be read"),
         ("kafka://host?a=1&a=2", "'a' twice"),
+        ("kafka://a:b@one,a:b@two", "once in a kafka URL, before its first host"),
+        ("kafka://one:1,a:b@two:2", "once in a kafka URL, before its first host"),
         ("memory://", "memory://name"),
         ("file://", "file://DIR"),
         ("file://?fsync=never", "file://DIR"),
@@ -113,6 +115,10 @@ def test_what_cannot_work_is_refused_with_the_form_to_use(text: str, says: str) 
         f"kafka://alice:12345#{SECRET}@host:9092",
         "kafka://alice:123456s3cr3t,host",
         f"mux:kafka://alice:{SECRET},x://b@host",
+        f"kafka://alice:{SECRET}@one:9092,alice:{SECRET}@two:9092",
+        f"kafka://alice:{SECRET}@one,bob@two",
+        f"kafka://one:9092,alice:{SECRET}@two:9092",
+        f"kafka://alice:{SECRET}@x:y@host",
     ],
 )
 def test_a_refusal_never_repeats_the_password(text: str) -> None:
