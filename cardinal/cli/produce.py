@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import socket
 import sys
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import TransportUrl
 
+_HASH = re.compile("(0x)?[0-9a-fA-F]{64}")
 _REPORT_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
 _DOUBLED = (
@@ -118,15 +120,31 @@ def _with_options(url: str, given: Mapping[str, str]) -> str:
     return join_nodes([*nodes, last.with_options(written(given))])
 
 
+def _check_start(feed: Feed, start: str | None) -> None:
+    """ConfigurationError for what names no block of this feed, before topics are made that would stay empty."""
+    if start is None or _is_number(start):
+        return
+    if not isinstance(feed, Locating):
+        raise ConfigurationError("this feed finds blocks by number only: write --start NUMBER", setting="start")
+    if not _HASH.fullmatch(start):
+        try:
+            datetime.fromisoformat(start)
+        except ValueError:
+            raise ConfigurationError(
+                f"--start is a block's number, its hash or a time such as 2022-01-13T22:00:00Z, not {start[:70]!r}",
+                setting="start",
+            ) from None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
 async def _number(feed: Feed, start: str | None, published: Sequence[BlockRef]) -> int | None:
     """The first block to publish; it is of no matter where blocks are published."""
-    if start is None or (start.isascii() and start.isdigit()):
+    if start is None or _is_number(start):
         return None if start is None else int(start)
-    if published:
-        return None
-    if isinstance(feed, Locating):
-        return await feed.locate(start)
-    raise ConfigurationError("this feed finds blocks by number only: write --start NUMBER", setting="start")
+    return await feed.locate(start) if isinstance(feed, Locating) and not published else None
 
 
 async def _produce(
@@ -134,6 +152,7 @@ async def _produce(
 ) -> None:
     service: ProduceService | None = None
     try:
+        _check_start(feed, start)
         app = apps.get("evm", chain_id=await feed.chain_id())
         service = ProduceService(feed, to, app, settings=settings, again=_Again())
         published = await service.prepare()

@@ -276,3 +276,14 @@ def test_archive_that_cannot_be_named_so_is_refused(url: str) -> None:
         open_archive(url)
     with pytest.raises(ConfigurationError, match="is of chain 5"):
         open_archive("archive:///a?chain-id=5", chain_id=6)
+
+
+def test_archive_without_a_block_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    for folder, says in (
+        (tmp_path / "none", "none cannot be read: No such file or directory"),
+        (tmp_path, "holds no block: name a folder with files NUMBER.json.gz"),
+    ):
+        with pytest.raises(ConfigurationError, match=says) as caught:
+            open_archive(f"archive://{folder}?chain-id=1")
+        assert caught.value.setting == "from"
+        (tmp_path / "latest.json.gz").touch()

@@ -113,6 +113,15 @@ def test_a_nodes_secret_comes_from_its_file_and_is_never_shown(tmp_path: Path) -
 def test_where_to_begin_is_a_number_unless_the_feed_finds_more(tmp_path: Path) -> None:
     said = _refusal("produce", "--from", "dev://?blocks=3", "--to", f"file://{tmp_path}/log", "--start", "yesterday")
     assert said == "this feed finds blocks by number only: write --start NUMBER"
+    said = _refusal("produce", "--from", "http://127.0.0.1:1", "--to", f"file://{tmp_path}/log", "--start", "5x")
+    assert said.startswith("--start is a block's number, its hash or a time such as")
+    assert not (tmp_path / "log").exists(), "a stream without a block would be in the others' way"
+
+
+def test_archive_that_is_not_there_begins_no_stream(tmp_path: Path) -> None:
+    said = _refusal("produce", "--from", f"archive://{tmp_path}/no?chain-id=7", "--to", f"file://{tmp_path}/log")
+    assert said == f"the archive {tmp_path}/no cannot be read: No such file or directory"
+    assert not (tmp_path / "log").exists()
 
 
 def test_options_of_the_feed_are_put_behind_the_nodes_url(tmp_path: Path) -> None:

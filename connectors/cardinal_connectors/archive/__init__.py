@@ -27,7 +27,7 @@ def open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed:
         chain_id: whose blocks these are: a block does not say it. Where the URL says another one, it is refused.
 
     Raises:
-        ConfigurationError: no folder, an option that there is not, or no chain id.
+        ConfigurationError: no folder, one without a block, an option that there is not, or no chain id.
         MissingExtraError: the extra ``evm`` is not installed.
 
     """
@@ -50,7 +50,9 @@ def open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed:
     if chain_id is not None and chosen != chain_id:
         raise ConfigurationError(f"the archive is of chain {chosen}, but {chain_id} is asked for", setting="chain-id")
     try:
-        from .feed import ArchiveFeed  # noqa: PLC0415 - needs the extra
+        from .feed import ArchiveFeed, check_folder  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as absent:
         raise MissingExtraError("A feed of recorded blocks", "evm") from absent
-    return ArchiveFeed(Path(unquote(parts.path)), chain_id=chosen)
+    folder = Path(unquote(parts.path))
+    check_folder(folder)
+    return ArchiveFeed(folder, chain_id=chosen)

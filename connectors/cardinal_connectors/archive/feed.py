@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 import zlib
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -19,13 +20,38 @@ from typing import Final
 import msgspec
 
 from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt
-from cardinal.errors import FeedError, IntegrityError, NodeAnswerError, ReorgTooDeepError, WrongChainError
+from cardinal.errors import (
+    ConfigurationError,
+    FeedError,
+    IntegrityError,
+    NodeAnswerError,
+    ReorgTooDeepError,
+    WrongChainError,
+)
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
 from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings
 
 _ENDING: Final = ".json.gz"
+_FILE: Final = re.compile(r"\d+\.json\.gz")
+
+
+def check_folder(folder: Path) -> None:
+    """ConfigurationError where a folder cannot be read or holds no block: nothing is begun for a wrong name."""
+    if not _numbers_in(folder):
+        raise ConfigurationError(
+            f"the archive {folder} holds no block: name a folder with files NUMBER{_ENDING}", setting="from"
+        )
+
+
+def _numbers_in(folder: Path) -> list[int]:
+    """The numbers of the blocks that there are; what stands beside them is not looked at."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError as error:
+        raise ConfigurationError(f"the archive {folder} cannot be read: {error.strerror}", setting="from") from None
+    return sorted(int(name.removesuffix(_ENDING)) for name in names if _FILE.fullmatch(name))
 
 
 class _File(msgspec.Struct):
@@ -65,13 +91,14 @@ class ArchiveFeed:
         """Give what is not published; see :class:`~cardinal_connectors.base.BlockFeed`.
 
         Raises:
+            ConfigurationError: the folder cannot be read.
             ReorgTooDeepError: the archive has none of ``published``.
             NodeAnswerError: a file is missing in the middle, or is none.
             WrongChainError: a block is no child of the one before.
             IntegrityError: a block contradicts itself.
 
         """
-        numbers = await asyncio.to_thread(self._numbers)
+        numbers = await asyncio.to_thread(_numbers_in, self._folder)
         before = await self._common(published, numbers)
         first = (start or (numbers[0] if numbers else 0)) if before is None else before.number + 1
         there = numbers[-1] if numbers else -1
@@ -90,7 +117,7 @@ class ArchiveFeed:
 
     async def block(self, block_hash: bytes) -> Payload | None:
         """The block with this hash; None where no file has it. Every file is read, up to the one."""
-        for number in await asyncio.to_thread(self._numbers):
+        for number in await asyncio.to_thread(_numbers_in, self._folder):
             block = await asyncio.to_thread(self._read, number)
             if block.block.hash == f"0x{block_hash.hex()}":
                 return self._payload(number, block)
@@ -98,11 +125,6 @@ class ArchiveFeed:
 
     async def close(self) -> None:
         """There is nothing to release."""
-
-    def _numbers(self) -> list[int]:
-        """The numbers of the blocks that there are; what stands beside them is not looked at."""
-        names = (path.name.removesuffix(_ENDING) for path in self._folder.glob(f"*{_ENDING}"))
-        return sorted(int(name) for name in names if name.isdecimal())
 
     async def _common(self, published: Sequence[BlockRef], numbers: Sequence[int]) -> BlockRef | None:
         """The newest published block that the archive has."""
