@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.testing.proxy import Link
 
-from . import clock, work
+from . import clock, delivered, work
 from .ground import BadNetwork, ClusterGround, FileGround, Ground
 from .worker import StageError, Worker
 
@@ -175,7 +175,7 @@ def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
 
 def _floors(stage: Stage) -> dict[tuple[str, int], int]:
     """What the cursor still needs begins here."""
-    cursor = work.cursor(stage.task.database)
+    cursor = delivered.cursor(stage.task.database)
     return dict(Cursor.parse(cursor).floor) if cursor else {}
 
 
@@ -192,7 +192,7 @@ def trim_beyond(ground: Ground, stage: Stage, times: int) -> list[str]:
     Worker("follow", anew).start().end(stage.patience)
     # Retention cuts blocks in two: those are rightly given up, and only those.
     return wrong + stage.wrong(
-        anew, first=None, audited=False, given_up=work.given_up(anew.database) - stage.stored().keys()
+        anew, first=None, audited=False, given_up=delivered.given_up(anew.database) - stage.stored().keys()
     )
 
 

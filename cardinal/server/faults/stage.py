@@ -23,7 +23,7 @@ from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.testing.history import History, check, content, mined
 from cardinal.transports import open_source
 
-from . import work
+from . import delivered
 from .work import Task
 from .worker import END_SECONDS, StageError, Worker
 
@@ -96,7 +96,7 @@ class Stage:
     @property
     def delivered(self) -> int:
         """How many blocks were delivered."""
-        return work.delivered(self.task.database)
+        return delivered.blocks(self.task.database)
 
     @property
     def mined(self) -> int:
@@ -176,7 +176,7 @@ class Stage:
 
         """
         database = (task or self.task).database
-        deliveries = work.deliveries(database)
+        deliveries = delivered.deliveries(database)
         history = History(
             mined=mined(self._payloads),
             head=self._payloads[-1].hash,
@@ -185,7 +185,7 @@ class Stage:
             delivered=deliveries,
             first=first,
         )
-        reported = [text for block, text in work.reports(database) if block not in given_up]
+        reported = [text for block, text in delivered.reports(database) if block not in given_up]
         return [*check(history), *(f"reported: {text}" for text in reported)]
 
     def ends(self) -> dict[Partition, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import sys
 import threading
 import time
@@ -21,14 +20,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cardinal.consumer import Consumer
 from cardinal.errors import CardinalError, DeliveryError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
 from cardinal.testing.generator import ChainGenerator
-from cardinal.testing.history import Delivery, Ledger, Seen
+from cardinal.testing.history import Ledger
+
+from . import delivered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,20 +42,9 @@ REFUSED: Final = 3
 """The exit status after an error of Cardinal's own."""
 
 _AGAIN_SECONDS: Final = 0.05
-_LOCKED_SECONDS: Final = 60.0
-"""How long the consumer waits for those who look how far it is."""
-
 _UNDERWAY: Final = 64
 _REPORT: Final = 500
 _EVERYTHING: Final = (".",)
-_TABLES: Final = """
-    create table if not exists updates (
-        seq integer primary key, first_seq integer not null, removed text not null, added text not null
-    );
-    create table if not exists place (one integer primary key check (one = 1), cursor text not null);
-    create table if not exists reports (block blob, report text not null, seq integer not null);
-    create table if not exists starts (cursor text not null);
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +122,7 @@ def publish(task: Task) -> None:
     with Producer(task.url, task.application, producer_id="faults", max_blocks=_UNDERWAY) as producer:
         publishing = _Publishing(producer, task.ledger)
         for payload in _paced(waiting, task.pace):
-            while task.ahead is not None and payload.number > _head(task.database) + task.ahead:
+            while task.ahead is not None and payload.number > delivered.head(task.database) + task.ahead:
                 publishing.again(_AGAIN_SECONDS)
             publishing.add(payload)
             publishing.again(0)
@@ -184,10 +174,7 @@ class _Publishing:
 def follow(task: Task) -> None:
     """Store every update and its cursor in one transaction, until the node's last head is delivered."""
     last = task.payloads[-1].hash
-    with sqlite3.connect(task.database, timeout=_LOCKED_SECONDS) as store:
-        store.executescript(_TABLES)
-    store.execute("pragma synchronous = off")  # what a kill takes is the process, not the machine
-    found = store.execute("select cursor from place").fetchone()
+    store = delivered.opened(task.database)
     reports: list[tuple[bytes | None, str]] = []
 
     def told(event: object) -> None:
@@ -195,78 +182,15 @@ def follow(task: Task) -> None:
             block = event.block if isinstance(event, Quarantined) else None
             reports.append((block, repr(event)[:_REPORT]))
 
-    start = found[0] if found else "start"
-    with store:
-        store.execute("insert into starts values (?)", (start,))  # for whoever looks for a cause
+    start = delivered.begun(store)
     with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
         if consumer.head is not None and consumer.head.hash == last:
             return
         for update in consumer:
-            delivery = Delivery.of(update)
-            with store:
-                row = (delivery.seq, delivery.first_seq, _seen(delivery.removed), _seen(delivery.added))
-                store.execute("insert into updates values (?, ?, ?, ?)", row)
-                store.execute("insert or replace into place values (1, ?)", (str(update.cursor),))
-                store.executemany(
-                    "insert into reports values (?, ?, ?)", [(*report, delivery.seq) for report in reports]
-                )
+            delivered.add(store, update, reports)
             reports.clear()
             if update.added and update.added[-1].hash == last:
                 return
-
-
-def deliveries(database: Path) -> list[Delivery]:
-    """What a consumer has stored, in the order in which it stored it."""
-    rows = _rows(database, "select first_seq, seq, removed, added from updates order by rowid")
-    return [Delivery(first, seq, _unseen(removed), _unseen(added)) for first, seq, removed, added in rows]
-
-
-def cursor(database: Path) -> str | None:
-    """The cursor that stands beside the data."""
-    rows = _rows(database, "select cursor from place")
-    return rows[0][0] if rows else None
-
-
-def reports(database: Path) -> list[tuple[bytes | None, str]]:
-    """What a consumer was told that no honest producer causes, with the block's hash where one was given up."""
-    return [(block, report) for block, report in _rows(database, "select block, report from reports")]
-
-
-def given_up(database: Path) -> frozenset[bytes]:
-    """The blocks that a consumer was told are quarantined."""
-    return frozenset(block for block, _ in reports(database) if block is not None)
-
-
-def delivered(database: Path) -> int:
-    """How many blocks were delivered."""
-    rows = _rows(database, "select max(seq) from updates")
-    return int(rows[0][0] or 0) if rows else 0
-
-
-def _head(database: Path) -> int:
-    """The number of the newest block that was delivered; 0 before the first."""
-    rows = _rows(database, "select added from updates where added <> '[]' order by rowid desc limit 1")
-    return _unseen(rows[0][0])[-1].number if rows else 0
-
-
-def _rows(database: Path, query: str) -> list[tuple[Any, ...]]:
-    if not database.exists():
-        return []
-    store = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
-    try:
-        return store.execute(query).fetchall()
-    except sqlite3.OperationalError:
-        return []  # the tables are about to be made
-    finally:
-        store.close()
-
-
-def _seen(blocks: tuple[Seen, ...]) -> str:
-    return json.dumps([[block.number, block.hash.hex(), block.digest.hex()] for block in blocks])
-
-
-def _unseen(text: str) -> tuple[Seen, ...]:
-    return tuple(Seen(number, bytes.fromhex(name), bytes.fromhex(digest)) for number, name, digest in json.loads(text))
 
 
 def _paced(payloads: list[Payload], pace: float) -> Iterator[Payload]:
