@@ -2,7 +2,8 @@
 
 A play is a function of the ground, a stage and how often the fault is injected. It returns when the stream has come to
 its end, with everything that is wrong: no sentence means that it held. What is random comes from the stage's seed.
-``stage.injected`` counts what was really done: a worker that had ended before it was to be killed does not count.
+``stage.injected`` counts what was really done to a producer and a consumer at work: whoever had come to the end of its
+work before, or does not work afterwards, was not met.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .ground import BadNetwork, ClusterGround, FileGround, Ground
 from .worker import StageError, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from .stage import Stage
 
@@ -29,15 +30,40 @@ _STILL: Final = 0.5
 """Seconds without a new acknowledgement of a chain that goes on: many blocks' time."""
 _LAST: Final = 0.85
 """The part of the chain after which nothing is injected: whoever is to be killed must still be at work."""
+_BEYOND: Final = 0.95
+"""How far the producer comes before the last injection is over."""
 
 _G = TypeVar("_G", bound=Ground)
 
 
-def _each(reach: Callable[[float], None], stage: Stage, times: int) -> Iterator[int]:
-    """The numbers of the injections, each when its point of the chain is reached; the first may be before any block."""
+def _points(stage: Stage, times: int) -> list[float]:
+    """The parts of the chain where something is injected, each in the first half of its share; 0 may be the first."""
     source = random.Random(stage.task.seed)  # noqa: S311 - repeatable, no secret
-    for index in range(times):
-        reach(_LAST * (index + source.random()) / times)
+    return [_LAST * (index + source.random() / 2) / times for index in range(times)]
+
+
+def _each(stage: Stage, times: int) -> Iterator[int]:
+    """The numbers of the injections, each when its point of the chain is delivered and the producer publishes.
+
+    The producer comes no farther than the next one's point, however long an injection takes: both are at work before
+    it, while it lasts and after it.
+    """
+    points = _points(stage, times)
+    stage.give_leave(points[0])
+    for index, point in enumerate(points):
+        stage.until_delivered(point)
+        flowing = stage.acknowledged + 1
+        stage.give_leave(points[index + 1] if index + 1 < times else _BEYOND)
+        stage.until(partial(_reached, stage, flowing), "flowing")
+        with stage.injecting():
+            yield index
+    stage.task.leave.give_all()
+
+
+def _each_acknowledged(stage: Stage, times: int) -> Iterator[int]:
+    """The numbers of the injections, each when its point of the chain is acknowledged, whatever is delivered."""
+    for index, point in enumerate(_points(stage, times)):
+        stage.until_acknowledged(point)
         yield index
 
 
@@ -49,30 +75,27 @@ def _expect(ground: Ground, kind: type[_G]) -> _G:
 
 def kill_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
     """SIGKILL to the broker, and a start on the same data."""
-    for _ in _each(stage.until_delivered, stage, times):
+    for _ in _each(stage, times):
         ground.broker.kill()
         ground.broker.start()
-        stage.injected += 1
     return stage.finish()
 
 
 def pause_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
     """SIGSTOP to the broker for 5 s; for 30 s at every tenth time. Its session ends meanwhile, and it is fenced."""
-    for index in _each(stage.until_delivered, stage, times):
+    for index in _each(stage, times):
         ground.broker.pause()
         time.sleep(30.0 if index % 10 == 9 else 5.0)  # noqa: PLR2004 - that nobody answers for so long is the fault
         ground.broker.resume()
-        stage.injected += 1
     return stage.finish()
 
 
 def lose_leader(ground: Ground, stage: Stage, times: int) -> list[str]:
     """SIGKILL to the node that leads; the stream goes on without it; it comes back."""
     cluster = _expect(ground, ClusterGround).cluster
-    for _ in _each(stage.until_delivered, stage, times):
+    for _ in _each(stage, times):
         node = cluster.node(ground.leader(stage.task.application.default_topic))
         node.kill()
-        stage.injected += 1
         more = min(stage.acknowledged + 10, stage.mined)
         stage.until(partial(_reached, stage, more), "acknowledged by the two that are left")
         node.start()
@@ -86,7 +109,7 @@ def _reached(stage: Stage, blocks: int) -> bool:
 def kill_producer(ground: Ground, stage: Stage, times: int) -> list[str]:
     """SIGKILL to the producer at a random point, and a start with its ledger."""
     del ground
-    for _ in _each(stage.until_acknowledged, stage, times):
+    for _ in _each_acknowledged(stage, times):
         stage.injected += stage.producer.kill()
         stage.producer.start()
     return stage.finish()
@@ -95,8 +118,8 @@ def kill_producer(ground: Ground, stage: Stage, times: int) -> list[str]:
 def kill_consumer(ground: Ground, stage: Stage, times: int) -> list[str]:
     """SIGKILL to the consumer at a random point, and a start with the cursor beside its data."""
     del ground
-    for _ in _each(stage.until_delivered, stage, times):
-        stage.injected += stage.consumer.kill()
+    for _ in _each(stage, times):
+        stage.consumer.kill()
         stage.consumer.start()
     return stage.finish()
 
@@ -110,7 +133,7 @@ def fill_disk(ground: Ground, stage: Stage, times: int) -> list[str]:
         time.sleep(_STILL)
         return stage.acknowledged == before
 
-    for _ in _each(stage.until_acknowledged, stage, times):
+    for _ in _each_acknowledged(stage, times):
         with files.full(stage.producer.process):
             stage.until(stands_still, "refused for want of room")
         if stage.acknowledged == stage.mined:
@@ -123,9 +146,8 @@ def fill_disk(ground: Ground, stage: Stage, times: int) -> list[str]:
 def reset_connections(ground: Ground, stage: Stage, times: int) -> list[str]:
     """Every connection reset, the producer's and the consumer's."""
     proxy = _expect(ground, BadNetwork).proxy
-    for _ in _each(stage.until_delivered, stage, times):
+    for _ in _each(stage, times):
         stage.until(lambda: proxy.reset() > 0, "connected")
-        stage.injected += 1
     return stage.finish()
 
 
@@ -133,11 +155,10 @@ def slow_network(ground: Ground, stage: Stage, times: int) -> list[str]:
     """In turn: 30 ms each way; a cable that is out for a second; connections that end after some kilobytes."""
     proxy = _expect(ground, BadNetwork).proxy
     try:
-        for index in _each(stage.until_delivered, stage, times):
+        for index in _each(stage, times):
             proxy.impair((Link(latency=0.03), Link(blackhole=True), Link(cut_after=20_000 + 10_000 * index))[index % 3])
             time.sleep(1.0)  # how long the network is bad
             proxy.heal()
-            stage.injected += 1
         return stage.finish()
     finally:
         proxy.heal()
@@ -145,9 +166,8 @@ def slow_network(ground: Ground, stage: Stage, times: int) -> list[str]:
 
 def widen_topics(ground: Ground, stage: Stage, times: int) -> list[str]:
     """Partitions are added to every topic while both work; a producer that starts then uses them at once."""
-    for index in _each(stage.until_delivered, stage, times):
+    for index in _each(stage, times):
         ground.widen(stage.task, 5 + index)
-        stage.injected += 1
         stage.producer.kill()
         stage.producer.start()
     return stage.finish()
@@ -161,13 +181,12 @@ def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
         """Whether the cursor leaves more behind than the last one did."""
         return sum(_floors(stage).values()) > trimmed
 
-    for _ in _each(stage.until_delivered, stage, times):
+    for _ in _each(stage, times):
         stage.until(more, "farther than what was trimmed")
         with stage.producer.held():  # else the consumer may be done before the next time, on a machine that is busy
             floors = _floors(stage)
             ground.trim(floors)
         trimmed = sum(floors.values())
-        stage.injected += 1
     stage.producer.end(stage.patience)
     stage.consumer.end(stage.patience)
     return stage.wrong(audited=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -28,13 +29,15 @@ from .work import Task
 from .worker import END_SECONDS, StageError, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
     from cardinal.protocols.streams.types import Partition, Record
 
 _POLL_SECONDS: Final = 0.01
 _SLACK: Final = 4.0
+_MORE: Final = 8
+"""Blocks: so far above the heaviest head that the producer has published the highest one may be, and some."""
 
 
 class Stage:
@@ -104,6 +107,11 @@ class Stage:
         return len(self._payloads)
 
     @property
+    def at_work(self) -> bool:
+        """Whether producer and consumer both live, and have not come to their end."""
+        return self.producer.running and self.consumer.running
+
+    @property
     def crashes(self) -> int:
         """How often the Kafka client brought a worker down (:mod:`.worker`)."""
         return self._crashed + self.producer.crashes + self.consumer.crashes
@@ -137,8 +145,19 @@ class Stage:
         self.until(lambda: self.acknowledged >= part * self.mined, f"{part:.0%} acknowledged")
 
     def until_delivered(self, part: float) -> None:
-        """Wait until at least this part of so many blocks as the node mines is delivered."""
-        self.until(lambda: self.delivered >= part * self.task.blocks, f"{part:.0%} delivered")
+        """Wait until the consumer's head has come to this part of the chain, 0 to 1."""
+        self.until(lambda: delivered.head(self.task.database) >= part * self.task.blocks, f"{part:.0%} delivered")
+
+    def give_leave(self, part: float) -> None:
+        """Let the producer go on until the consumer can come to this part of the chain, and not to its end."""
+        self.task.leave.give(min(int(part * self.task.blocks) + _MORE, self.task.blocks - 1))
+
+    @contextmanager
+    def injecting(self) -> Iterator[None]:
+        """What is broken meanwhile counts once, if both are at work before and after it."""
+        met = self.at_work
+        yield
+        self.injected += met and self.at_work
 
     def publish_all(self) -> None:
         """Publish the rest of the chain.

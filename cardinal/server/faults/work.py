@@ -47,6 +47,30 @@ _REPORT: Final = 500
 _EVERYTHING: Final = (".",)
 
 
+class Leave:
+    """A file with the number of the last block that a producer may publish by now; where it is missing, all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def give(self, number: int) -> None:
+        """Let it publish blocks up to this number."""
+        new = self.path.with_suffix(".new")
+        new.write_text(str(number))
+        new.replace(self.path)
+
+    def give_all(self) -> None:
+        """Let it publish everything."""
+        self.path.unlink(missing_ok=True)
+
+    def read(self) -> int | None:
+        """The number; None where it may publish everything."""
+        try:
+            return int(self.path.read_text())
+        except FileNotFoundError:
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What both work on.
@@ -81,6 +105,11 @@ class Task:
     def ledger(self) -> Ledger:
         """What was acknowledged."""
         return Ledger(Path(self.folder, "acknowledged"))
+
+    @property
+    def leave(self) -> Leave:
+        """How far the producer may go by now."""
+        return Leave(Path(self.folder, "leave"))
 
     @property
     def database(self) -> Path:
@@ -122,12 +151,20 @@ def publish(task: Task) -> None:
     with Producer(task.url, task.application, producer_id="faults", max_blocks=_UNDERWAY) as producer:
         publishing = _Publishing(producer, task.ledger)
         for payload in _paced(waiting, task.pace):
-            while task.ahead is not None and payload.number > delivered.head(task.database) + task.ahead:
+            while not _may(task, payload):
                 publishing.again(_AGAIN_SECONDS)
             publishing.add(payload)
             publishing.again(0)
         while publishing.acknowledged < len(waiting):
             publishing.again(_AGAIN_SECONDS)
+
+
+def _may(task: Task, payload: Payload) -> bool:
+    """Whether it is the block's turn."""
+    if task.ahead is not None and payload.number > delivered.head(task.database) + task.ahead:
+        return False
+    last = task.leave.read()
+    return last is None or payload.number <= last
 
 
 class _Publishing:
@@ -195,11 +232,12 @@ def follow(task: Task) -> None:
 
 def _paced(payloads: list[Payload], pace: float) -> Iterator[Payload]:
     """One after the other, at most so many a second: faults are to meet a stream that flows."""
-    begun = time.monotonic()
-    for count, payload in enumerate(payloads):
-        if (early := begun + count / pace - time.monotonic()) > 0:
+    due = time.monotonic()
+    for payload in payloads:
+        if (early := due - time.monotonic()) > 0:
             time.sleep(early)
         yield payload
+        due = max(due, time.monotonic()) + 1 / pace  # who had to wait does not hurry afterwards
 
 
 def _end_with_parent() -> None:
