@@ -22,7 +22,8 @@ _LOCKED_SECONDS: Final = 60.0
 
 _TABLES: Final = """
     create table if not exists updates (
-        seq integer primary key, first_seq integer not null, removed text not null, added text not null
+        place integer primary key autoincrement,
+        seq integer unique not null, first_seq integer not null, removed text not null, added text not null
     );
     create table if not exists place (one integer primary key check (one = 1), cursor text not null);
     create table if not exists reports (block blob, report text not null, seq integer not null);
@@ -53,14 +54,14 @@ def add(store: sqlite3.Connection, update: ChainUpdate, told: Iterable[tuple[byt
     delivery = Delivery.of(update)
     with store:
         row = (delivery.seq, delivery.first_seq, _seen(delivery.removed), _seen(delivery.added))
-        store.execute("insert into updates values (?, ?, ?, ?)", row)
+        store.execute("insert into updates (seq, first_seq, removed, added) values (?, ?, ?, ?)", row)
         store.execute("insert or replace into place values (1, ?)", (str(update.cursor),))
         store.executemany("insert into reports values (?, ?, ?)", [(*report, delivery.seq) for report in told])
 
 
 def deliveries(database: Path) -> list[Delivery]:
     """What a consumer has stored, in the order in which it stored it."""
-    rows = _rows(database, "select first_seq, seq, removed, added from updates order by rowid")
+    rows = _rows(database, "select first_seq, seq, removed, added from updates order by place")
     return [Delivery(first, seq, _unseen(removed), _unseen(added)) for first, seq, removed, added in rows]
 
 
@@ -88,7 +89,7 @@ def blocks(database: Path) -> int:
 
 def head(database: Path) -> int:
     """The number of the newest block that was delivered; 0 before the first."""
-    rows = _rows(database, "select added from updates where added <> '[]' order by rowid desc limit 1")
+    rows = _rows(database, "select added from updates where added <> '[]' order by place desc limit 1")
     return _unseen(rows[0][0])[-1].number if rows else 0
 
 
