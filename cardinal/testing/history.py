@@ -9,7 +9,7 @@
 Rules, one for each kind of sentence that :func:`check` gives:
 
 1. Nothing acknowledged is lost: every acknowledged block is whole on the topics.
-2. No update is lost or doubled: each begins with the number after the last one's.
+2. No update is lost or doubled: the first one's number is 1, each other's the one after the last.
 3. Order: what is removed is the newest of the chain, newest first; what is added stands on the chain's head.
 4. Nothing is invented: every delivered block was mined, with exactly this content. One that came without any is told
    of by itself, because a consumer may have to say that a content can no longer be had.
@@ -157,11 +157,11 @@ def _lost(history: History) -> Iterator[str]:
 
 
 def _broken(history: History) -> Iterator[str]:
-    seq: int | None = None
+    seq = 0
     chain: list[Seen] = []
     for update in history.delivered:
         where = f"update {update.first_seq}..{update.seq}"
-        if seq is not None and update.first_seq != seq + 1:
+        if update.first_seq != seq + 1:
             yield f"{'doubled' if update.first_seq <= seq else 'missing'}: {where} follows {seq}"
         if update.seq - update.first_seq + 1 != len(update.removed) + len(update.added):
             yield f"numbers: {where} holds {len(update.removed)} removed and {len(update.added)} added blocks"

@@ -65,6 +65,12 @@ def skip(history: History) -> History:
     return replace(history, delivered=[*history.delivered[:5], *history.delivered[6:]])
 
 
+def begin_with_another_number(history: History) -> History:
+    return replace(
+        history, delivered=[one._replace(first_seq=one.first_seq + 5, seq=one.seq + 5) for one in history.delivered]
+    )
+
+
 def renumber(history: History) -> History:
     last = history.delivered[-1]
     return replace(history, delivered=[*history.delivered[:-1], last._replace(seq=last.seq + 1)])
@@ -119,6 +125,7 @@ def deliver_nothing(history: History) -> History:
         (store_a_stranger, "invented"),
         (double, "doubled"),
         (skip, "missing"),
+        (begin_with_another_number, "missing"),
         (renumber, "numbers"),
         (turn_removed_round, "order"),
         (turn_added_round, "order"),
