@@ -146,8 +146,8 @@ class Sender:
                 plan = self._taking.plan
                 await self._aim(errand, reading, plan)
                 reading = plan
-            else:
-                await self._step(stream, errand, reading, appetite)
+            elif not await self._step(stream, errand, reading, appetite):
+                return
 
     async def _aim(self, errand: Errand, before: Plan | None, plan: Plan) -> None:
         """Let the source read what the plan wants. To pause costs less than to assign anew."""
@@ -162,8 +162,11 @@ class Sender:
 
         await errand.use(aim)
 
-    async def _step(self, stream: Stream, errand: Errand, plan: Plan, appetite: Appetite) -> None:
-        """Poll once, and send what came, frame by frame."""
+    async def _step(self, stream: Stream, errand: Errand, plan: Plan, appetite: Appetite) -> bool:
+        """Poll once, and send what came, frame by frame; whether all of it went, or is wanted no longer.
+
+        Where it did not, the source stands behind records that were not sent: it must not be polled on.
+        """
 
         def poll(source: Source) -> list[Chunk]:
             before = source.positions()
@@ -178,7 +181,7 @@ class Sender:
                 self._taking.wake.clear()
                 await self._wait_for_credit(stream)
                 if self._taking.credit <= 0 and self._errands.waiting:
-                    return  # what is left is read again in the next turn
+                    return False  # what is left is read again in the next turn, by a source that begins before it
                 continue
             size = count = 0
             while count < len(chunks) and size < FRAME_BYTES:
@@ -186,3 +189,4 @@ class Sender:
                 count += 1
             await self._put(plan, chunks[:count])
             del chunks[:count]
+        return True
