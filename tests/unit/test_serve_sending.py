@@ -79,7 +79,7 @@ async def _catch_up(broker: MemoryBroker, socket: Socket, errands: Errands, taki
     streams = Streams(broker.url, APP, ring_bytes=1, closed_error=OSError)
     await streams.start()
     taking.open(streams.main, frozenset({APP.default_topic}))
-    taking.read(Read(1, {WHERE: 0}))
+    taking.read(Read(1, {WHERE: 0}), 0)
     taking.give(1)
     sender = Sender(socket, taking, streams, errands, Counts(), slow_seconds=DEADLINE)
     sending = asyncio.create_task(sender.run())

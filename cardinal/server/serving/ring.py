@@ -5,6 +5,8 @@ Rules:
 1. It keeps the newest chunks, at most so many bytes and so many chunks. It never waits for a client.
 2. Of each partition it holds everything between ``low`` and ``high``, and nothing else.
 3. Chunks are encoded once; every client is sent the same bytes.
+4. Where records that were read are there no longer, or are others (a topic made anew, a log cut short), it begins anew
+   and says so: offsets that were named before mean nothing after that (:attr:`Ring.losses`, :meth:`Ring.lost`).
 
 One thread fills it, another reads; a lock stands between them.
 """
@@ -13,13 +15,17 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports.websocket.chunks import Chunk
+
+Places: TypeAlias = "Mapping[Partition, tuple[int, int]]"
+"""A position, and the limit that it is beyond, of partitions."""
 
 CHUNKS_MAX: Final = 16_384
 """A stream at its head comes in many small chunks; each costs more than its bytes."""
@@ -44,6 +50,10 @@ class Ring:
     Arguments:
         limit: bytes.
 
+    Attributes:
+        size: bytes that it holds.
+        losses: how often it had to begin anew because of records that are others now.
+
     """
 
     def __init__(self, limit: int) -> None:
@@ -54,11 +64,26 @@ class Ring:
         self._first = 0
         self._low: dict[Partition, int] = {}
         self._high: dict[Partition, int] = {}
+        self._lost: dict[str, tuple[int, Places]] = {}
         self.size = 0
+        self.losses = 0
 
-    def begin(self, positions: Mapping[Partition, int]) -> None:
-        """Hold nothing any more, and go on from these positions."""
+    def begin(self, positions: Mapping[Partition, int], lost: Places = MappingProxyType({})) -> None:
+        """Hold nothing any more, and go on from these positions.
+
+        Arguments:
+            positions: of every partition.
+            lost: where it stood, and where the partition ends now, of those of which other records were read before.
+
+        """
         with self._lock:
+            if lost:
+                self.losses += 1
+                for topic in {topic for topic, _ in lost}:
+                    self._lost[topic] = (
+                        self.losses,
+                        {where: both for where, both in lost.items() if where[0] == topic},
+                    )
             self._first += len(self._chunks) - self._dropped
             self._chunks, self._dropped, self.size = [], 0, 0
             self._low, self._high = dict(positions), dict(positions)
@@ -93,6 +118,12 @@ class Ring:
         """The position after what is held, of every partition."""
         with self._lock:
             return dict(self._high)
+
+    def lost(self, since: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
+        """What was lost of the topics of these partitions, since the ring had had so many losses."""
+        with self._lock:
+            behind = {where[0] for where, seen in since.items() if self._lost.get(where[0], (0,))[0] > seen}
+            return {where: both for topic in behind for where, both in self._lost[topic][1].items()}
 
     def holds(self, positions: Mapping[Partition, int]) -> bool:
         """Whether everything from these positions on is here."""

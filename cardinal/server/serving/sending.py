@@ -83,16 +83,26 @@ class Sender:
                 await self._taking.wake.wait()
             elif stream.error is not None:
                 await self._fail(stream.error)
+            elif lost := self._taking.lost():
+                await self._fail(CursorExpiredError("what is served was made anew", missing=lost))
             elif self._taking.credit <= 0:
                 await self._wait_for_credit(stream)
-            elif (found := stream.ring.after(plan.place, self._taking.wanted(plan))) is None:
-                await self._catch_up(stream)
-            elif found.chunks:
-                plan.place = found.place
-                await self._put(plan, found.chunks)
             else:
-                plan.place = found.place
-                await self._taking.wake.wait()
+                await self._go_on(stream, plan)
+
+    async def _go_on(self, stream: Stream, plan: Plan) -> None:
+        """Send what comes next, or wait for it."""
+        found = stream.ring.after(plan.place, self._taking.wanted(plan))
+        if self._taking.lost():
+            return  # the ring began anew since that was looked at: what was found has nothing to do with the positions
+        if found is None:
+            await self._catch_up(stream)
+            return
+        plan.place = found.place
+        if found.chunks:
+            await self._put(plan, found.chunks)
+        else:
+            await self._taking.wake.wait()
 
     async def _wait_for_credit(self, stream: Stream) -> None:
         with contextlib.suppress(TimeoutError):
@@ -134,7 +144,7 @@ class Sender:
         began = time.monotonic()
         appetite = Appetite(_ERRAND_BYTES)
         reading: Plan | None = None
-        while not stream.ring.holds(self._taking.wanted()) and self._taking.plan.wanted:
+        while not stream.ring.holds(self._taking.wanted()) and self._taking.plan.wanted and not self._taking.lost():
             if self._errands.waiting and time.monotonic() - began > _TURN_SECONDS:
                 return
             self._taking.wake.clear()

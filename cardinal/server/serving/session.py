@@ -111,6 +111,7 @@ class Session:
             if isinstance(frame, frames.Credit):
                 self._taking.give(frame.size)
                 continue
+            losses = self._taking.stream.ring.losses if self._taking.stream else 0
             try:
                 answer = await self._answer(frame)
             except CardinalError as error:
@@ -120,7 +121,7 @@ class Session:
             if answer is not None:
                 await self._socket.send(encode_answer(answer))
             if isinstance(answer, frames.Reading) and isinstance(frame, frames.Read):
-                self._taking.read(frame)
+                self._taking.read(frame, losses)
 
     async def _answer(
         self, frame: frames.Open | frames.Topics | frames.Marks | frames.Times | frames.Read

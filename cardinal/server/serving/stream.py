@@ -7,6 +7,8 @@ Rules:
 2. Questions that are asked while one is under way are answered together by the next one.
 3. What the source reads from may go away: it is waited for. What retention removes before it is read is passed over
    for the ring; clients that need it are told by their own positions.
+4. Where the source stands behind the end, or above other records than it had read (a topic made anew, a log cut
+   short), every reading of that topic is ended, and the ring begins anew: offsets of before mean nothing any more.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
 from cardinal.transports.websocket.chunks import encode_chunks
 
-from .ring import Ring
+from .ring import Places, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -191,9 +193,13 @@ class Stream:
     def _read(self, source: Source) -> None:
         appetite = Appetite(POLL_BYTES)
         looked, had = time.monotonic(), 0
+        expired: CursorExpiredError | None = None
         self.reading = True
         while not self._stop.is_set():
             try:
+                if expired is not None:
+                    self._begin_again(source, expired)
+                    expired = None
                 self._read_once(source, appetite)
                 if time.monotonic() - looked > _PARTITIONS_SECONDS:
                     looked = time.monotonic()
@@ -203,8 +209,7 @@ class Stream:
                         source.watermarks()
                     had, self.reading = self.records, True
             except CursorExpiredError as error:
-                _log.warning("records were removed before they were read, and are passed over: %s", error)
-                self._try_again(source)
+                expired = error
             except (TopicError, RefusedError) as error:
                 self.error = error
                 self.reading = False
@@ -218,14 +223,17 @@ class Stream:
         self.reading = False
         source.close()
 
-    def _try_again(self, source: Source) -> None:
-        try:
-            marks = source.watermarks()
-            source.assign({where: high for where, (_, high) in marks.items()})
-            self.ring.begin(source.positions())
-        except CardinalError as error:  # the next reading says it again
-            _log.warning("what is served cannot be read now: %s", error)
-            self._stop.wait(_AGAIN_SECONDS)
+    def _begin_again(self, source: Source, error: CursorExpiredError) -> None:
+        """Read on from the ends, where the source can not be read on from where it stands."""
+        marks = source.watermarks()
+        lost = _lost(source.positions(), marks, error)
+        source.assign({where: high for where, (_, high) in marks.items()})
+        self.ring.begin(source.positions(), lost)
+        if lost:
+            _log.warning("what is served was made anew, or has lost records; who reads it is told: %s", error)
+        else:
+            _log.warning("records were removed before they were read, and are passed over: %s", error)
+        self._tell()
 
     def _read_once(self, source: Source, appetite: Appetite) -> None:
         before = source.positions()
@@ -258,3 +266,16 @@ class Stream:
         self._told.clear()
         for listener in tuple(self._listeners):
             listener()
+
+
+def _lost(positions: Mapping[Partition, int], marks: Marks, error: CursorExpiredError) -> Places:
+    """Where a source stood, and where that partition ends now, if more was lost than what retention removes."""
+    at_fault = {where: at for where, (at, _) in error.missing.items() if where not in marks or at >= marks[where][0]}
+    if error.missing and not at_fault:
+        return {}
+    # A topic that was made anew is so in all of its partitions, and the error names one.
+    behind = {where: at for where, at in positions.items() if where in marks and at > marks[where][1]}
+    found = {
+        where: (at, min(at, marks[where][1] if where in marks else 0)) for where, at in (at_fault | behind).items()
+    }
+    return found or {where: (at, at) for where, at in positions.items()}

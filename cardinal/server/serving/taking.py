@@ -40,7 +40,8 @@ class Taking:
 
     Attributes:
         stream, topics: what the client has opened; None and nothing before.
-        positions: the next offset of every partition that it has ever named.
+        positions: the next offset of every partition that it has ever named; ``since``: how many losses the ring had
+            had when it was named.
         plan: of its last READ.
         credit: bytes that may be sent; ``credited``: when it last gave leave, by the monotonic clock.
         wake: set whenever something of this changes.
@@ -52,6 +53,7 @@ class Taking:
         self.stream: Stream | None = None
         self.topics: frozenset[str] = frozenset()
         self.positions: dict[Partition, int] = {}
+        self.since: dict[Partition, int] = {}
         self.plan = Plan(0, frozenset())
         self.credit = 0
         self.credited = time.monotonic()
@@ -68,17 +70,25 @@ class Taking:
         self.credited = time.monotonic()
         self.wake.set()
 
-    def read(self, frame: Read) -> None:
-        """Take what a READ names, which has been checked."""
+    def read(self, frame: Read, losses: int) -> None:
+        """Take what a READ names, which has been checked; ``losses``: of the ring, when that began."""
         for where, position in frame.positions.items():
             if position != GO_ON:
                 self.positions[where] = position
+                self.since[where] = losses
         self.plan = Plan(frame.id, frozenset(frame.positions))
         self.wake.set()
 
     def wanted(self, plan: Plan | None = None) -> dict[Partition, int]:
         """The positions of what a plan, or the one of now, wants."""
         return {where: self.positions[where] for where in (plan or self.plan).wanted}
+
+    def lost(self) -> dict[Partition, tuple[int, int]]:
+        """Positions that mean nothing any more, each with what it is beyond, where any are in topics that it reads."""
+        if self.stream is None or not self.stream.ring.losses:
+            return {}
+        lost = self.stream.ring.lost({where: self.since[where] for where in self.plan.wanted})
+        return {where: (max(at, self.positions.get(where, at)), limit) for where, (at, limit) in lost.items()}
 
     def lag(self) -> int:
         """Records that it has to take yet, of what it reads now."""

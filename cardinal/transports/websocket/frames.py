@@ -42,7 +42,10 @@ class Reason(Enum):
     """There is no such topic or partition, or it is not served here."""
 
     EXPIRED = 2
-    """Positions that are not kept any more (position below limit), or lie behind the end (position above it)."""
+    """Positions that are not kept any more (position below limit), or lie behind the end (position above it).
+
+    Where they are the same, other records lie below it than were read.
+    """
 
     AWAY = 3
     """What the server reads from does not answer, or the server has no room for it now."""
