@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.errors import CursorExpiredError
+from cardinal.errors import CursorExpiredError, TopicError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Rejected
 from cardinal.protocols.streams.splitter import reorg_topic, split
@@ -192,6 +192,33 @@ def test_topics_that_are_made_after_the_consumer_began_are_noticed(cardinal_brok
             assert steps(until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
     producing.join(DEADLINE)
     assert looked.is_set()
+
+
+def test_partitions_that_were_added_after_a_source_was_opened_may_be_read_before_it_has_looked_for_any(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}"
+    with Producer(f"{url}?cardinal.partitions=1", app, producer_id="a"):
+        pass
+    settings = kafka_settings(parse_url(url))
+    source, other = (KafkaSource(settings, [app.default_topic]) for _ in range(2))
+    admin = AdminClient(cardinal_broker.client_config())
+    for done in admin.create_partitions([NewPartitions(app.default_topic, 2)]).values():
+        done.result(DEADLINE)
+    added = (app.default_topic, 1)
+    deadline = time.monotonic() + DEADLINE
+    while added not in other.partitions():
+        assert time.monotonic() < deadline
+    other.close()
+    put(cardinal_broker, app.default_topic, *[(b"%d" % number, b"x") for number in range(20)])
+    source.assign({(app.default_topic, 0): 0, added: 0})
+    found: set[Partition] = set()
+    while len(found) < 2:
+        assert time.monotonic() < deadline
+        found |= {record[:2] for record in source.poll(100, 0.1)}
+    with pytest.raises(TopicError, match="no partition 2"):
+        source.assign({(app.default_topic, 2): 0})
+    source.close()
 
 
 def test_a_reorg_channel_is_read_when_a_reorg_names_one_and_dropped_when_it_is_complete(

@@ -108,8 +108,11 @@ class KafkaSource:
 
         Raises:
             CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
+            TopicError: there is no such partition.
 
         """
+        if not positions.keys() <= set(self._partitions.known):
+            self._partitions.look()  # others may have seen what was added since
         check_positions(positions, self._partitions.marks(), self._cluster)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
         self._stalled.moved(self._positions)
