@@ -153,6 +153,18 @@ def test_any_bytes_from_clients_harm_nobody(broker: MemoryBroker) -> None:
         until(lambda: served.progress.clients == 0)
 
 
+def test_a_record_with_a_header_of_any_length_is_served_and_so_is_what_follows(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served:
+        source = from_start(open_source(served.url, APP))
+        with broker._changed:
+            broker._append(*WHERE, b"k", b"v", (("n" * 70_000, b""), ("m", bytes(70_000))))
+            broker._append(*WHERE, b"k", b"v", ())
+            broker._changed.notify_all()
+        assert sorted(read(source, len(broker.records()))) == broker.records()
+        assert served.progress.reading
+        source.close()
+
+
 # --- servers -----------------------------------------------------------------------------------------------------
 
 

@@ -146,6 +146,24 @@ def test_a_chunk_with_one_byte_changed_gives_records_in_order_within_it_or_is_re
         pass
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [(("n" * 70_000, b""),), (("", bytes(70_000)),), tuple((str(n), b"") for n in range(70_000))],
+    ids=["a long name", "a long value", "many"],
+)
+def test_headers_of_any_size_are_read_as_they_were_written_and_count_for_the_size_of_a_chunk(
+    headers: tuple[tuple[str, bytes], ...],
+) -> None:
+    records = [Record("t", 0, at, b"k", b"v", 1, ((f"own-{at}", b"x"), *headers)) for at in range(4)]
+    chunks = encode_chunks(records, {("t", 0): 0}, {("t", 0): 4})
+    assert [
+        record
+        for chunk in decode_chunks(memoryview(b"".join(chunk.data for chunk in chunks)))
+        for record in decode_records(chunk)
+    ] == records
+    assert len(chunks) > 1
+
+
 def test_a_large_poll_becomes_chunks_of_bounded_size() -> None:
     records = [Record("a", 0, index, b"k", bytes(1_000)) for index in range(1_000)]
     records += [Record("a", 1, index, b"k", b"") for index in range(3 * CHUNK_RECORDS)]
@@ -161,7 +179,7 @@ def test_a_header_without_a_value_becomes_an_empty_one() -> None:
     assert found.headers == (("x", b""),)
 
 
-def _body(count: int, offsets: tuple[int, ...], *, place: int = 0, table: bytes = b"\0\0\0\1\0\0") -> memoryview:
+def _body(count: int, offsets: tuple[int, ...], *, place: int = 0, table: bytes = b"\0\0\0\1" + bytes(4)) -> memoryview:
     row = struct.Struct(f">{len(offsets)}I")
     zeros = row.pack(*[0] * len(offsets))
     head = struct.pack(">IQq", count, 10, 0)
@@ -178,7 +196,7 @@ def _body(count: int, offsets: tuple[int, ...], *, place: int = 0, table: bytes 
         (_body(2, (0, 2**31)), "ascend"),
         (_body(1, (0,), place=1), "headers"),
         (_body(1, (0,), table=b"\xff\xff\xff\xff"), "announces"),
-        (_body(1, (0,), table=b"\0\0\0\1\0\0rest"), "another size"),
+        (_body(1, (0,), table=b"\0\0\0\1" + bytes(4) + b"rest"), "another size"),
         (memoryview(b""), "too early"),
     ],
 )

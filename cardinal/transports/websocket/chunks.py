@@ -9,11 +9,11 @@ A chunk, numbers big-endian::
     times: count × 4                              each record's time less the lowest
     key sizes: count × 4, value sizes: count × 4
     headers: count × 2                            each record's place in the table
-    table: count:4, of entries: count:2 of (name: text, size:4, value)
+    table: count:4, of entries: count:4 of (size:4, name, size:4, value)
     keys and values                               key, value, key, value, …
 
-``text`` is as in :mod:`.wire`. A chunk without records says only that a position moves (control records, gaps).
-Pure: no I/O.
+``text`` is as in :mod:`.wire`; a header's name is UTF-8 as well, and may be as long as a record. A chunk without
+records says only that a position moves (control records, gaps). Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Record
 
-from .fields import Cursor, text
+from .fields import Cursor, long_text, sized, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ CHUNK_RECORDS: Final = 4096
 _WHERE: Final = struct.Struct(">IQQI")
 _FIRST: Final = struct.Struct(">IQq")
 _COUNT: Final = struct.Struct(">I")
-_ENTRY: Final = struct.Struct(">H")
 _ROW_BYTES: Final = 18
+_HEADER_BYTES: Final = 8
 _U32_MAX: Final = (1 << 32) - 1
 _new_record = partial(tuple.__new__, Record)
 
@@ -108,6 +108,7 @@ def encode_chunks(
 def _parts(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
     """Runs of records that fit a chunk: by bytes, by number, and by what four bytes can say."""
     begin = size = 0
+    headers: Headers = ()
     for index, record in enumerate(records):
         first = records[begin]
         if index > begin and (
@@ -119,6 +120,9 @@ def _parts(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
             yield records[begin:index]
             begin, size = index, 0
         size += len(record.key) + len(record.value)
+        if record.headers != headers:  # the same ones lie in the chunk once
+            headers = record.headers
+            size += sum(len(name) + len(value or b"") for name, value in headers)
     yield records[begin:]
 
 
@@ -150,8 +154,7 @@ def _encode_records(records: Sequence[Record]) -> bytes:
 
 def _encode_headers(entry: Headers) -> bytes:
     # Kafka allows a header without a value; to everybody here that is an empty one.
-    pairs = ((name, value or b"") for name, value in entry)
-    return _ENTRY.pack(len(entry)) + b"".join(text(name) + _COUNT.pack(len(value)) + value for name, value in pairs)
+    return _COUNT.pack(len(entry)) + b"".join(long_text(name) + sized(value or b"") for name, value in entry)
 
 
 # --- reading -------------------------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ def decode_records(chunk: ReceivedChunk) -> list[Record]:
     row = struct.Struct(f">{count}I")
     offsets, times, keys, values = (row.unpack(cursor.take(row.size)) for _ in range(4))
     places = struct.unpack(f">{count}H", cursor.take(2 * count))
-    table = [_decode_headers(cursor) for _ in range(cursor.count(_ENTRY.size))]
+    table = [_decode_headers(cursor) for _ in range(cursor.count(_COUNT.size))]
     content = bytes(cursor.take(len(cursor.data) - cursor.at))
     _check(chunk, first, offsets)
     if count and max(places) >= len(table):
@@ -221,10 +224,4 @@ def _check(chunk: ReceivedChunk, first: int, offsets: Sequence[int]) -> None:
 
 
 def _decode_headers(cursor: Cursor) -> Headers:
-    (count,) = cursor.unpack(_ENTRY)
-    headers = []
-    for _ in range(count):
-        name = cursor.text()
-        (size,) = cursor.unpack(_COUNT)
-        headers.append((name, bytes(cursor.take(size))))
-    return tuple(headers)
+    return tuple((cursor.long_text(), bytes(cursor.sized())) for _ in range(cursor.count(_HEADER_BYTES)))

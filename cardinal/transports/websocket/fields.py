@@ -1,6 +1,7 @@
 """Texts and numbers of a frame as bytes, one after the other.
 
-Numbers are big-endian; a text is its length in two bytes and then UTF-8, bytes that are none kept by surrogateescape.
+Numbers are big-endian; a text is its length in two bytes and then UTF-8, bytes that are none kept by surrogateescape. A
+long text has its length in four.
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ def text(value: str) -> bytes:
     """A text as it is on the wire."""
     raw = value.encode("utf-8", "surrogateescape")
     return LENGTH.pack(len(raw)) + raw
+
+
+def sized(value: bytes) -> bytes:
+    """Bytes behind their length."""
+    return COUNT.pack(len(value)) + value
+
+
+def long_text(value: str) -> bytes:
+    """A text of any length as it is on the wire."""
+    return sized(value.encode("utf-8", "surrogateescape"))
 
 
 class Cursor:
@@ -44,6 +55,15 @@ class Cursor:
         """A text."""
         (length,) = self.unpack(LENGTH)
         return bytes(self.take(length)).decode("utf-8", "surrogateescape")
+
+    def sized(self) -> memoryview:
+        """Bytes behind their length."""
+        (length,) = self.unpack(COUNT)
+        return self.take(length)
+
+    def long_text(self) -> str:
+        """A text of any length."""
+        return bytes(self.sized()).decode("utf-8", "surrogateescape")
 
     def count(self, smallest: int) -> int:
         """How many items follow, each of at least so many bytes: never more than the frame can hold."""
