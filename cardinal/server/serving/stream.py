@@ -191,10 +191,23 @@ class Stream:
         self.ring.begin(positions)
 
     def _read(self, source: Source) -> None:
+        self.reading = True
+        try:
+            self._read_on(source)
+        except CardinalError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001 - nobody may be left to wait for a thread that is gone
+            _log.exception("the reading of what is served has failed")
+            self.error = TransportError(f"what is served cannot be read any more: {type(error).__name__}; see the log")
+        self.reading = False
+        self._tell()
+        source.close()
+
+    def _read_on(self, source: Source) -> None:
+        """Until told to stop. CardinalError: what does not heal by itself."""
         appetite = Appetite(POLL_BYTES)
         looked, had = time.monotonic(), 0
         expired: CursorExpiredError | None = None
-        self.reading = True
         while not self._stop.is_set():
             try:
                 if expired is not None:
@@ -210,18 +223,13 @@ class Stream:
                     had, self.reading = self.records, True
             except CursorExpiredError as error:
                 expired = error
-            except (TopicError, RefusedError) as error:
-                self.error = error
-                self.reading = False
-                self._tell()
-                break
+            except (TopicError, RefusedError):
+                raise
             except TransportError as error:
                 if self.reading:
                     _log.warning("what is served cannot be read now: %s", error)
                 self.reading = False
                 self._stop.wait(_AGAIN_SECONDS)
-        self.reading = False
-        source.close()
 
     def _begin_again(self, source: Source, error: CursorExpiredError) -> None:
         """Read on from the ends, where the source can not be read on from where it stands."""

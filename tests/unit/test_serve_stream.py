@@ -1,0 +1,72 @@
+"""The one reading of what is served: how it ends, and what is asked beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cardinal.errors import CardinalError, ConfigurationError, RemoteProtocolError, TransportError
+from cardinal.server.serving.ring import Ring
+from cardinal.server.serving.stream import Stream
+from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing._memory_source import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cardinal.protocols.streams.types import Record
+
+APP = ChainGenerator().application
+TOPICS = (APP.default_topic,)
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
+        broker.sink(APP, producer_id="a").close()
+        yield broker
+
+
+class Failing(MemorySource):
+    """Has nothing to give but an error."""
+
+    def __init__(self, broker: MemoryBroker, error: Exception) -> None:
+        super().__init__(broker, TOPICS)
+        self._error = error
+
+    def poll(self, _limit: int, _timeout: float) -> list[Record]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RemoteProtocolError("a server that does not know the protocol"), RemoteProtocolError),
+        (ConfigurationError("two members have the same numbers"), ConfigurationError),
+        (KeyError("of ours"), TransportError),
+    ],
+)
+def test_whatever_ends_the_reading_is_told_to_who_waits_for_records(
+    broker: MemoryBroker, error: Exception, told: type[CardinalError]
+) -> None:
+    async def run() -> Stream:
+        stream = Stream(TOPICS, lambda: Failing(broker, error), Ring(1), lambda marks: dict.fromkeys(marks, 0))
+        woken = asyncio.Event()
+        stream.listen(woken.set)
+        await stream.start()
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while stream.error is None:
+                    await woken.wait()
+                    woken.clear()
+        finally:
+            await stream.stop()
+        return stream
+
+    stream = asyncio.run(run())
+    assert isinstance(stream.error, told)
+    assert not stream.reading
