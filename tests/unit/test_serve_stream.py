@@ -10,7 +10,7 @@ import pytest
 
 from cardinal.errors import CardinalError, ConfigurationError, RemoteProtocolError, TransportError
 from cardinal.server.serving.ring import Ring
-from cardinal.server.serving.stream import Stream
+from cardinal.server.serving.stream import POLL_BYTES, Stream
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing._memory_source import MemorySource
 
@@ -70,3 +70,51 @@ def test_whatever_ends_the_reading_is_told_to_who_waits_for_records(
     stream = asyncio.run(run())
     assert isinstance(stream.error, told)
     assert not stream.reading
+
+
+class Weighing(MemorySource):
+    """Knows the bytes of its largest poll."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, TOPICS)
+        self.most = 0
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        records = super().poll(limit, timeout)
+        self.most = max(self.most, sum(len(record.value) for record in records))
+        return records
+
+
+@pytest.mark.parametrize(("count", "size"), [(40, 1 << 20), (3, 6 << 20), (20_000, 100)])
+def test_a_poll_is_bounded_by_what_records_weigh_from_the_first_one_on(
+    broker: MemoryBroker, count: int, size: int
+) -> None:
+    """How large they are is not known before the first has come; small ones are soon read by the thousand."""
+    value = bytes(size)
+    with broker._changed:
+        for _ in range(count):
+            broker._append(APP.default_topic, 0, b"k", value, ())
+
+    async def run() -> list[Weighing]:
+        made: list[Weighing] = []
+
+        def make() -> Weighing:
+            made.append(Weighing(broker))
+            return made[-1]
+
+        stream = Stream(TOPICS, make, Ring(1), lambda marks: dict.fromkeys(marks, 0))
+        woken = asyncio.Event()
+        stream.listen(woken.set)
+        await stream.start()
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while stream.records < count:
+                    await woken.wait()
+                    woken.clear()
+        finally:
+            await stream.stop()
+        return made
+
+    (source,) = asyncio.run(run())
+    assert source.most <= POLL_BYTES + 2 * size
+    assert source.most > POLL_BYTES // 8

@@ -36,7 +36,7 @@ Marks = dict["Partition", tuple[int, int]]
 
 POLL_BYTES: Final = 4 << 20
 _POLL_MAX: Final = 10_000
-_POLL_FIRST: Final = 500
+_POLL_FIRST: Final = 1
 _POLL_SECONDS: Final = 0.2
 _PARTITIONS_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.5
@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 class Appetite:
     """How many records to ask a source for, so that they are about so many bytes: a source counts records only.
+
+    It begins with one, which may be of any size, and goes up by steps: the next ones may be larger.
 
     Arguments:
         size: bytes to get at once.
@@ -60,7 +62,6 @@ class Appetite:
         """So many came, of so many bytes in all."""
         if records:
             fitting = self._size * records // max(size, 1)
-            # Upwards by steps: the next ones may be larger.
             self.records = max(1, min(fitting, 2 * self.records, _POLL_MAX))
 
 
