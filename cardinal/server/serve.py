@@ -26,6 +26,7 @@ import os
 import ssl
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cardinal.errors import ConfigurationError, MissingExtraError, PortInUseError
@@ -107,6 +108,7 @@ class ServeService:
             self._library: Any = importlib.import_module("websockets.asyncio.server")
             self._errors: Any = importlib.import_module("websockets.exceptions")
             self._deflate: Any = importlib.import_module("websockets.extensions.permessage_deflate")
+            self._connection: Any = importlib.import_module("cardinal.server.serving.connection").Connection
         except ImportError:
             raise MissingExtraError("cardinal serve", "server") from None
         self._url = url
@@ -213,12 +215,12 @@ class ServeService:
                 extensions=self._extensions(),
                 process_request=self._admit,
                 server_header="cardinal",
-                ping_interval=settings.ping_seconds,
-                ping_timeout=settings.ping_seconds,
+                ping_interval=None,
                 close_timeout=_CLOSE_SECONDS,
                 max_size=CLIENT_FRAME_MAX,
                 max_queue=2,
                 logger=QuietLogger(__name__),
+                create_connection=partial(self._connection, ping_seconds=settings.ping_seconds),
             )
         except OSError as error:
             where = f"{settings.host}:{settings.port}"
@@ -281,10 +283,12 @@ class ServeService:
             return
         self._connections += 1
         began = time.monotonic()
+        watch = asyncio.create_task(socket.watch())
         try:
             session = Session(socket, streams, errands, self._counts, slow_seconds=self._settings.slow_seconds)
             await session.run()
         finally:
+            watch.cancel()
             self._connections -= 1
             _log.info("a client left after %.1f s", time.monotonic() - began)
 

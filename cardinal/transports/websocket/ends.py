@@ -35,9 +35,9 @@ class Ends:
         self.why = ""
         """Of the last one that heals by itself."""
 
-    def closed(self, socket: Any) -> CardinalError:  # noqa: ANN401 - the library is imported late
-        """A connection that was closed in order."""
-        return self._by_code(socket.close_code, socket.close_reason or "")
+    def silent(self, seconds: float) -> CardinalError:
+        """A connection on which nothing came for so long."""
+        return self._gone(f"nothing came from it for {seconds:g} s")
 
     def of(self, error: Exception, *, first: bool) -> CardinalError:
         """A connection that broke, or was not made. ``first``: there was none before."""

@@ -33,7 +33,7 @@ from cardinal.errors import (
 
 from .ends import Ends
 from .frames import SUBPROTOCOL, Answer, Failed, Records, Request
-from .quiet import QuietLogger
+from .line import CLOSE_SECONDS, Line
 from .wire import decode_answer, encode_request
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _AWAY_SECONDS: Final = 1.0
-_CLOSE_SECONDS: Final = 1.0
 
 
 class Link:
@@ -136,7 +135,7 @@ class Link:
         if socket is not None:
             socket.close()
         if threading.current_thread() is not self._thread:
-            self._thread.join(2 * _CLOSE_SECONDS)
+            self._thread.join(2 * CLOSE_SECONDS)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -224,32 +223,17 @@ class Link:
 
     def _connect_and_receive(self, address: str) -> CardinalError:
         """One connection from its beginning to its end; why it ended."""
-        settings = self._settings
+        line = Line(self._settings, self._client, self._ends)
         try:
-            with self._client.connect(
-                address,
-                ssl=self._tls,
-                subprotocols=[SUBPROTOCOL],
-                compression=settings.compression,
-                additional_headers=dict(settings.headers),
-                user_agent_header="cardinal-streams",
-                proxy=None,
-                open_timeout=settings.connect_timeout,
-                close_timeout=_CLOSE_SECONDS,
-                ping_interval=settings.ping_interval,
-                ping_timeout=settings.ping_interval,
-                max_size=settings.frame_max,
-                logger=QuietLogger(__name__),
-            ) as socket:
+            with line.open(address, self._tls) as socket:
                 if socket.subprotocol != SUBPROTOCOL:
-                    return RemoteProtocolError(f"the server at {settings.address} does not speak {SUBPROTOCOL}")
+                    where = self._settings.address
+                    return RemoteProtocolError(f"the server at {where} does not speak {SUBPROTOCOL}")
                 self._greet(socket)
                 try:
-                    for message in socket:
-                        self._receive(message)
+                    line.listen(socket, self._receive)
                 finally:
                     self._leave()
-                return self._ends.closed(socket)
         except CardinalError as error:
             return error
         except (self._errors.WebSocketException, OSError, EOFError, UnicodeError) as error:

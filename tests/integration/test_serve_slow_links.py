@@ -1,0 +1,76 @@
+"""Links that take longer for what is on its way than a ping may take on a quiet one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from cardinal.protocols.streams.types import Routed
+from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing.proxy import Link, TcpProxy
+from cardinal.transports import open_source
+from cardinal.transports.websocket.frames import SUBPROTOCOL, Credit, MarkList, Open, Read, Reading, Records
+from cardinal.transports.websocket.wire import decode_answer, encode_request
+from serving import DEADLINE, from_start, read, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+APP = ChainGenerator().application
+PING_SECONDS = 0.2
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
+        broker.sink(APP, producer_id="a").close()
+        yield broker
+
+
+def _fill(broker: MemoryBroker, count: int, size: int) -> None:
+    sink = broker.sink(APP, producer_id="a")
+    block = [Routed(APP.default_topic, b"\x03" + index.to_bytes(32, "big"), bytes(size)) for index in range(count)]
+    sink.send(block, None).result(DEADLINE)
+    sink.close()
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 3_000_000), (2_500, 1_000)])
+def test_a_client_behind_a_slow_link_is_sent_everything_on_one_connection(
+    broker: MemoryBroker, count: int, size: int
+) -> None:
+    _fill(broker, count, size)
+    with (
+        serving(broker.url, APP, ping_seconds=PING_SECONDS) as served,
+        TcpProxy(f"127.0.0.1:{served.port}") as proxy,
+    ):
+        # Ten times as long as either side waits for a sign of life.
+        proxy.impair(Link(), Link(bytes_per_second=750_000))
+        source = from_start(open_source(f"ws://{proxy.address}?ping.interval.ms={PING_SECONDS * 1000:.0f}", APP))
+        assert sorted(read(source, len(broker.records()))) == broker.records()
+        assert proxy.stats.accepted == 1
+        source.close()
+
+
+def test_a_large_frame_comes_in_fragments_between_which_pings_get_through(broker: MemoryBroker) -> None:
+    _fill(broker, 1, 1_000_000)
+    with (
+        serving(broker.url, APP) as served,
+        connect(served.url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None) as socket,
+    ):
+        socket.send(encode_request(Open(1, (APP.default_topic,))))
+        marks = decode_answer(socket.recv(DEADLINE))
+        assert isinstance(marks, MarkList)
+        socket.send(encode_request(Read(2, {where: low for where, (low, _) in marks.marks.items()})))
+        assert isinstance(decode_answer(socket.recv(DEADLINE)), Reading)
+        socket.send(encode_request(Credit(10_000_000)))
+        size = 0
+        while size < 1_000_000:
+            fragments = list(socket.recv_streaming())
+            assert max(map(len, fragments)) <= 64 << 10
+            frame = decode_answer(b"".join(part for part in fragments if isinstance(part, bytes)))
+            assert isinstance(frame, Records)
+            size += len(frame.chunks)
