@@ -6,7 +6,7 @@ Rules:
    more is refused.
 2. A partition's chunks must join on to each other. What was given already is passed over; a gap is refused.
 3. What is there of a paused partition is held, so that it need not be sent again; where too much is held, the largest
-   is let go, and read again from its position.
+   is let go, and read again from its position. It is copied: a part of a frame keeps all of the frame in memory.
 
 It belongs to one thread at a time. No I/O: :class:`.source.WebsocketSource` and :class:`.link.Link` do that.
 """
@@ -14,6 +14,7 @@ It belongs to one thread at a time. No I/O: :class:`.source.WebsocketSource` and
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cardinal.errors import RemoteProtocolError
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 class _Piece:
     """A chunk from which records are taken; they are made when the first of them is asked for."""
 
-    __slots__ = ("_at", "_chunk", "_floor", "_records", "where")
+    __slots__ = ("_alone", "_at", "_chunk", "_floor", "_records", "where")
 
     def __init__(self, chunk: ReceivedChunk, floor: int) -> None:
         self.where = chunk.where
         self._chunk = chunk
+        self._alone = False
         self._floor = floor
         self._records: list[Record] | None = None
         self._at = 0
@@ -42,6 +44,15 @@ class _Piece:
     @property
     def size(self) -> int:
         return len(self._chunk.body)
+
+    def hold(self) -> None:
+        """Keep nothing in memory but what is counted: neither the frame that it came in, nor records."""
+        if self._records is not None:
+            self._floor = self._records[self._at].offset
+            self._records, self._at = None, 0
+        if not self._alone:
+            self._chunk = replace(self._chunk, body=memoryview(bytes(self._chunk.body)))
+            self._alone = True
 
     def take(self, limit: int) -> tuple[list[Record], int, bool]:
         """Records, the position after them, and whether these were the last."""
@@ -180,6 +191,7 @@ class Inbox:
 
     def _keep(self, piece: _Piece, ready: deque[_Piece]) -> None:
         if piece.where in self._paused:
+            piece.hold()
             self._held.setdefault(piece.where, deque()).append(piece)
         else:
             ready.append(piece)

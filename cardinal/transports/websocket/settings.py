@@ -9,8 +9,8 @@
 * ``compression``: ``none`` (default) or ``deflate`` (permessage-deflate). Measured on records like a chain's: a third
   of the traffic, for 12 ms of the server's CPU and 2 of the client's for each MB (``tests/benchmarks/serving.py``). The
   server has a switch of its own (``cardinal serve --compression none``).
-* ``window.bytes``: how much may be on its way to us and unread (default 8 MiB). Together with one frame it bounds what
-  a client holds.
+* ``window.bytes``: how much may be on its way to us and unread (default 8 MiB). A client holds at most this and one
+  frame, and as much again of partitions that are paused.
 * ``max.frame.bytes``: the largest frame, so the largest record, that we take (default 16 MiB).
 * ``cardinal.connect.timeout.ms`` (default 10,000): until a server must have answered.
 * ``ping.interval.ms`` (default 20,000): how often we look whether the server is alive; it has as long to answer.

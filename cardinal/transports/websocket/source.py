@@ -4,7 +4,8 @@ Rules:
 
 1. Positions are ours: the server is told where to begin, on every connection anew, and keeps nothing of us. A server
    that goes away, or is another one when it comes back, is waited for and read on from there.
-2. Memory is bounded by the window and a frame (:mod:`.inbox`), however fast the server and slow the reader is.
+2. Memory is bounded by the window and a frame, and as much again of what is paused (:mod:`.inbox`), however fast the
+   server and slow the reader is.
 3. Paused partitions are not sent.
 4. Bytes that the protocol does not know, gaps, and more than was asked for end the source with RemoteProtocolError.
 """
