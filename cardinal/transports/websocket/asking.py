@@ -46,6 +46,9 @@ class _NoListener:
     def take(self, frame: Records, size: int) -> NoReturn:
         raise RemoteProtocolError(f"the server sent {size} bytes of records ({frame.id}) that nobody asked for")
 
+    def answered(self, frame: Answer) -> None:
+        """It changes nothing."""
+
     def refused(self, frame: Failed) -> None:
         """Nothing was asked for."""
 

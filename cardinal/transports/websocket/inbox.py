@@ -130,12 +130,16 @@ class Inbox:
     def start_again(self) -> int:
         """A new connection: nothing of the old one counts. The credit to give."""
         self._frames.clear()
-        self._pieces.clear()
-        self._held.clear()
-        self._moved = set(self.positions)
+        self.read_again()
         self._owed = 0
         self._credit = self._window
         return self._window
+
+    def read_again(self) -> None:
+        """The server stands somewhere else: let go what is there, and name all positions in the next READ."""
+        self._pieces.clear()
+        self._held.clear()
+        self._moved = set(self.positions)
 
     # --- what comes and goes -----------------------------------------------------------------------------------
 

@@ -262,6 +262,7 @@ class Link:
             self._useful = True  # one that only sends us away again is asked less and less often
             self._listener.take(frame, len(message))
             return
+        self._listener.answered(frame)
         with self._changed:
             if frame.id in self._answers:
                 self._answers[frame.id] = frame

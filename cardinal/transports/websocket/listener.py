@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .frames import Failed, Records, Request
+    from .frames import Answer, Failed, Records, Request
 
 
 class Listener(Protocol):
@@ -19,6 +19,10 @@ class Listener(Protocol):
 
     def take(self, frame: Records, size: int) -> None:
         """Records, in a frame of so many bytes. RemoteProtocolError ends the link."""
+        ...
+
+    def answered(self, frame: Answer) -> None:
+        """Any answer, before who asked has it."""
         ...
 
     def refused(self, frame: Failed) -> None:

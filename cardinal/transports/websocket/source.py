@@ -26,6 +26,7 @@ from cardinal.errors import (
 
 from .asking import Answered, ask, error_of
 from .frames import (
+    Answer,
     Credit,
     Failed,
     MarkList,
@@ -72,6 +73,8 @@ class WebsocketSource:
         self._opened = False
         self._error: CardinalError | None = None
         self._known: tuple[Partition, ...] = ()
+        self._asked: tuple[int, dict[Partition, int]] | None = None
+        self._given_up: set[int] = set()
         self._link = Link(settings, self)
         try:
             self._open(wait)
@@ -97,10 +100,13 @@ class WebsocketSource:
 
         """
         chosen = dict(positions)
-        answer = self._ask(lambda number: Read(number, chosen), Reading, "where to read from")
-        with self._lock:
-            self._inbox.assign(chosen, answer.id)
-            self._error = None
+        try:
+            self._ask(lambda number: self._read(number, chosen), Reading, "where to read from")
+        finally:
+            with self._lock:
+                if self._asked is not None:
+                    self._given_up.add(self._asked[0])
+                    self._asked = None
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
@@ -154,6 +160,7 @@ class WebsocketSource:
     def greeting(self, number: Callable[[], int]) -> Sequence[Request]:
         """Say again what is read, and from where."""
         with self._lock:
+            self._given_up.clear()
             credit = Credit(self._inbox.start_again())
             if not self._opened:
                 return [credit]
@@ -168,6 +175,31 @@ class WebsocketSource:
         with self._lock:
             self._inbox.add(frame, size)
             self._lock.notify_all()
+
+    def answered(self, frame: Answer) -> None:
+        """Stand where the server stands from here on.
+
+        Here, and not when :meth:`assign` goes on: where the connection breaks in between, the greeting would say the
+        old positions, with a higher id.
+        """
+        with self._lock:
+            if self._asked is not None and self._asked[0] == frame.id:
+                number, chosen = self._asked
+                self._asked = None
+                if isinstance(frame, Reading):
+                    self._inbox.assign(chosen, number)
+                    self._error = None
+                return
+            if frame.id not in self._given_up:
+                return
+            self._given_up.discard(frame.id)
+            if not isinstance(frame, Reading):
+                return
+            # assign() has failed, so nothing may have changed: back to where we are.
+            self._inbox.read_again()
+            number = self._link.number()
+            reading = Read(number, self._inbox.wanted(number))
+        self._link.tell(reading)
 
     def refused(self, frame: Failed) -> None:
         """What is read can be read no longer, or not now."""
@@ -213,6 +245,11 @@ class WebsocketSource:
                 if credit := self._inbox.credit():
                     return records, credit
                 self._lock.wait(left)
+
+    def _read(self, number: int, chosen: dict[Partition, int]) -> Read:
+        with self._lock:
+            self._asked = (number, chosen)
+        return Read(number, chosen)
 
     def _raise(self) -> None:
         if self._error is not None:
