@@ -6,14 +6,16 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cardinal.errors import LogDamagedError, LogInUseError, TransportError
 from cardinal.protocols.streams import Record
-from cardinal.transports.file import FileSink
+from cardinal.transports.file import FileSink, FileSource
 from cardinal.transports.file.container import read_header
+from cardinal.transports.file.log import Place
 from cardinal.transports.file.segments import Segment
 from file_logs import DEADLINE, block, everything, sink_of, source_of
 
@@ -124,18 +126,48 @@ def test_a_flipped_bit_in_what_was_written_is_never_cut_off_in_silence(tmp_path:
     assert noticed > FLIPS * 9 // 10
 
 
+def damage(folder: Path, index: int) -> int:
+    """Alter a byte of an Avro block; where that block begins."""
+    begin, end, _ = blocks_of(folder)[index]
+    data = bytearray((folder / SEGMENT).read_bytes())
+    data[(begin + end) // 2] ^= 4
+    (folder / SEGMENT).write_bytes(data)
+    return begin
+
+
 def test_a_reader_says_what_is_damaged_and_where(tmp_path: Path) -> None:
     a_log(tmp_path)
-    begin, end, _ = blocks_of(tmp_path)[2]
-    data = bytearray((tmp_path / SEGMENT).read_bytes())
-    data[(begin + end) // 2] ^= 4
-    (tmp_path / SEGMENT).write_bytes(data)
     reader = source_of(tmp_path)
     reader.assign(dict.fromkeys(reader.partitions(), 0))
+    begin = damage(tmp_path, 2)
     assert len(reader.poll(1_000, 0.0)) == sum(count for _, _, count in blocks_of(tmp_path))
     with pytest.raises(LogDamagedError) as caught:
         reader.poll(1_000, DEADLINE)
     assert caught.value.position == begin
+    reader.close()
+
+
+@pytest.mark.parametrize("ask", [FileSource.watermarks, lambda reader: reader.offsets_for_time(0)])
+def test_a_damaged_log_has_no_end_to_be_read_to(tmp_path: Path, ask: Callable[[FileSource], object]) -> None:
+    """Who copies a log to its end takes the end first: where damage was one, the copy of a part would be whole."""
+    a_log(tmp_path)
+    begin = damage(tmp_path, 2)
+    reader = source_of(tmp_path)
+    with pytest.raises(LogDamagedError) as caught:
+        ask(reader)
+    assert caught.value.position == begin
+    reader.close()
+
+
+def test_who_asks_for_the_end_while_a_writer_mends_the_log_is_told_the_mended_end(tmp_path: Path) -> None:
+    whole = a_log(tmp_path)
+    begin = damage(tmp_path, 2)
+    reader = source_of(tmp_path)
+    assert reader._log.read(Place(1, begin)) is None  # seen before it is mended
+    sink_of(tmp_path, f"{FAST}&recover=cut").close()
+    ends = {where: high for where, (_, high) in reader.watermarks().items()}
+    kept = whole[: sum(count for _, _, count in blocks_of(tmp_path))]
+    assert ends == {where: sum(record[:2] == where for record in kept) for where in ends}
     reader.close()
 
 

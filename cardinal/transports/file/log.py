@@ -7,6 +7,7 @@ by halving over headers, then by the segment's index, then by reading.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .segments import Block
 
 _FAR: Final = 1 << 62
+_DOUBT_PAUSE: Final = 0.02
 
 
 class Place(NamedTuple):
@@ -58,12 +60,20 @@ class Log:
         return tuple(sorted(header.offsets)) if header is not None else ()
 
     def ends(self) -> dict[Partition, int]:
-        """The offset after the last readable record of every partition."""
+        """The offset after the last readable record of every partition.
+
+        Raises:
+            LogDamagedError: behind it stands what was written and cannot be read; that is no end.
+
+        """
         if numbers := self._segments.numbers():
             if numbers[-1] != self._end.number and (mark := self._segments.newest_mark(numbers[-1])) is not None:
                 self._end = Place(numbers[-1], mark.at)
                 self._ends = dict(mark.offsets)
-            while (block := self._segments.read(*self._end)) is not None:
+            while (block := self._segments.read(*self._end)) is not None or self._segments.in_doubt(*self._end):
+                if block is None:
+                    time.sleep(_DOUBT_PAUSE)  # a writer mends it in a moment, or reading it raises
+                    continue
                 for record in block.records:
                     self._ends[record.topic, record.partition] = record.offset + 1
                 self._end = Place(self._end.number, block.end)

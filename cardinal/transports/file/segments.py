@@ -4,7 +4,8 @@ Rules:
 
 1. A segment appears whole: its header is written under another name first. From then on it only grows.
 2. What can be read ends before the first block that is not whole. In the newest segment more may come there; in an
-   older one, or where the marker of the file stands behind it, it is damage and said so.
+   older one, or where the marker of the file stands behind it, it is damage and said so: who reads is told after a
+   moment, and who asks where the log ends waits that moment out.
 3. A reader holds no lock and writes nothing, so any number of them may read while one process writes.
 """
 
@@ -111,8 +112,13 @@ class Segment:
         if at < size and self.has_marker(at, size):
             self._doubt(at, why)
         else:
+            self._bad = None
             self._torn = seen  # the end, or the tail of a crash that the next writer cuts: asked again when it changes
         return None
+
+    def in_doubt(self, at: int) -> bool:
+        """Whether the last :meth:`read` found here what is damage, if it is still here in a moment."""
+        return self._bad is not None and self._bad[0] == at
 
     def try_read(self, at: int, size: int) -> Block | None:
         """As :meth:`read`; BadBytesError where these bytes are no block."""
@@ -206,6 +212,11 @@ class Segments:
                 if len(self._blocks) > _CACHED_BLOCKS:
                     self._blocks.popitem(last=False)
         return block
+
+    def in_doubt(self, number: int, at: int) -> bool:
+        """Whether what :meth:`read` found no block in is damage, if it is still there in a moment."""
+        segment = self._open.get(number)
+        return segment is not None and segment.in_doubt(at)
 
     def nearest_mark(self, number: int, wanted: Mapping[Partition, int]) -> int:
         """A position in a segment from which on nothing is missed of what lies at these offsets or above.

@@ -74,6 +74,7 @@ class FileSource:
 
         Raises:
             CursorExpiredError: the segments with a position are gone, or it lies behind the end.
+            LogDamagedError: see :meth:`watermarks`.
             TopicError: there is no such partition.
 
         """
@@ -118,7 +119,12 @@ class FileSource:
         return dict(self._assigned)
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest offset that is kept and the one after the last whole record, of every partition."""
+        """The lowest offset that is kept and the one after the last whole record, of every partition.
+
+        Raises:
+            LogDamagedError: bytes behind the last whole record are not what was written.
+
+        """
         self._check_open()
         ends, starts = self._log.ends(), self._log.starts()
         return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}
