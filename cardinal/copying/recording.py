@@ -103,7 +103,7 @@ class Recorder:
             raise
         try:
             self._ends: Mapping[Partition, int] = {}
-            self._assign({})
+            self._begin()
             self.ends = dict(self._ends)
         except BaseException:
             self.close()
@@ -182,25 +182,37 @@ class Recorder:
         topics = self._all_topics()
         if topics != self._topics:
             source = open_source(self._url, self._app, topics=topics)
+            try:
+                self._go_on(source, positions)
+            except BaseException:
+                source.close()
+                raise
             self._source.close()
             self._source, self._topics = source, topics
-            self._assign(positions)
         elif set(self._source.partitions()) - positions.keys():
-            self._assign(positions)
+            self._go_on(self._source, positions)
 
-    def _assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read every partition: from these positions, from where the folder ends, or from the start."""
+    def _begin(self) -> None:
+        """Read every partition: from where the folder ends, or from where it was asked to begin."""
         marks = self._source.watermarks()
-        known = {**self._writer.offsets, **positions}
-        # What comes later is read from its beginning.
-        found = {} if positions or marks.keys() <= known.keys() else self._positions()
+        known = self._writer.offsets
+        found = {} if marks.keys() <= known.keys() else self._positions()
         begin = {
-            where: known[where] if where in known else found.get(where, self._begin(where, *marks[where]))
-            for where in marks
+            where: known[where] if where in known else found.get(where, self._first(where, *mark))
+            for where, mark in marks.items()
         }
-        if not positions:
-            self._resumed = any(where in self._writer.offsets for where in marks)
-        self._source.assign(begin)
+        self._resumed = any(where in known for where in marks)
+        self._read(self._source, begin, marks)
+
+    def _go_on(self, source: Source, positions: Mapping[Partition, int]) -> None:
+        """Read every partition: from these positions, and what is new from its beginning."""
+        marks = source.watermarks()
+        known = {**self._writer.offsets, **positions}
+        self._read(source, {where: known.get(where, low) for where, (low, _) in marks.items()}, marks)
+
+    def _read(self, source: Source, begin: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
+        """From these positions on; where the source fails, nothing has changed."""
+        source.assign(begin)
         self._paused = frozenset()
         self._writer.declare({where: at for where, at in begin.items() if where not in self._writer.offsets})
         self._ends = {where: high for where, (_, high) in marks.items()}
@@ -215,7 +227,7 @@ class Recorder:
             return at_number(self._source, self._app, self._start, threshold).positions
         return {}
 
-    def _begin(self, where: Partition, low: int, high: int) -> int:
+    def _first(self, where: Partition, low: int, high: int) -> int:
         if isinstance(self._start, Cursor):
             return max(self._start.floor.get(where, low), 0)
         return high if self._start == "tail" and where[0] in self._app.all_topics else low

@@ -13,15 +13,19 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
+from cardinal.copying import recording
 from cardinal.copying.recording import Recorder
-from cardinal.errors import CursorExpiredError, LogInUseError, TransportError
+from cardinal.errors import CursorExpiredError, LogInUseError, TransportError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef
+from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 from recordings import fork, record_all, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cardinal.protocols.streams.types import Partition
 
 
 @pytest.fixture
@@ -215,3 +219,34 @@ def test_partitions_and_channels_that_come_while_recording_are_recorded(broker: 
     recorder.close()
     topics = ["block", "a", "b", channel]
     assert sorted(records_of(f"file://{tmp_path}", topics=topics)) == broker.records()
+
+
+def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel's topic is seen, and the ends of the new source are not to be had: the old one reads on."""
+    away = [True]
+    answer = MemorySource.watermarks
+
+    def watermarks(source: MemorySource) -> dict[Partition, tuple[int, int]]:
+        if away and "block-re-0x01" in source._topics:
+            away.clear()
+            raise UnreachableError("the server is away", address="there")
+        return answer(source)
+
+    monkeypatch.setattr(MemorySource, "watermarks", watermarks)
+    monkeypatch.setattr(recording, "_LOOK_SECONDS", 0.0)
+    publish(broker, line(1, 5))
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    publish(broker, line(6, 30))
+    broker.create("block-re-0x01", partitions=1)
+    recorder.step(0.01)
+    assert not away
+    assert recorder._merge.waiting
+    deadline = time.monotonic() + DEADLINE
+    while recorder.progress.records < len(broker.records()):
+        assert time.monotonic() < deadline
+        recorder.step(0.05)
+    recorder.close()
+    assert recorder.progress.records == len(broker.records())  # none of them twice
+    assert sorted(records_of(f"file://{tmp_path}", topics=["block", "a", "b", "block-re-0x01"])) == broker.records()
