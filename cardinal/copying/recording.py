@@ -59,7 +59,8 @@ class Recorder:
         to_url: ``file://DIR``; ``fsync`` says when the disk is asked to have what was written.
         app: the application; all of its topics and its reorg channels are recorded.
         start: ``start``, ``tail``, the number of a block, the time from which on blocks were published, or a cursor
-            (everything that resuming it needs): where partitions begin that the folder does not hold yet.
+            (everything that resuming it needs): where the recording begins. Partitions that come later, while it
+            runs or is stopped, are recorded from their beginnings.
         wait: seconds to wait for the topics to exist.
         waiting_bytes: what may wait in memory before partitions that are ahead are paused.
 
@@ -193,16 +194,16 @@ class Recorder:
             self._go_on(self._source, positions)
 
     def _begin(self) -> None:
-        """Read every partition: from where the folder ends, or from where it was asked to begin."""
+        """Read every partition: from where the folder ends; where it is empty, from where it was asked to begin."""
         marks = self._source.watermarks()
-        known = self._writer.offsets
-        found = {} if marks.keys() <= known.keys() else self._positions()
-        begin = {
-            where: known[where] if where in known else found.get(where, self._first(where, *mark))
-            for where, mark in marks.items()
-        }
-        self._resumed = any(where in known for where in marks)
-        self._read(self._source, begin, marks)
+        self._resumed = any(where in self._writer.offsets for where in marks)
+        if self._resumed:
+            self._go_on(self._source, {})
+            return
+        found = self._positions()
+        self._read(
+            self._source, {where: found.get(where, self._first(where, *mark)) for where, mark in marks.items()}, marks
+        )
 
     def _go_on(self, source: Source, positions: Mapping[Partition, int]) -> None:
         """Read every partition: from these positions, and what is new from its beginning."""

@@ -181,6 +181,28 @@ def test_from_the_tail_only_what_comes_is_recorded(broker: MemoryBroker, tmp_pat
     assert hash_of("5a") not in blocks
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_from_the_tail_partitions_that_come_later_are_recorded_whole(
+    broker: MemoryBroker, tmp_path: Path, *, stopped: bool
+) -> None:
+    publish(broker, line(1, 5))
+    before = broker.records()
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="tail")
+    if stopped:
+        recorder.close()
+    broker.widen("a", 6)
+    publish(broker, line(6, 40))
+    if stopped:
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="tail")
+    come = sorted(set(broker.records()) - set(before))
+    deadline = time.monotonic() + DEADLINE
+    while recorder.progress.records < len(come):
+        assert time.monotonic() < deadline
+        recorder.step(0.05)
+    recorder.close()
+    assert sorted(records_of(f"file://{tmp_path}")) == come
+
+
 def test_what_retention_took_before_it_was_recorded_is_named(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 5))
     record_all(broker.url, tmp_path)
