@@ -126,12 +126,12 @@ def test_a_flipped_bit_in_what_was_written_is_never_cut_off_in_silence(tmp_path:
     assert noticed > FLIPS * 9 // 10
 
 
-def damage(folder: Path, index: int) -> int:
+def damage(folder: Path, index: int, name: str = SEGMENT) -> int:
     """Alter a byte of an Avro block; where that block begins."""
-    begin, end, _ = blocks_of(folder)[index]
-    data = bytearray((folder / SEGMENT).read_bytes())
+    begin, end, _ = blocks_of(folder, name)[index]
+    data = bytearray((folder / name).read_bytes())
     data[(begin + end) // 2] ^= 4
-    (folder / SEGMENT).write_bytes(data)
+    (folder / name).write_bytes(data)
     return begin
 
 
@@ -168,6 +168,25 @@ def test_who_asks_for_the_end_while_a_writer_mends_the_log_is_told_the_mended_en
     ends = {where: high for where, (_, high) in reader.watermarks().items()}
     kept = whole[: sum(count for _, _, count in blocks_of(tmp_path))]
     assert ends == {where: sum(record[:2] == where for record in kept) for where in ends}
+    reader.close()
+
+
+def test_what_stands_before_the_damage_is_read_before_it_is_named(tmp_path: Path) -> None:
+    sink = sink_of(tmp_path, f"{FAST}&segment.bytes=2000")
+    for number in range(40):
+        sink.send(*block(number)).result(DEADLINE)
+    sink.close()
+    whole = everything(tmp_path, heartbeats=True)
+    begin = damage(tmp_path, -1, "000000000003.avro")
+    with (tmp_path / "000000000003.avro").open("rb") as file:
+        kept = sum(read_header(file).offsets.values()) + sum(n for _, _, n in blocks_of(tmp_path, "000000000003.avro"))
+    reader = source_of(tmp_path)
+    reader.assign(dict.fromkeys(reader.partitions(), 0))
+    assert reader.poll(1_000, 0.0) == whole[:kept]
+    for _ in range(2):
+        with pytest.raises(LogDamagedError) as caught:
+            reader.poll(1_000, 0.0)
+        assert (caught.value.path, caught.value.position) == (str(tmp_path / "000000000003.avro"), begin)
     reader.close()
 
 

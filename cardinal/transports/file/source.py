@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import CursorExpiredError, TopicError, TransportError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
 from cardinal.transports.retained import expired
 
 from .log import Log, Place
@@ -102,6 +102,7 @@ class FileSource:
             LogDamagedError: bytes are not what was written.
             TransportError: the source is closed, or a file cannot be read.
 
+        What stands before the place of an error is given first, and the error at the next call.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
@@ -153,8 +154,13 @@ class FileSource:
                 if self._assigned.get(where, record.offset + 1) <= record.offset and where not in self._paused:
                     self._assigned[where] = record.offset + 1
                     records.append(record)
-            if self._in_block == len(self._block) and not self._advance():
-                break
+            try:
+                if self._in_block == len(self._block) and not self._advance():
+                    break
+            except CardinalError:
+                if not records:
+                    raise
+                break  # the next call comes upon it again
         return records
 
     def _advance(self) -> bool:
