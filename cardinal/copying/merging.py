@@ -49,6 +49,7 @@ class Merge:
         self._here: Counter[_Part] = Counter()
         self._first: Mapping[Partition, int] = {}
         self._second: Mapping[Partition, int] = {}
+        self._awaited: frozenset[Partition] = frozenset()
         self.size = 0
 
     @property
@@ -59,10 +60,10 @@ class Merge:
     @property
     def ahead(self) -> frozenset[Partition]:
         """The partitions of which enough waits here: nothing waits for more of these."""
+        # A Batch that waits for messages of its block may be the first for long: what the last look waited for counts.
         first = min((queue[0].timestamp_ms for queue in self._queues.values() if queue), default=0)
-        return frozenset(
-            w for w, queue in self._queues.items() if queue and queue[-1].timestamp_ms > first + self._skew
-        )
+        ahead = (w for w, queue in self._queues.items() if queue and queue[-1].timestamp_ms > first + self._skew)
+        return frozenset(ahead) - self._awaited
 
     def add(self, records: Iterable[Record]) -> None:
         """Records as they were read, in order within each partition."""
@@ -88,16 +89,16 @@ class Merge:
         heapq.heapify(heads)
         held: list[tuple[int, bool, Partition]] = []
         given: list[Record] = []
+        self._awaited = frozenset()
         if any(not self._queues.get(where) for where in unread):
             return given  # what comes there may be earlier than anything here
         while heads or held:
             forced = not heads
             where = (held if forced else heads)[0][2]
             record = self._queues[where][0]
-            if record.offset >= self._first.get(where, 0):
+            self._awaited = self._waits_for(record, unread)
+            if self._awaited or record.offset >= self._first.get(where, 0):
                 break  # its time has not come; nor has that of later ones
-            if record.key[:1] == _BATCH and not all(self._read_beyond(unseen, record) for unseen in unread):
-                break
             head = heapq.heappop(held if forced else heads)
             part = _part(record)
             if head[1] and not forced and self._here.get(part):
@@ -114,9 +115,12 @@ class Merge:
                 held.clear()
         return given
 
-    def _read_beyond(self, where: Partition, batch: Record) -> bool:
-        """Whether what is unread there is later than this Batch, whatever the clocks."""
-        return self._queues[where][-1].timestamp_ms > batch.timestamp_ms + self._skew
+    def _waits_for(self, record: Record, unread: Iterable[Partition]) -> frozenset[Partition]:
+        """Where what is unread may be earlier than this Batch, whatever the clocks; nowhere for other messages."""
+        if record.key[:1] != _BATCH:
+            return frozenset()
+        latest = record.timestamp_ms + self._skew
+        return frozenset(where for where in unread if self._queues[where][-1].timestamp_ms <= latest)
 
     def _head(self, where: Partition) -> tuple[int, bool, Partition]:
         record = self._queues[where][0]

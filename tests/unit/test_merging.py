@@ -119,6 +119,31 @@ def test_a_batch_comes_after_its_block_with_several_producers(seed: int, blocks:
     check(records, Reading(rng, records, skew).run())
 
 
+@given(st.integers(0, 1 << 32), st.integers(1, 12))
+@settings(max_examples=200)
+def test_all_is_given_where_only_what_is_not_ahead_is_read(seed: int, blocks: int) -> None:
+    """Also where a producer sent blocks again, much later: what is given waits for nothing that is not read."""
+    rng = random.Random(seed)
+    records = history(rng, blocks, 1, skew=0)
+    for record in rng.sample(records, min(len(records), 5)):
+        offset = sum(one[:2] == record[:2] for one in records)
+        records.append(record._replace(offset=offset, timestamp_ms=records[-1].timestamp_ms + rng.choice([0, 9, 900])))
+    reading = Reading(rng, records)
+    while reading.todo:
+        reading.append()
+    for _ in range(2):
+        reading.mark()
+    while len(reading.given) < len(records):
+        before = dict(reading.positions), len(reading.given)
+        for where in frozenset(PLACES) - reading.merge.ahead:
+            polled = reading.logs[where][reading.positions[where] :][:1]
+            reading.positions[where] += len(polled)
+            reading.merge.add(polled)
+        reading.take()
+        assert before != (reading.positions, len(reading.given)), "it stands still"
+    assert sorted(reading.given) == sorted(records)
+
+
 def test_nothing_is_given_before_a_second_look_at_the_ends() -> None:
     merge = Merge()
     batch = Record("block", 0, 0, b"\0" + bytes(32), b"", 5)
