@@ -14,6 +14,7 @@ from cardinal.protocols.streams import Record
 from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter, file_settings, index
 from cardinal.transports.file.container import read_header
+from cardinal.transports.file.segments import Segments
 from file_logs import APP, DEADLINE, block, everything, sink_of, source_of, write
 
 FAST = "fsync=never&cardinal.partitions=3"
@@ -206,6 +207,34 @@ def test_offsets_of_another_transport_are_kept_with_their_gaps(tmp_path: Path) -
         source.assign({("block", 2): offset})
         assert source.poll(10, 0.0) == expected
         assert source.positions() == {("block", 2): 107}
+    source.close()
+
+
+def test_the_index_is_used_where_offsets_have_gaps(tmp_path: Path) -> None:
+    """As those of a transactional stream, whose transactions end with a mark that is no record."""
+    rng = random.Random(4)
+    groups = [
+        [Record("block", number % 2, 10 * number + one, b"k", rng.randbytes(9_000), 1_000 + number) for one in range(5)]
+        for number in range(90)
+    ]
+    write(tmp_path, groups)
+    records = [record for group in groups for record in group]
+    segment = tmp_path / "000000000001.avro"
+    marks = marks_of(segment)
+    assert len(marks) == 3
+    LogWriter(tmp_path, FileSettings()).close()
+    assert marks_of(segment) == marks
+    segments = Segments(tmp_path)
+    for mark in marks:
+        assert segments.nearest_mark(1, mark.offsets) == mark.at
+    assert segments.newest_mark(1) == marks[-1]
+    segments.close()
+    source = open_source(f"file://{tmp_path}", APP, topics=["block"])
+    ends = {where: high for where, (_, high) in source.watermarks().items()}
+    for _ in range(40):
+        wanted = {where: rng.randrange(5, end + 1) for where, end in ends.items()}
+        source.assign({where: max(at, 10 * where[1]) for where, at in wanted.items()})
+        assert source.poll(10_000, 0.0) == [r for r in records if r.offset >= wanted[r[:2]]]
     source.close()
 
 

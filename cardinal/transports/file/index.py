@@ -1,7 +1,8 @@
 """The index beside a segment, for quick seeking: ``000000000001.index``.
 
 A text file: the segment's marker in hex, then a line for a place about every megabyte: checksum, position of a block,
-highest time before it, and the next offset of every partition there, in the order of the segment's header.
+highest time before it, and the next offset of every partition there, in the order of the segment's header. For the
+partitions of which the block has records, that is the offset of the first: after a gap it is not the last one's next.
 
 Rules:
 
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from cardinal.protocols.streams.types import Partition
+    from cardinal.protocols.streams.types import Partition, Record
 
     from .container import Header
 
@@ -38,6 +39,19 @@ class Mark:
     at: int
     latest: int
     offsets: Mapping[Partition, int]
+
+
+def mark_of(at: int, latest: int, offsets: Mapping[Partition, int], block: Sequence[Record]) -> Mark:
+    """The mark for where this block begins, after records up to these next offsets."""
+    return Mark(at, latest, {**offsets, **first_offsets(block)})
+
+
+def first_offsets(block: Iterable[Record]) -> dict[Partition, int]:
+    """The lowest offset of every partition in a block."""
+    first: dict[Partition, int] = {}
+    for record in block:
+        first.setdefault((record.topic, record.partition), record.offset)
+    return first
 
 
 def path_of(segment: Path) -> Path:
@@ -84,13 +98,16 @@ class IndexWriter:
             self._fd = os.open(path_of(segment), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
             os.write(self._fd, b"\n".join(lines) + b"\n")
 
+    def due(self, at: int) -> bool:
+        """Whether a place is far enough from the last mark."""
+        return at - self._last >= STEP
+
     def note(self, mark: Mark) -> None:
-        """Take note of a place, if it is far enough from the last."""
-        if mark.at - self._last >= STEP:
-            self._last = mark.at
-            if self._fd is not None:
-                with contextlib.suppress(OSError):
-                    os.write(self._fd, self._line(mark) + b"\n")
+        """Take note of a place."""
+        self._last = mark.at
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._fd, self._line(mark) + b"\n")
 
     def close(self) -> None:
         """Release the file."""

@@ -253,11 +253,10 @@ class Segments:
             self._open.popitem()[1].close()
 
     def _agrees(self, segment: Segment, mark: index.Mark) -> bool:
-        """Whether a block may begin at the mark, and if one is there, whether it goes on from the mark's offsets."""
+        """Whether a block begins at the mark, with the mark's offsets."""
         if not segment.follows_marker(mark.at):
             return False
         block = self.read(segment.number, mark.at)
-        first: dict[Partition, int] = {}
-        for record in block.records if block is not None else ():
-            first.setdefault((record.topic, record.partition), record.offset)
-        return all(mark.offsets.get(where) == offset for where, offset in first.items())
+        return block is not None and all(
+            mark.offsets.get(where) == offset for where, offset in index.first_offsets(block.records).items()
+        )

@@ -115,7 +115,8 @@ class LogWriter:
             failure = self._write(b"".join(encoded))
         except OSError as error:
             return 0, error
-        whole, end = 0, self._at
+        begin, latest, offsets = self._at, self.latest, dict(self.offsets)
+        whole, end = 0, begin
         while whole < len(encoded) and end + len(encoded[whole]) <= self._written:
             end += len(encoded[whole])
             self._count(blocks[whole])
@@ -123,8 +124,8 @@ class LogWriter:
         if failure is not None:
             self._cut(end)
         self._at = end
-        if self._index is not None:
-            self._index.note(index.Mark(end, self.latest, dict(self.offsets)))
+        if self._index is not None and whole and self._index.due(begin):
+            self._index.note(index.mark_of(begin, latest, offsets, blocks[0]))
         return whole, failure
 
     def sync(self) -> None:
@@ -258,10 +259,10 @@ class LogWriter:
         why = "a block is not whole"
         try:
             while (block := segment.try_read(at, size)) is not None:
+                if at - (marks[-1].at if marks else header.size) >= index.STEP:
+                    marks.append(index.mark_of(at, self.latest, self.offsets, block.records))
                 at = block.end
                 self._count(block.records)
-                if at - (marks[-1].at if marks else header.size) >= index.STEP:
-                    marks.append(index.Mark(at, self.latest, dict(self.offsets)))
         except BadBytesError as error:
             why = str(error)
         if at < size and self._settings.recover is not Recover.CUT and segment.has_marker(at, size):
