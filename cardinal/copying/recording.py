@@ -39,6 +39,10 @@ _MARKS_SECONDS: Final = 0.3
 """A transport may answer with watermarks that are a quarter of a second old."""
 
 _LOOK_SECONDS: Final = 2.0
+_IDLE_SECONDS: Final = 2.0
+_STAND_SECONDS: Final = 300.0
+"""Every time costs a segment."""
+
 _WAITING_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 256 << 10
 
@@ -94,7 +98,8 @@ class Recorder:
         self._whole = True
         self._paused: frozenset[Partition] = frozenset()
         self._marked = self._synced = 0.0
-        self._looked = time.monotonic()
+        self._looked = self._heard = time.monotonic()
+        self._stood = self._heard - _STAND_SECONDS
         self._topics = self._all_topics()
         self._source: Source = open_source(self._url, app, topics=self._topics, wait=wait)
         try:
@@ -118,7 +123,11 @@ class Recorder:
     @property
     def progress(self) -> Recorded:
         """How far the recording is."""
-        behind = sum(max(0, end - self._writer.offsets.get(where, end)) for where, end in self._ends.items())
+        standing = self._standing() if self._whole else {}
+        recorded = self._writer.offsets
+        behind = sum(
+            max(0, end - max(recorded.get(where, end), standing.get(where, 0))) for where, end in self._ends.items()
+        )
         return Recorded(self._records, self._bytes, behind)
 
     @property
@@ -152,16 +161,18 @@ class Recorder:
                 self._look_for_more()
         self._write(self._merge.take(self._source.positions()))
         self._whole = True
+        if records:
+            self._heard = now
+        elif now - self._heard >= _IDLE_SECONDS and now - self._stood >= _STAND_SECONDS:
+            self._stand(now)
         return len(records)
 
     def close(self) -> None:
-        """Have on the disk what was recorded, and where each partition stands. May be called twice."""
+        """Have on the disk what was recorded, and how far each partition was read. May be called twice."""
         try:
-            if self._whole and not self._merge.waiting:
-                # A position may be beyond the last record: transactions leave marks that are no records. After a step
-                # that failed, it may be beyond records that were not written.
+            if self._whole:  # after a step that failed, a position may be beyond records that were not written
                 with contextlib.suppress(TransportError):  # a run that has room will say so
-                    self._writer.declare(self._source.positions())
+                    self._stand(0.0)
         finally:
             self._source.close()
             self._writer.close()
@@ -241,6 +252,21 @@ class Recorder:
         if wanted != self._paused:
             self._paused = wanted
             self._source.pause(wanted)
+
+    def _standing(self) -> dict[Partition, int]:
+        """How far everything that was read is recorded, of the partitions of which nothing waits.
+
+        That may be beyond the last record: transactions leave marks that are no records.
+        """
+        waiting = self._merge.waiting
+        return {where: at for where, at in self._source.positions().items() if where not in waiting}
+
+    def _stand(self, now: float) -> None:
+        """Say in the folder how far the partitions were read."""
+        standing = self._standing()
+        if any(at > self._writer.offsets.get(where, -1) for where, at in standing.items()):
+            self._stood = now
+            self._writer.declare(standing)
 
     def _write(self, records: Sequence[Record]) -> None:
         for block in _blocks(records):
