@@ -108,6 +108,19 @@ class Log:
         """The block at a place; None where none is whole (yet)."""
         return self._segments.read(*self._begun(place))
 
+    def lost(self, place: Place) -> bool:
+        """Whether nothing comes at a place any more: its segment was cut off before it, removed or replaced."""
+        segment = self._segments.get(place.number)
+        if segment is not None:
+            if place.at > segment.size() or (place.at and not segment.follows_marker(place.at)):
+                return True
+            if segment.is_there():
+                return False
+            if segment.path.exists():
+                return True
+        # Retention removes segments as well, when there are later ones.
+        return place.at > 0 and not any(number > place.number for number in self._segments.numbers())
+
     def after(self, place: Place) -> Following | None:
         """Where reading goes on when a segment is read to its end: the next segment, if it was begun.
 

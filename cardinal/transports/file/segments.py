@@ -6,7 +6,9 @@ Rules:
 2. What can be read ends before the first block that is not whole. In the newest segment more may come there; in an
    older one, or where the marker of the file stands behind it, it is damage and said so: who reads is told after a
    moment, and who asks where the log ends waits that moment out.
-3. A reader holds no lock and writes nothing, so any number of them may read while one process writes.
+3. What was read is never taken back. A segment that is cut off before a reader's place, or removed while it is the
+   newest, or replaced, was changed by hand: nothing comes there any more, and the reader is told.
+4. A reader holds no lock and writes nothing, so any number of them may read while one process writes.
 """
 
 from __future__ import annotations
@@ -90,6 +92,13 @@ class Segment:
     def size(self) -> int:
         """Bytes of the file now."""
         return os.fstat(self._fd).st_size
+
+    def is_there(self) -> bool:
+        """Whether this is still the file of its name."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def read(self, at: int) -> Block | None:
         """The block at this position; None where none is whole (yet).

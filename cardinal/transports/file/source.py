@@ -98,7 +98,7 @@ class FileSource:
         """At most ``limit`` records, in the order of the log; empty after ``timeout`` seconds without any.
 
         Raises:
-            CursorExpiredError: segments that were to be read were removed meanwhile.
+            CursorExpiredError: segments that were to be read were removed meanwhile, or what is read was replaced.
             LogDamagedError: bytes are not what was written.
             TransportError: the source is closed, or a file cannot be read.
 
@@ -171,6 +171,12 @@ class FileSource:
             self._block = block.records
             self._next = Place(self._place.number, block.end)
             return True
+        if self._log.lost(self._place):
+            raise CursorExpiredError(
+                f"a segment of {self._folder} was cut off, removed or replaced where it was read: start again from the "
+                "start of what is kept",
+                missing={where: (at, at) for where, at in self._assigned.items()},
+            )
         following = self._log.after(self._place)
         if following is None:
             return False

@@ -9,7 +9,8 @@ Rules:
    that was asked for.
 3. A segment is on the disk, and its name in the folder, before the next one has a record.
 4. When the disk says that it could not keep what it took, nothing more is written: what it kept is only known to the
-   next one that opens the folder and reads.
+   next one that opens the folder and reads. So where somebody has removed the segment that is written: nobody would
+   find what goes there.
 
 One thread at a time. Nothing here knows of producers and acknowledgements: see :mod:`.sink`.
 """
@@ -142,7 +143,7 @@ class LogWriter:
             except OSError as error:
                 # The system may have dropped what it could not write: only reading tells what is there.
                 self._broken = f"the disk could not keep what was written to {self.folder} ({error.strerror})"
-                self._check()
+            self._check()
 
     def close(self) -> None:
         """Release the folder. May be called twice."""
@@ -159,6 +160,8 @@ class LogWriter:
     # --- appending -----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        if self._fd != _NONE and self._broken is None and os.fstat(self._fd).st_nlink == 0:
+            self._broken = f"the segment that was written in {self.folder} was removed or replaced"
         if self._broken is not None:
             raise TransportError(f"{self._broken}; nothing more is written: look at the disk, then open it again")
 
