@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.errors import DeliveryError
+from cardinal.errors import DeliveryError, LogInUseError, TransportError
 from cardinal.protocols.streams import Routed
 from file_logs import DEADLINE, block, everything, sink_of
 
@@ -44,3 +44,19 @@ def test_the_segment_is_as_long_as_before_and_goes_on(tmp_path: Path, room: int)
     sink.close()
     written = [int.from_bytes(record.key[1:33]) for record in everything(tmp_path)]
     assert written == [1] * 5 + [3] * 5 + [2]
+
+
+def test_a_writer_that_opens_on_a_full_disk_says_so_and_one_that_is_there_goes_on(tmp_path: Path) -> None:
+    """There is no room for as much as the writer's number in the lock."""
+    sink_of(tmp_path / "there").close()
+    with _files_no_larger_than(0):
+        with pytest.raises(TransportError, match=r"no segment could be begun in .*log"):
+            sink_of(tmp_path / "log")
+        sink = sink_of(tmp_path / "there")
+        with pytest.raises(LogInUseError, match="another process"):
+            sink_of(tmp_path / "there")
+        with pytest.raises(DeliveryError, match="make room"):
+            sink.send(*block(1)).result(DEADLINE)
+    sink.send(*block(1)).result(DEADLINE)
+    sink.close()
+    assert len(everything(tmp_path / "there")) == 5

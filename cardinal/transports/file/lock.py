@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import TYPE_CHECKING, Final
@@ -38,14 +39,16 @@ class WriterLock:
             raise LogInUseError(
                 f"{who} writes to {folder} already: stop it, or choose another folder (any number may read it)", pid=pid
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
         self._fd: int | None = fd
+        with contextlib.suppress(OSError):  # a full disk: then others are told less
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
         """Let others write. May be called twice."""
         if self._fd is not None:
-            os.ftruncate(self._fd, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
 
