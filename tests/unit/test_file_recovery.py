@@ -190,6 +190,27 @@ def test_what_stands_before_the_damage_is_read_before_it_is_named(tmp_path: Path
     reader.close()
 
 
+@pytest.mark.parametrize("stays", ["what is later stays", "what is earlier stays"])
+def test_what_is_said_of_damage_in_an_older_segment_works(tmp_path: Path, stays: str) -> None:
+    sink = sink_of(tmp_path, f"{FAST}&segment.bytes=2000")
+    for number in range(40):
+        sink.send(*block(number)).result(DEADLINE)
+    sink.close()
+    whole = everything(tmp_path)
+    damage(tmp_path, 0, "000000000002.avro")
+    sink_of(tmp_path, f"{FAST}&recover=cut").close()  # it is about the newest, and so this is not what is said
+    with pytest.raises(LogDamagedError, match=stays) as caught:
+        everything(tmp_path)
+    assert "recover" not in str(caught.value)
+    for path in tmp_path.glob("*.avro"):
+        if path.stem <= "000000000002" if "later" in stays else path.stem >= "000000000002":
+            path.unlink()
+    sink_of(tmp_path, FAST).close()
+    kept = everything(tmp_path)
+    assert kept
+    assert kept == (whole[-len(kept) :] if "later" in stays else whole[: len(kept)])
+
+
 def test_what_is_left_of_a_segment_that_was_not_begun_is_removed(tmp_path: Path) -> None:
     whole = a_log(tmp_path)
     (tmp_path / "000000000002.avro.new").write_bytes(b"Obj\x01half")

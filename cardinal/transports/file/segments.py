@@ -156,9 +156,15 @@ class Segment:
 
     def damaged(self, at: int, why: str) -> LogDamagedError:
         """The error for bytes at this position."""
+        if any(number > self.number for number in numbers_of(self.path.parent)):
+            advice = (
+                "move it away with all segments before it (what is later stays) or with all after it (what is earlier "
+                "stays, and writing goes on there)"
+            )
+        else:
+            advice = "drop everything from there on by opening the folder for writing with ?recover=cut"
         return LogDamagedError(
-            f"{self.path} is damaged at byte {at} ({why}): restore the file from a copy, or drop everything from "
-            "there on by opening the folder for writing with ?recover=cut",
+            f"{self.path} is damaged at byte {at} ({why}): restore the file from a copy, or {advice}",
             path=str(self.path),
             position=at,
         )
