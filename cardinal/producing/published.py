@@ -9,8 +9,9 @@ Rules:
 1. A block is complete when its Batch is sealed: whoever sealed it had every other message acknowledged. A Batch
    without the seal comes from a producer that does not seal; its block counts when all its messages are found.
 2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
-   different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason;
-   where that one is not complete, more is read.
+   different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
+   (:mod:`.found`). More is read where that one is not complete, of a partition that has shown no Batch (pings alone,
+   while the chain stood still), and twice where the chain ends far below what else was found.
 3. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
 4. Half published is what is spoken of near the ends of the topics and is not complete: by a Batch without the rest, or
    by other messages without a Batch. "Near" is so many seconds before the newest Batch: what a producer that was
@@ -21,68 +22,36 @@ Rules:
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import DecodeError
+from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.producing.found import Found
 from cardinal.producing.ranges import read_range
-from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, Batch
+from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG
 from cardinal.protocols.streams.reassembler import Reassembler
-from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef, Partition
+from cardinal.protocols.streams.types import PRODUCER_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from cardinal.producing.stream import Stream
-    from cardinal.protocols.streams.types import Record
+    from cardinal.protocols.streams.messages import Batch
+    from cardinal.protocols.streams.types import BlockRef, Partition, Record
     from cardinal.transports.base import Source
 
 _TAIL: Final = 2_048
 _MORE: Final = 4
+_DOUBTS: Final = 2
+"""How often more is read because a tail may begin with Batches that are out of their time."""
+
 _BEFORE_BATCH_MS: Final = 60_000
 """A producer sends a block's Batch right after the rest of the block; this is ample."""
 
 _NEAR_MS: Final = 10_000
 _NEAR_RECORDS: Final = 8_192
-
-
-@dataclass(slots=True)
-class _Tail:
-    """What was found: Batches by hash, which of them are sealed, and the numbers per partition.
-
-    ``left`` is when the producer that looks sent its last Batch, in the life before this one.
-    """
-
-    who: tuple[str, bytes] | None = None
-    batches: dict[bytes, Batch] = field(default_factory=dict)
-    complete: set[bytes] = field(default_factory=set)
-    lowest: dict[Partition, int] = field(default_factory=dict)
-    times: dict[bytes, int] = field(default_factory=dict)
-    left: int | None = None
-
-    def add(self, record: Record) -> None:
-        if record.key[:1] != bytes((BATCH,)):
-            return
-        try:
-            batch = decode(record.key, record.value)
-        except DecodeError:
-            return  # no consumer can use it either
-        if isinstance(batch, Batch):
-            where = (record.topic, record.partition)
-            self.batches[batch.hash] = batch
-            self.lowest[where] = min(batch.number, self.lowest.get(where, batch.number))
-            self.times.setdefault(batch.hash, record.timestamp_ms)
-            if self.who in record.headers:
-                self.left = max(record.timestamp_ms, self.left or 0)
-            if any(name == SEALED_HEADER for name, _ in record.headers):
-                self.complete.add(batch.hash)
-
-    def unsealed_since(self) -> int | None:
-        """When the first block without a seal got its Batch; None where all are sealed."""
-        return min((time for block, time in self.times.items() if block not in self.complete), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +125,32 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
     return _look(source, app, tail)[0]
 
 
-def _look(source: Source, app: Stream, tail: int, who: tuple[str, bytes] | None = None) -> tuple[list[BlockRef], _Tail]:
+def _look(source: Source, app: Stream, tail: int, who: tuple[str, bytes] | None = None) -> tuple[list[BlockRef], Found]:
     """The chain, and what was found on the way."""
     marks = source.watermarks()
     default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
     ends = {where: high for where, (_, high) in marks.items()}
+    tails = dict.fromkeys(default, tail)
+    doubts = _DOUBTS
     while True:
-        starts = {where: max(low, high - tail) for where, (low, high) in default.items()}
-        found = _Tail(who)
+        starts = {where: max(low, high - tails[where]) for where, (low, high) in default.items()}
+        found = Found(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
         read_range(source, starts, ends, found.add)
         since = found.unsealed_since()
         if since is not None:
             found.complete |= _found_whole(source, app, {**_others(source, app, since), **starts}, ends)
-        chain = complete_chain(found.batches.values(), found.complete, floor=_floor(found, starts))
-        if chain or all(starts[where] == low for where, (low, _) in default.items()):
-            return chain or _above_what_retention_took(found), found
-        tail *= _MORE
+        chain = found.chain(starts)
+        cut = {where for where, (low, _) in default.items() if starts[where] > low}
+        silent = cut - found.lowest.keys()
+        doubtful = bool(chain) and not silent and doubts > 0 and found.ends_far_below(chain)
+        if not cut or (chain and not silent and not doubtful):
+            return chain or found.above_what_retention_took(), found
+        doubts -= doubtful
+        for where in silent or cut:
+            tails[where] *= _MORE
 
 
-def _spoken_of(source: Source, app: Stream, since_ms: int, found: _Tail) -> dict[bytes, int]:
+def _spoken_of(source: Source, app: Stream, since_ms: int, found: Found) -> dict[bytes, int]:
     """How many messages there are, besides Batches, of each block that is spoken of since this time.
 
     A block whose Batch lies farther back than what was found so far is looked for on the way, and is no half one.
@@ -212,7 +188,7 @@ def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple
     """
     marks = source.watermarks()
     ends = {where: high for where, (_, high) in marks.items()}
-    found = _Tail()
+    found = Found(REORG_THRESHOLD)
     read_range(
         source, {where: low for where, (low, _) in marks.items() if where[0] == app.default_topic}, ends, found.add
     )
@@ -243,47 +219,3 @@ def _found_whole(
 
     read_range(source, starts, ends, take)
     return whole
-
-
-def _floor(found: _Tail, starts: Mapping[Partition, int]) -> int:
-    """The lowest block that no partition can lack because its tail begins later."""
-    # A partition that was read from its very first record lacks nothing.
-    cut = [found.lowest[where] for where, start in starts.items() if start > 0 and where in found.lowest]
-    return max(cut, default=0)
-
-
-def _above_what_retention_took(found: _Tail) -> list[BlockRef]:
-    """Everything that is kept was read and the lowest blocks are not whole: begin at the lowest that is."""
-    whole = [found.batches[block_hash].number for block_hash in found.complete]
-    return complete_chain(found.batches.values(), found.complete, floor=min(whole, default=0)) if whole else []
-
-
-def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int) -> list[BlockRef]:
-    """The chain to the highest complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
-
-    Of several highest ones the heaviest is taken, then the one with the lowest hash.
-
-    Arguments:
-        batches: what was found.
-        complete: hashes of the blocks that are complete.
-        floor: the number of the lowest block whose absence would mean something.
-
-    """
-    known = {batch.hash: batch for batch in batches if batch.number >= floor}
-    if not known:
-        return []
-    bottom = min(batch.number for batch in known.values())
-    children: dict[bytes, list[Batch]] = defaultdict(list)
-    for batch in known.values():
-        children[batch.parent].append(batch)
-    linked = [batch for batch in known.values() if batch.number == bottom and batch.hash in complete]
-    for batch in linked:  # grows while it is walked
-        linked += [child for child in children[batch.hash] if child.hash in complete and child.number > batch.number]
-    if not linked:
-        return []
-    head = min(linked, key=lambda batch: (-batch.number, -batch.weight, batch.hash))
-    chain = [BlockRef(head.number, head.hash)]
-    while (parent := known.get(head.parent)) is not None and parent.number < head.number:
-        head = parent
-        chain.append(BlockRef(head.number, head.hash))
-    return chain[::-1]

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.producer import Producer
-from cardinal.producing.published import complete_chain, published_chain, survey
-from cardinal.protocols.streams.messages import Batch
+from cardinal.producing.found import complete_chain
+from cardinal.producing.pinging import ping_id
+from cardinal.producing.published import published_chain, survey
+from cardinal.protocols.streams.codec import encode
+from cardinal.protocols.streams.messages import Batch, Ping
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
@@ -151,6 +154,42 @@ def test_a_block_of_a_producer_that_does_not_seal_counts_when_it_is_whole(broker
     assert _published(broker) == [1, 2, 3, 4, 5]
     other.send(split(payloads[5], Blocks().topics, "block")[:-1], None).result(1)
     assert _published(broker) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("since", [0, 5, 100])
+def test_what_was_sent_again_long_after_its_time_is_not_where_the_topics_begin(
+    broker: MemoryBroker, since: int
+) -> None:
+    """As `cardinal repair` does, or a second producer that is far behind; others went on for so many blocks."""
+    payloads = _payloads(3_000 + since)
+    _publish(broker, payloads[:3_000])
+    _publish(broker, payloads[99:150])
+    _publish(broker, payloads[3_000:])
+    assert _published(broker, tail=20)[-1] == 3_000 + since
+
+
+def test_a_tail_that_begins_with_what_was_sent_again_is_read_farther_back() -> None:
+    payloads = _payloads(3_100)
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
+        _publish(broker, payloads[:3_000])
+        _publish(broker, payloads[99:200])
+        _publish(broker, payloads[3_000:])
+        assert _published(broker, tail=150)[-1] == 3_100
+
+
+def test_a_hole_in_the_tail_is_found_though_the_blocks_above_it_are_many(broker: MemoryBroker) -> None:
+    payloads = _payloads(2_000)
+    _publish(broker, payloads[:500] + payloads[501:])
+    assert _published(broker, tail=450)[-1] == 500
+
+
+def test_where_pings_alone_came_for_a_long_time_the_batches_before_them_are_found(broker: MemoryBroker) -> None:
+    _publish(broker, _payloads(3_000))
+    sink = broker.sink(Blocks(), producer_id="one")
+    for second in range(300):
+        sink.send((Routed("block", *encode(Ping(ping_id("one"), second, 0))),), None).result(1)
+    found = _published(broker, tail=100)
+    assert (found[-1], found[0] > 1_000) == (3_000, True)
 
 
 def test_bytes_that_are_no_batch_are_passed_over(broker: MemoryBroker) -> None:

@@ -1,0 +1,129 @@
+"""The Batches that were found at the topics' ends, and the chain that they make.
+
+Rules:
+
+1. A partition's tail begins at the lowest number among its Batches. One more than so many blocks below the highest that
+   stood before it in its partition says nothing of that: it was sent again long after its time, by a repair or by a
+   producer that is far behind.
+2. The chain begins at the lowest block that no partition can lack because its tail begins later.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams.codec import decode
+from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cardinal.protocols.streams.types import Record
+
+
+@dataclass(slots=True)
+class Found:
+    """Batches by hash, which of them are complete, and the numbers per partition.
+
+    ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
+    looks (``who``) sent its last Batch, in the life before this one.
+    """
+
+    late: int
+    who: tuple[str, bytes] | None = None
+    batches: dict[bytes, Batch] = field(default_factory=dict)
+    complete: set[bytes] = field(default_factory=set)
+    lowest: dict[Partition, int] = field(default_factory=dict)
+    highest: dict[Partition, int] = field(default_factory=dict)
+    times: dict[bytes, int] = field(default_factory=dict)
+    left: int | None = None
+
+    def add(self, record: Record) -> None:
+        """Take a record of the default topic; only Batches count."""
+        batch = batch_of(record)
+        if batch is None:
+            return
+        where, number = (record.topic, record.partition), batch.number
+        self.batches[batch.hash] = batch
+        self.highest[where] = max(number, self.highest.get(where, number))
+        if number >= self.highest[where] - self.late:
+            self.lowest[where] = min(number, self.lowest.get(where, number))
+        self.times.setdefault(batch.hash, record.timestamp_ms)
+        if self.who in record.headers:
+            self.left = max(record.timestamp_ms, self.left or 0)
+        if is_sealed(record):
+            self.complete.add(batch.hash)
+
+    def unsealed_since(self) -> int | None:
+        """When the first block without a seal got its Batch; None where all are sealed."""
+        return min((time for block, time in self.times.items() if block not in self.complete), default=None)
+
+    def chain(self, starts: Mapping[Partition, int]) -> list[BlockRef]:
+        """The newest complete blocks, one chain, oldest first, where each partition was read from its start."""
+        return complete_chain(self.batches.values(), self.complete, floor=self._floor(starts))
+
+    def above_what_retention_took(self) -> list[BlockRef]:
+        """Everything that is kept was read and the lowest blocks are not whole: begin at the lowest that is."""
+        whole = [self.batches[block_hash].number for block_hash in self.complete]
+        return complete_chain(self.batches.values(), self.complete, floor=min(whole, default=0)) if whole else []
+
+    def ends_far_below(self, chain: list[BlockRef]) -> bool:
+        """Whether complete Batches stand so far above the chain that it may begin with one that is out of its time."""
+        top = max((self.batches[block_hash].number for block_hash in self.complete), default=0)
+        return not chain or chain[-1].number < top - self.late
+
+    def _floor(self, starts: Mapping[Partition, int]) -> int:
+        # A partition that was read from its very first record lacks nothing.
+        cut = [self.lowest[where] for where, start in starts.items() if start > 0 and where in self.lowest]
+        return max(cut, default=0)
+
+
+def batch_of(record: Record) -> Batch | None:
+    """The Batch of a record; None where it holds another message, or one that no consumer can use."""
+    if record.key[:1] != bytes((BATCH,)):
+        return None
+    try:
+        message = decode(record.key, record.value)
+    except DecodeError:
+        return None
+    return message if isinstance(message, Batch) else None
+
+
+def is_sealed(record: Record) -> bool:
+    """Whether a Batch says that its block is complete."""
+    return any(name == SEALED_HEADER for name, _ in record.headers)
+
+
+def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int) -> list[BlockRef]:
+    """The chain to the highest complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
+
+    Of several highest ones the heaviest is taken, then the one with the lowest hash.
+
+    Arguments:
+        batches: what was found.
+        complete: hashes of the blocks that are complete.
+        floor: the number of the lowest block whose absence would mean something.
+
+    """
+    known = {batch.hash: batch for batch in batches if batch.number >= floor}
+    if not known:
+        return []
+    bottom = min(batch.number for batch in known.values())
+    children: dict[bytes, list[Batch]] = defaultdict(list)
+    for batch in known.values():
+        children[batch.parent].append(batch)
+    linked = [batch for batch in known.values() if batch.number == bottom and batch.hash in complete]
+    for batch in linked:  # grows while it is walked
+        linked += [child for child in children[batch.hash] if child.hash in complete and child.number > batch.number]
+    if not linked:
+        return []
+    head = min(linked, key=lambda batch: (-batch.number, -batch.weight, batch.hash))
+    chain = [BlockRef(head.number, head.hash)]
+    while (parent := known.get(head.parent)) is not None and parent.number < head.number:
+        head = parent
+        chain.append(BlockRef(head.number, head.hash))
+    return chain[::-1]
