@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH, REORG, Batch
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
 
 if TYPE_CHECKING:
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Record
 
+_BATCH: Final = bytes((BATCH,))
+_REORG: Final = bytes((REORG,))
+
 
 @dataclass(slots=True)
 class Found:
     """Batches by hash, which of them are complete, and the numbers per partition.
 
     ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
-    looks (``who``) sent its last Batch, in the life before this one.
+    looks (``who``) sent its last Batch, in the life before this one. ``reorgs`` are the ancestors of the channels that
+    were announced, the newest last.
     """
 
     late: int
@@ -40,10 +45,14 @@ class Found:
     lowest: dict[Partition, int] = field(default_factory=dict)
     highest: dict[Partition, int] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
+    reorgs: dict[bytes, None] = field(default_factory=dict)
     left: int | None = None
 
     def add(self, record: Record) -> None:
-        """Take a record of the default topic; only Batches count."""
+        """Take a record of the default topic; only Batches count, and where a reorg's channel is announced."""
+        if record.key[:1] == _REORG and len(record.key) == HASH_END:
+            self.reorgs.pop(record.key[1:], None)
+            self.reorgs[record.key[1:]] = None
         batch = batch_of(record)
         if batch is None:
             return
@@ -53,6 +62,16 @@ class Found:
         if number >= self.highest[where] - self.late:
             self.lowest[where] = min(number, self.lowest.get(where, number))
         self.times.setdefault(batch.hash, record.timestamp_ms)
+        self._note(record, batch)
+
+    def add_branch(self, record: Record) -> None:
+        """Take a record of a reorg's channel: what is sealed there is complete, and no tail begins there."""
+        batch = batch_of(record)
+        if batch is not None and is_sealed(record):
+            self.batches.setdefault(batch.hash, batch)
+            self._note(record, batch)
+
+    def _note(self, record: Record, batch: Batch) -> None:
         if self.who in record.headers:
             self.left = max(record.timestamp_ms, self.left or 0)
         if is_sealed(record):
@@ -84,7 +103,7 @@ class Found:
 
 def batch_of(record: Record) -> Batch | None:
     """The Batch of a record; None where it holds another message, or one that no consumer can use."""
-    if record.key[:1] != bytes((BATCH,)):
+    if record.key[:1] != _BATCH:
         return None
     try:
         message = decode(record.key, record.value)

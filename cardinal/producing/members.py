@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from cardinal.producing.published import Survey, complete_blocks, place, survey
@@ -44,7 +45,9 @@ def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "
         CardinalError: of a member.
 
     """
-    found = _in_each(url, app, lambda source: survey(source, app, producer_id=producer_id))
+    found = _in_each(
+        url, app, lambda source, channel: survey(source, app, producer_id=producer_id, open_channel=channel)
+    )
     batches = {block: batch for member in found for block, batch in member.batches.items()}
     half: dict[bytes, HalfPublished] = {}
     for one in (one for member in found for one in member.half):
@@ -67,7 +70,7 @@ def complete_in_members(
         CardinalError: of a member.
 
     """
-    found = _in_each(url, app, lambda source: complete_blocks(source, app, first, last))
+    found = _in_each(url, app, lambda source, _: complete_blocks(source, app, first, last))
     batches = {block: batch for member, _ in found for block, batch in member.items()}
     return batches, set.intersection(*(complete for _, complete in found))
 
@@ -85,14 +88,20 @@ def common_chain(chains: Sequence[Sequence[BlockRef]]) -> list[BlockRef]:
     return [common[number] for number in sorted(common)]
 
 
-def _in_each(url: str | TransportUrl, app: Stream, look: Callable[[Source], Found]) -> list[Found]:
-    """What is found in every member that keeps records, or in the one stream."""
+def _in_each(
+    url: str | TransportUrl, app: Stream, look: Callable[[Source, Callable[[str], Source]], Found]
+) -> list[Found]:
+    """What is found in every member that keeps records, or in the one stream; ``look`` gets what opens a topic, too."""
     url = find_url(url)
     found = []
     for member in [one for _, one in url.members if one.scheme != "null"] or [url]:
         source = open_source(member, app)
         try:
-            found.append(look(source))
+            found.append(look(source, partial(_open_topic, member, app)))
         finally:
             source.close()
     return found
+
+
+def _open_topic(url: TransportUrl, app: Stream, topic: str) -> Source:
+    return open_source(url, app, topics=[topic])

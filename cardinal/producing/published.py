@@ -12,8 +12,9 @@ Rules:
    different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
    (:mod:`.found`). More is read where that one is not complete, of a partition that has shown no Batch (pings alone,
    while the chain stood still), and twice where the chain ends far below what else was found.
-3. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
-4. Half published is what is spoken of near the ends of the topics and is not complete: by a Batch without the rest, or
+3. The blocks of a reorg that went through a channel are only there (:mod:`.reorged`).
+4. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
+5. Half published is what is spoken of near the ends of the topics and is not complete: by a Batch without the rest, or
    by other messages without a Batch. "Near" is so many seconds before the newest Batch: what a producer that was
    killed had under way. Where others went on meanwhile, it is so many before the last Batch of the one that starts
    again, as far as that one is still in the tail.
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.producing.found import Found
 from cardinal.producing.ranges import read_range
+from cardinal.producing.reorged import read_channels
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG
@@ -35,7 +37,7 @@ from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
@@ -84,7 +86,14 @@ class Survey:
     half: tuple[HalfPublished, ...]
 
 
-def survey(source: Source, app: Stream, *, producer_id: str = "", tail: int = _TAIL) -> Survey:
+def survey(
+    source: Source,
+    app: Stream,
+    *,
+    producer_id: str = "",
+    tail: int = _TAIL,
+    open_channel: Callable[[str], Source] | None = None,
+) -> Survey:
     """Where the topics end, and what is half published there.
 
     Arguments:
@@ -92,12 +101,13 @@ def survey(source: Source, app: Stream, *, producer_id: str = "", tail: int = _T
         app: the application.
         tail: see :func:`published_chain`.
         producer_id: who starts again, and may have left something behind that others have gone on above.
+        open_channel: opens the topic of a reorg's channel; without it none is read.
 
     Raises:
         TransportError: the records do not arrive.
 
     """
-    chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()))
+    chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
     newest = max(found.times.values(), default=None)
     near = newest if found.left is None else found.left
     spoken = {} if near is None else _spoken_of(source, app, near - _NEAR_MS, found)
@@ -125,7 +135,13 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
     return _look(source, app, tail)[0]
 
 
-def _look(source: Source, app: Stream, tail: int, who: tuple[str, bytes] | None = None) -> tuple[list[BlockRef], Found]:
+def _look(
+    source: Source,
+    app: Stream,
+    tail: int,
+    who: tuple[str, bytes] | None = None,
+    open_channel: Callable[[str], Source] | None = None,
+) -> tuple[list[BlockRef], Found]:
     """The chain, and what was found on the way."""
     marks = source.watermarks()
     default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
@@ -136,6 +152,8 @@ def _look(source: Source, app: Stream, tail: int, who: tuple[str, bytes] | None 
         starts = {where: max(low, high - tails[where]) for where, (low, high) in default.items()}
         found = Found(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
         read_range(source, starts, ends, found.add)
+        if open_channel is not None:
+            read_channels(open_channel, app, found)
         since = found.unsealed_since()
         if since is not None:
             found.complete |= _found_whole(source, app, {**_others(source, app, since), **starts}, ends)
