@@ -29,6 +29,15 @@ _BATCH: Final = bytes((BATCH,))
 _REORG: Final = bytes((REORG,))
 
 
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """A Batch without a seal, and when its first and its last copy came, in milliseconds."""
+
+    batch: Batch
+    first_ms: int
+    last_ms: int
+
+
 @dataclass(slots=True)
 class Found:
     """Batches by hash, which of them are complete, and the numbers per partition.
@@ -45,6 +54,7 @@ class Found:
     lowest: dict[Partition, int] = field(default_factory=dict)
     highest: dict[Partition, int] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
+    last_times: dict[bytes, int] = field(default_factory=dict)
     reorgs: dict[bytes, None] = field(default_factory=dict)
     left: int | None = None
 
@@ -62,6 +72,7 @@ class Found:
         if number >= self.highest[where] - self.late:
             self.lowest[where] = min(number, self.lowest.get(where, number))
         self.times.setdefault(batch.hash, record.timestamp_ms)
+        self.last_times[batch.hash] = record.timestamp_ms
         self._note(record, batch)
 
     def add_branch(self, record: Record) -> None:
@@ -77,9 +88,13 @@ class Found:
         if is_sealed(record):
             self.complete.add(batch.hash)
 
-    def unsealed_since(self) -> int | None:
-        """When the first block without a seal got its Batch; None where all are sealed."""
-        return min((time for block, time in self.times.items() if block not in self.complete), default=None)
+    def unsealed(self) -> list[Unsealed]:
+        """The Batches of blocks that nobody has said to be complete."""
+        return [
+            Unsealed(batch, self.times[block_hash], self.last_times[block_hash])
+            for block_hash, batch in self.batches.items()
+            if block_hash not in self.complete
+        ]
 
     def chain(self, starts: Mapping[Partition, int]) -> list[BlockRef]:
         """The newest complete blocks, one chain, oldest first, where each partition was read from its start."""

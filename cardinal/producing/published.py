@@ -30,10 +30,9 @@ from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.producing.found import Found
 from cardinal.producing.ranges import read_range
 from cardinal.producing.reorged import read_channels
-from cardinal.protocols.streams.events import Completed
+from cardinal.producing.whole import whole_among
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG
-from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 
 if TYPE_CHECKING:
@@ -41,16 +40,13 @@ if TYPE_CHECKING:
 
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
-    from cardinal.protocols.streams.types import BlockRef, Partition, Record
+    from cardinal.protocols.streams.types import BlockRef, Record
     from cardinal.transports.base import Source
 
 _TAIL: Final = 2_048
 _MORE: Final = 4
 _DOUBTS: Final = 2
 """How often more is read because a tail may begin with Batches that are out of their time."""
-
-_BEFORE_BATCH_MS: Final = 60_000
-"""A producer sends a block's Batch right after the rest of the block; this is ample."""
 
 _NEAR_MS: Final = 10_000
 _NEAR_RECORDS: Final = 8_192
@@ -111,6 +107,7 @@ def survey(
     newest = max(found.times.values(), default=None)
     near = newest if found.left is None else found.left
     spoken = {} if near is None else _spoken_of(source, app, near - _NEAR_MS, found)
+    found.complete |= whole_among(source, app, found.unsealed())  # also of those that were only now spoken of
     missing = [block for block in found.batches if block not in found.complete]
     half = [
         HalfPublished(block, found.batches[block].number if block in found.batches else None, spoken.get(block, 0))
@@ -154,9 +151,7 @@ def _look(
         read_range(source, starts, ends, found.add)
         if open_channel is not None:
             read_channels(open_channel, app, found)
-        since = found.unsealed_since()
-        if since is not None:
-            found.complete |= _found_whole(source, app, {**_others(source, app, since), **starts}, ends)
+        found.complete |= whole_among(source, app, found.unsealed())
         chain = found.chain(starts)
         cut = {where for where, (low, _) in default.items() if starts[where] > low}
         silent = cut - found.lowest.keys()
@@ -210,30 +205,6 @@ def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple
     read_range(
         source, {where: low for where, (low, _) in marks.items() if where[0] == app.default_topic}, ends, found.add
     )
-    wanted = {block for block, batch in found.batches.items() if first <= batch.number <= last}
-    complete = found.complete & wanted
-    times = [found.times[block] for block in wanted - complete]
-    if times:
-        starts = source.offsets_for_time(max(0, min(times) - _BEFORE_BATCH_MS))
-        complete |= _found_whole(source, app, starts, ends) & wanted
-    return found.batches, complete
-
-
-def _others(source: Source, app: Stream, since_ms: int) -> dict[Partition, int]:
-    """Where to begin in the other topics to find all of a block whose Batch has this time."""
-    found = source.offsets_for_time(max(0, since_ms - _BEFORE_BATCH_MS))
-    return {where: offset for where, offset in found.items() if where[0] != app.default_topic}
-
-
-def _found_whole(
-    source: Source, app: Stream, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
-) -> set[bytes]:
-    """Hashes of the blocks all of whose messages lie between these offsets."""
-    reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
-    whole: set[bytes] = set()
-
-    def take(record: Record) -> None:
-        whole.update(event.payload.hash for event in reassembler.receive((record,)) if isinstance(event, Completed))
-
-    read_range(source, starts, ends, take)
-    return whole
+    within = {block for block, batch in found.batches.items() if first <= batch.number <= last}
+    unsealed = [one for one in found.unsealed() if one.batch.hash in within]
+    return found.batches, (found.complete & within) | whole_among(source, app, unsealed)

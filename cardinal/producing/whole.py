@@ -1,20 +1,44 @@
-"""Blocks of producers that do not seal, seen complete by reading all of their topics."""
+"""Blocks of producers that do not seal, seen complete by reading all of their topics.
+
+A reassembler holds so many open blocks and no more. So what is there already is looked for in windows, some blocks at a
+time, and it is given the records of these alone: partitions are read far apart from each other, and everything that is
+written there at the same time would push out what is looked for.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cardinal.producing.ranges import read_range
 from cardinal.protocols.streams.events import Completed
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH_MSG
 from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cardinal.producing.found import Unsealed
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.types import Record
+    from cardinal.transports.base import Source
     from cardinal.transports.url import TransportUrl
 
 _LIMIT: Final = 5_000
 _BEFORE_BATCH_MS: Final = 60_000
+"""A producer sends a block's Batch right after the rest of the block, or before it; this is ample."""
+
+_NEAR_MS: Final = 5_000
+"""So near is nearly all of it: what is not whole within that is looked for in all of the time."""
+
+_BLOCKS: Final = 8_192
+_MESSAGES: Final = 500_000
+"""Of one window: less than a reassembler holds."""
+
+_AT_ONCE: Final = 1_000
+
+_VALUE: Final = bytes((BATCH_MSG,))
 
 
 class Whole:
@@ -33,3 +57,66 @@ class Whole:
     def close(self) -> None:
         """Release the connection."""
         self._source.close()
+
+
+def whole_among(source: Source, app: Stream, blocks: Iterable[Unsealed]) -> set[bytes]:
+    """Which of these blocks are complete, by their hashes.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        blocks: Batches without a seal, and when they came.
+
+    Raises:
+        TransportError: the records do not arrive.
+
+    """
+    left = sorted(blocks, key=lambda one: one.first_ms)
+    whole: set[bytes] = set()
+    for margin in (_NEAR_MS, _BEFORE_BATCH_MS):
+        for window in _windows(left, margin):
+            whole |= _whole_within(source, app, window, margin)
+        left = [one for one in left if one.batch.hash not in whole]
+    return whole
+
+
+def _windows(blocks: Iterable[Unsealed], margin: int) -> Iterator[list[Unsealed]]:
+    """Neighbours in time, as many as may be open at once."""
+    window: list[Unsealed] = []
+    messages = 0
+    for one in blocks:
+        size = sum(max(1, update.count) for update in one.batch.updates.values())
+        apart = bool(window) and one.first_ms - window[-1].last_ms > 2 * margin
+        if window and (apart or len(window) == _BLOCKS or messages + size > _MESSAGES):
+            yield window
+            window, messages = [], 0
+        window.append(one)
+        messages += size
+    if window:
+        yield window
+
+
+def _whole_within(source: Source, app: Stream, window: list[Unsealed], margin: int) -> set[bytes]:
+    marks = source.watermarks()
+    starts = source.offsets_for_time(max(0, window[0].first_ms - margin))
+    ends = source.offsets_for_time(max(one.last_ms for one in window) + margin)
+    reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
+    open_ = {one.batch.hash for one in window}
+    whole: set[bytes] = set()
+    held: list[Record] = []
+
+    def give() -> None:
+        done = {event.payload.hash for event in reassembler.receive(held) if isinstance(event, Completed)}
+        whole.update(done)
+        open_.difference_update(done)
+        held.clear()
+
+    def take(record: Record) -> None:
+        if record.key[1:HASH_END] in open_:
+            held.append(record._replace(value=b"") if record.key[:1] == _VALUE else record)  # that it is there is all
+            if len(held) == _AT_ONCE:
+                give()
+
+    read_range(source, starts, {where: min(ends.get(where, high), high) for where, (_, high) in marks.items()}, take)
+    give()
+    return whole

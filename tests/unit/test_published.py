@@ -10,7 +10,7 @@ import pytest
 from cardinal.producer import Producer
 from cardinal.producing.found import complete_chain
 from cardinal.producing.pinging import ping_id
-from cardinal.producing.published import published_chain, survey
+from cardinal.producing.published import complete_blocks, published_chain, survey
 from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.messages import Batch, Ping
 from cardinal.protocols.streams.payload import Payload
@@ -154,6 +154,21 @@ def test_a_block_of_a_producer_that_does_not_seal_counts_when_it_is_whole(broker
     assert _published(broker) == [1, 2, 3, 4, 5]
     other.send(split(payloads[5], Blocks().topics, "block")[:-1], None).result(1)
     assert _published(broker) == [1, 2, 3, 4, 5, 6]
+
+
+def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_one() -> None:
+    """Each of them whole but one; the partitions of a topic are read one after the other."""
+    payloads, app = _payloads(11_000), Blocks()
+    lacks = payloads[4_999]
+    with MemoryBroker(uuid.uuid4().hex, partitions=4) as broker:
+        other = broker.sink(app, producer_id="other")
+        for payload in payloads:
+            *content, batch = split(payload, app.topics, app.default_topic)
+            other.send([batch] if payload is lacks else [batch, *content], None).result(1)
+        source = broker.source(app.all_topics)
+        _, complete = complete_blocks(source, app, 10, 10_900)
+        assert complete == {one.hash for one in payloads[9:10_900]} - {lacks.hash}
+        assert [one.hash for one in survey(source, app, producer_id="one").half] == [lacks.hash]
 
 
 @pytest.mark.parametrize("since", [0, 5, 100])
