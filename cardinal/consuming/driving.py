@@ -63,6 +63,7 @@ class Driver:
         self.ready: deque[ChainUpdate] = deque()
         """Updates that wait to be fetched."""
         self._noted: deque[ChainUpdate | Event | HealingFailed] = deque()
+        self._polled: Sequence[Row] = ()
         self._giving_out = False
         self._to_report: int | None = None
         self._reader = reader
@@ -100,14 +101,18 @@ class Driver:
 
     def _read(self) -> None:
         with collector_waits():
-            records = self._reader.poll_now()
-            if records:
-                self._follow(records)
-        if not records:
-            self._follow([] if self._reader.reads_again_now else self._reader.poll())
+            if not self._polled:
+                self._polled = self._reader.poll_now()
+            if self._polled:
+                self._follow()
+                return
+        if not self._reader.reads_again_now:
+            self._polled = self._reader.poll()
+        self._follow()
 
-    def _follow(self, records: Sequence[Row]) -> None:
-        follower, reader = self.follower, self._reader
+    def _follow(self) -> None:
+        """Follow what was polled. It is kept until it is taken: a question before that may fail, and be asked again."""
+        follower, reader, records = self.follower, self._reader, self._polled
         if records and not self._batch_seen:
             self._look_for_a_batch(records)
         self._note(reader.skipping.found())
@@ -115,6 +120,7 @@ class Driver:
         self._look_at_overdue()
         positions = reader.positions()
         self._note(follower.receive(records))
+        self._polled = ()
         if again := reader.poll_again():
             self._note(follower.receive(again))
             reader.end_again(follower.orderer.holds)
