@@ -101,6 +101,22 @@ def test_a_needed_block_is_passed_over_when_everything_that_was_there_is_read() 
     assert stream.read().startswith("-4a-3a-?2a+2b")
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_the_first_block_above_a_given_start_is_passed_over_as_any_other(again: bool) -> None:  # noqa: FBT001 - a case
+    """Before anything was delivered, and where a cursor says no more than that."""
+    stream = Stream(start=ROOT)
+    first, *rest = line("a", 1, 4, "0r")
+    without_content(stream, first)
+    stream.publish(rest)
+    stream.read()
+    if again:
+        stream.restart()
+    for _ in range(9):
+        unrelated(stream, 9)
+        stream.read()
+    assert "".join(map(shape, stream.updates)) == "+?1a+2a+3a+4a"
+
+
 def test_nothing_is_passed_over_while_a_partition_is_not_read_to_its_end() -> None:
     stream = gap_at_2a(5)
     unrelated(stream, 60)

@@ -67,7 +67,6 @@ class Follower:
         self._patience = Patience(settings.reorg_threshold) if settings.patient else None
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
-        self._judging = False
         self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
         self.reassembler = assembler_of(settings)
         self._rest = Rest(self.reassembler, self._gaps)
@@ -76,6 +75,8 @@ class Follower:
         self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
         if cursor is not None:
             self._restore(cursor)
+        # Above a given start whatever waits shows that something is lacking, the first block itself at first.
+        self._judging = settings.start is not None and not self._resume
 
     def _restore(self, cursor: Cursor) -> None:
         if cursor.ring:
