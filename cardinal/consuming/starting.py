@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, DecodeError, TransportError
+from cardinal.errors import ConfigurationError, DecodeError, UnreachableError
 from cardinal.protocols.streams import avro
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH
@@ -30,7 +30,8 @@ BEFORE_BATCH_MS: Final = 60_000
 
 _POLL_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1
-_IDLE_SECONDS: Final = 15.0
+_IDLE_SECONDS: Final = 60.0
+"""Without a record although there are some. A client waits half as long for one answer, and then asks again."""
 _NEAR: Final = 64
 """Offsets: below this distance reading on is quicker than halving."""
 
@@ -78,7 +79,7 @@ def at_number(source: Source, app: Topics, number: int, threshold: int) -> Begin
 
     Raises:
         ConfigurationError: the stream does not hold that block; the sentence says what it holds.
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     places = batches_from(source, app, number - 1)
@@ -179,7 +180,11 @@ def _read(
         if records:
             heard = time.monotonic()
         elif time.monotonic() - heard > _IDLE_SECONDS:
-            raise TransportError(f"the default topic's records did not arrive within {_IDLE_SECONDS:.0f} s")
+            raise UnreachableError(
+                f"the default topic's records did not arrive within {_IDLE_SECONDS:.0f} s: "
+                "the server is away, or the line is too slow; try again",
+                address=min(begin)[0],
+            )
         enough = False
         for record in records:
             enough = take(record)

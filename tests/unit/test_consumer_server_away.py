@@ -9,12 +9,12 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import channels, reading
+from cardinal.consuming import channels, reading, starting
 from cardinal.consuming.reading import Reader
 from cardinal.errors import UnreachableError
-from cardinal.protocols.streams import BlockRef, Payload, Routed, split, split_reorg
+from cardinal.protocols.streams import BlockRef, Payload, Record, Routed, split, split_reorg
 from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.testing.memory import MemoryBroker
+from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,6 +130,47 @@ def test_older_batches_are_looked_up_when_the_server_is_back(
     assert [one.number for one in switch.removed] == list(range(60, 20, -1))
     assert not away.left
     assert all(source.closed for source in away.sources)
+
+
+def test_older_batches_that_do_not_arrive_are_looked_up_again(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a broker that dies while it is read from, a client says nothing: no record comes."""
+    publish(broker, line(1, 60))
+    with consumer(broker) as first:
+        update = until(first, "60a")[-1]
+    with consumer(broker, start=str(update.cursor)) as resumed:
+        deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
+        silent = silence(monkeypatch, 30)
+        (switch,) = until(resumed, "62b")
+    assert [one.number for one in switch.removed] == list(range(60, 20, -1))
+    assert not silent
+
+
+def test_a_number_whose_batches_do_not_arrive_is_no_mistake_of_the_caller(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, line(1, 60))
+    silence(monkeypatch, 10**6)
+    with pytest.raises(UnreachableError, match="did not arrive") as failed:
+        consumer(broker, start=30)
+    assert failed.value.retriable
+
+
+def silence(monkeypatch: pytest.MonkeyPatch, polls: int) -> list[None]:
+    """So many polls of the Batches alone bring nothing, which counts at once as being away; returns those left."""
+    monkeypatch.setattr(starting, "_IDLE_SECONDS", 0.0)
+    left: list[None] = [None] * polls
+    poll = MemorySource.poll
+
+    def silent(source: MemorySource, limit: int, timeout: float) -> list[Record]:
+        if left and {topic for topic, _ in source.positions()} == {"block"}:
+            left.pop()
+            return []
+        return poll(source, limit, timeout)
+
+    monkeypatch.setattr(MemorySource, "poll", silent)
+    return left
 
 
 def test_new_blocks_are_delivered_and_idle_time_counts_while_older_ones_cannot_be_had(
