@@ -14,6 +14,7 @@ from cardinal.errors import TopicError, UnreachableError
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings
 from cardinal.transports.kafka.cluster import Cluster
+from cardinal.transports.kafka.partitions import Partitions
 from cardinal.transports.kafka.topics import TopicAdmin
 
 NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=200"
@@ -67,6 +68,44 @@ def test_offsets_that_are_none_are_never_taken_for_the_end() -> None:
     asking, _ = cluster(silent=1_000_000)
     with pytest.raises(UnreachableError):
         asking.starts([("block", 0), ("block", 1)])
+
+
+class Times(Dying):
+    """The same when it is asked for a time; in its second partition no record is so new."""
+
+    def list_offsets(self, asked: Asked, **options: object) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        if any(spec._value < 0 for spec in asked.values()):  # where its partitions end
+            return Dying(0).list_offsets(asked)
+        found = super().list_offsets(asked, **options)
+        if self.asked > self.silent:
+            *_, last = found
+            found[last] = Future()
+            found[last].set_result(ListOffsetsResultInfo(-1, -1, 0))
+        return found
+
+    def list_topics(self, *_: object, **__: object) -> SimpleNamespace:  # type: ignore[override] # it has them
+        return SimpleNamespace(topics={"block": SimpleNamespace(partitions=range(2), error=None)})
+
+
+UNSETTLED = [
+    None,
+    KafkaError._TRANSPORT,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+]
+
+
+@pytest.mark.parametrize("error", UNSETTLED)
+def test_broker_that_does_not_know_a_time_s_offsets_yet_is_asked_again(error: int | None) -> None:
+    asking, client = cluster(0)
+    asking.client = client = Times(2, error)  # type: ignore[assignment] # what is asked of it
+    partitions = Partitions(asking, ["block"], "nobody", 0.0)
+    assert partitions.since(1_000, 0.2) == {("block", 0): 7, ("block", 1): 9}
+    assert client.asked == 3
+    client.asked, client.silent = 0, 1_000_000
+    with pytest.raises(UnreachableError):
+        partitions.since(1_000, 0.2)
 
 
 class Listing(Dying):

@@ -11,6 +11,9 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # their stub re-exports without __all__
+
 from cardinal.errors import TopicError, UnreachableError
 
 from .errors import deleted
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 _TOPICS_SECONDS: Final = 0.1
+_NO_RECORD: Final = -1
+"""What a broker says where no record is so new."""
 
 
 class Partitions:
@@ -82,6 +87,35 @@ class Partitions:
         known = self.known
         starts, ends = self._cluster.starts(known), self._cluster.ends(known)
         return {partition: (starts[partition], ends[partition]) for partition in known}
+
+    def since(self, timestamp_ms: int, timeout: float) -> dict[Partition, int]:
+        """The first offset of every known partition whose record is not older; the end where there is none.
+
+        Arguments:
+            timestamp_ms: since 1970.
+            timeout: seconds for each answer.
+
+        Raises:
+            TopicError: a topic was deleted.
+
+        """
+        known = self.known
+        ends = self._cluster.ends(known)  # first: what is written between the two questions may be as new
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        asked = {TopicPartition(topic, number): spec for topic, number in known}
+        committed = IsolationLevel.READ_COMMITTED
+
+        def ask() -> dict[Partition, int]:
+            answers = self._cluster.client.list_offsets(asked, request_timeout=timeout, isolation_level=committed)
+            offsets = {
+                (found.topic, found.partition): answer.result(timeout).offset for found, answer in answers.items()
+            }
+            if min(offsets.values()) < _NO_RECORD:  # no answer: the broker died while it was asked
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - public code with a private name
+            return offsets
+
+        found = self._cluster.patiently(ask, "while looking up a time", self._topics) if asked else {}
+        return {where: offset if offset > _NO_RECORD else ends[where] for where, offset in found.items()}
 
     def look_later(self) -> Future[tuple[Partition, ...]]:
         """:meth:`look` on a thread of its own, for a reader that must not wait for the answer."""

@@ -158,19 +158,7 @@ class KafkaSource:
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        asked = [TopicPartition(topic, number, timestamp_ms) for topic, number in self._partitions.known]
-        try:
-            answers = self._consumer.offsets_for_times(asked, timeout=self._settings.connect_timeout)
-        except KafkaException as error:
-            raise self._reasons.map(kafka_error(error), "while looking up a time") from None
-        for found in answers:
-            if found.error is not None:
-                raise self._reasons.map(found.error, f"while looking up a time in {found.topic}")
-        ends = self._cluster.ends(self._partitions.known)
-        return {
-            (found.topic, found.partition): found.offset if found.offset >= 0 else ends[found.topic, found.partition]
-            for found in answers
-        }
+        return self._partitions.since(timestamp_ms, self._settings.connect_timeout)
 
     def close(self) -> None:
         """Release the connection. May be called twice."""
