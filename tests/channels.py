@@ -52,10 +52,12 @@ class Stream:
         self.events: list[Event] = []
         self.recalled: list[int] = []
 
-    def write(self, routed: Sequence[Routed], producer: str = "") -> None:
+    def write(self, routed: Sequence[Routed], producer: str = "", first: int = 0) -> None:
+        """Write messages, those of channels to the place whose partitions have numbers from ``first`` on."""
         headers = ((PRODUCER_HEADER, producer.encode()),) if producer else ()
         for message in routed:
-            place = (message.topic, sum(message.key) % WIDTH.get(message.topic, 1))
+            width = WIDTH.get(message.topic)
+            place = (message.topic, first if width is None else sum(message.key) % width)
             records = self.partitions.setdefault(place, [])
             records.append(Record(*place, len(records), message.key, message.value, 0, headers))
 
@@ -98,9 +100,9 @@ class Stream:
 
     def _wanted(self) -> list[Partition]:
         channels = set(self.follower.channels())
-        for topic in channels:
-            if (topic, 0) in self.partitions:
-                self.at.setdefault((topic, 0), 0)
+        for place in self.partitions:
+            if place[0] in channels:
+                self.at.setdefault(place, 0)
         for place in [place for place in self.at if place[0] not in WIDTH and place[0] not in channels]:
             del self.at[place]
         return sorted(self.at)

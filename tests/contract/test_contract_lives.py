@@ -8,9 +8,13 @@ import pytest
 from reading import block, read
 from rooms import DEADLINE, Room, from_start
 
+from blocks import Blocks, hash_of, line, steps, until
+from blocks import block as block_of
+from cardinal import BlockRef, Consumer, Producer
 from cardinal.errors import TransportError
+from cardinal.protocols.streams import Rejected
 from cardinal.protocols.streams.types import Record, Routed
-from cardinal.transports import ChannelSink, RecordSink, Sink, open_source
+from cardinal.transports import ChannelSink, RecordSink, Sink, open_source, parse_url
 
 
 def test_a_reorg_channel_has_one_partition_and_carries_messages(room: Room) -> None:
@@ -27,6 +31,27 @@ def test_a_reorg_channel_has_one_partition_and_carries_messages(room: Room) -> N
     assert [record.key for record in records] == [message.key for message in messages]
     sink.close()
     source.close()
+
+
+def test_a_deep_reorg_is_followed_in_the_place_that_is_written_to(room: Room) -> None:
+    """Of a mux that is its last member: the one that a stream moves to."""
+    app = Blocks(reorg_threshold=4, default_topic=room.app.default_topic, topics={"a/": room.app.other})
+    url = parse_url(room.writes or room.url)
+    with Producer(url.members[-1][1] if url.members else url, app, producer_id="one") as producer:
+        for payload in line(1, 12):
+            producer.add(payload)
+        producer.flush(DEADLINE)
+        reports: list[object] = []
+        with Consumer(room.url, app, idle_timeout=DEADLINE, on_event=reports.append) as consumer:
+            until(consumer, "12a")
+            producer.reorg(BlockRef(1, hash_of("1a")), line(2, 13, "b", "1a")).result(DEADLINE)
+            (switch,) = until(consumer, "13b")
+        assert [block.number for block in switch.removed] == [*range(12, 1, -1)]
+        assert [block.number for block in switch.added] == [*range(2, 14)]
+        assert not [report for report in reports if isinstance(report, Rejected)]
+        producer.add(block_of("14b", "13b")).result(DEADLINE)
+        with Consumer(room.url, app, start=switch.cursor, idle_timeout=DEADLINE) as consumer:
+            assert steps(until(consumer, "14b")) == ["+14b"]
 
 
 def test_records_are_taken_over_as_they_are(any_room: Room) -> None:

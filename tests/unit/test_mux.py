@@ -14,6 +14,7 @@ from blocks import Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import ConfigurationError, CursorExpiredError, DeliveryError, TopicError
 from cardinal.producer import Producer
+from cardinal.protocols.streams import BlockRef, Rejected, ReorgAbandoned
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.mux import MuxSource
@@ -121,6 +122,30 @@ def test_a_producer_writes_both_and_each_alone_has_the_chain(brokers: tuple[Memo
     for broker in brokers:
         with Consumer(broker.url, Blocks()) as consumer:
             assert steps(until(consumer, "6a")) == [f"+{number}a" for number in range(1, 7)]
+
+
+def test_a_deep_reorg_is_one_update_wherever_it_is_written(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:
+    """By a producer that writes both members, by one of the second one, and with the first one left out."""
+    app = Blocks(reorg_threshold=4)
+    old, new = brokers
+    open_sink(old.url, app, producer_id="before").close()
+    writers = [new.url, mux(old, new), new.url]
+    readers = [mux(old, new), mux(old, new), f"mux:64={new.url}"]
+    branch, length = "a", 12
+    for number, (writes, reads) in enumerate(zip(writers, readers, strict=True)):
+        reports: list[object] = []
+        with (
+            Producer(writes, app, producer_id=f"p{number}") as producer,
+            Consumer(reads, app, on_event=reports.append, idle_timeout=DEADLINE) as consumer,
+        ):
+            if not number:
+                publish(new, line(1, length), app=app)
+            until(consumer, f"{length}{branch}")
+            branch, length = "bcd"[number], length + 1
+            producer.reorg(BlockRef(1, hash_of("1a")), line(2, length, branch, "1a")).result(DEADLINE)
+            (switch,) = until(consumer, f"{length}{branch}")
+            assert (len(switch.removed), len(switch.added)) == (length - 2, length - 1)
+        assert not [report for report in reports if isinstance(report, Rejected | ReorgAbandoned)]
 
 
 def test_a_call_fails_when_one_member_fails_and_may_be_sent_again(brokers: tuple[MemoryBroker, MemoryBroker]) -> None:

@@ -29,7 +29,7 @@ from cardinal.protocols.streams.messages import ReorgComplete
 from cardinal.protocols.streams.reorgs import ChannelBounds
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, shape
-from streams import SCHEMA, TOPIC, block, h
+from streams import SCHEMA, TOPIC, WIDTH, block, h, messages
 
 
 def deep(stream: Stream) -> None:
@@ -386,8 +386,6 @@ def test_what_is_no_message_of_its_channel_is_rejected() -> None:
     topic = content[0].topic
     stream.write([announced, Routed(topic, *encode(ReorgComplete(h("5a"), 5))), Routed(topic, b"\x05short", b"")])
     stream.read()
-    elsewhere = Record(topic, 1, 0, *content[1][1:])
-    assert [type(event) for event in stream.follower.receive([elsewhere])] == [Rejected]
     assert [event.reason for event in stream.named(Rejected)][:1] == ["it names another ancestor than its channel"]  # type: ignore[attr-defined]
     assert len(stream.named(Rejected)) == 2
 
@@ -495,3 +493,99 @@ def test_a_forgotten_chain_is_the_reason_why_a_channel_is_abandoned() -> None:
     (event,) = stream.named(ReorgAbandoned)
     assert isinstance(event, ReorgAbandoned)
     assert event.reason == "the delivered chain is not remembered so far down; recall older Batches"
+
+
+@pytest.mark.parametrize("places", [(64,), (0, 64), (64, 1000)])
+def test_a_channel_is_followed_in_whatever_place_it_lies(places: tuple[int, ...]) -> None:
+    """Old and new cluster read as one: the channel is where the producer writes, in one of them or in each."""
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    for place in places:
+        stream.write(content, "one", place)
+    assert stream.read(step=3).endswith("+12b+13b")
+    assert stream.named(Rejected) == []
+    assert len(stream.named(ReorgEnded)) == len(places), "it is read to the end in all of them"
+    assert stream.follower.channels() == ()
+
+
+@pytest.mark.parametrize("seed", range(1, 40))
+def test_what_one_producer_sends_to_two_places_is_two_attempts(seed: int) -> None:
+    """Nothing says which is read first: that it begins in one is no new beginning in the other."""
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    stream.write(content, "one", 0)
+    stream.write(content[: seed % len(content)], "one", 64)  # ... and there it died
+    assert stream.read(step=6, seed=seed).endswith("+12b+13b")
+    assert stream.follower.channels() != (), "nobody knows that"
+    stream.publish(line("b", 14, 20, "13b", 1))
+    stream.read()
+    stream.read()
+    assert stream.follower.channels() == ()
+    assert stream.named(ReorgAbandoned) == []
+
+
+@pytest.mark.parametrize("cut", range(0, 42, 6))
+@pytest.mark.parametrize("first", [0, 64])
+def test_a_restart_within_a_channel_of_two_places_goes_on(first: int, cut: int) -> None:
+    """Each has a part of it when the cursor is made, and the floors hold both."""
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    stream.write(content[:cut], "one", 64 - first)
+    stream.write(content[: cut // 2], "one", first)
+    stream.read(step=3)
+    (topic,) = stream.follower.channels()
+    assert {number for name, number in stream.follower.cursor().next if name == topic} == (
+        {0, 64} if cut > 1 else {64 - first} if cut else set()
+    )
+    stream.restart()
+    stream.publish(line("a", 13, 13, "12a"))
+    stream.read(step=5)
+    stream.restart()
+    stream.write(content[cut // 2 :], "one", first)
+    removed = "-13a-12a-11a-10a-9a-?8a-?7a-?6a-?5a-?4a"
+    assert stream.read(step=4) == removed + "+4b+5b+6b+7b+8b+9b+10b+11b+12b+13b"
+    stream.restart()
+    stream.publish(line("b", 14, 16, "13b", 1))
+    assert stream.read().replace(" ", "") == "+14b+15b+16b"
+
+
+def test_cursors_of_one_step_reach_down_to_channels_that_the_step_is_done_with_in_every_place() -> None:
+    """The update before the switch still needs the channel, whose chain the same step delivers."""
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("3a", 3, line("b", 4, 14, "3a", 1))
+    stream.write([announced])
+    *parts, batch = messages(line("a", 13, 13, "12a")[0])
+    stream.write(parts)
+    stream.write(content[:-1], "one", 64)
+    assert stream.read() == ""
+    stream.write([batch])
+    stream.write(content[-1:], "one", 64)
+    stream.read()
+    before, switch = stream.updates[-2:]
+    assert shape(before) == "+13a"
+    assert shape(switch).endswith("+13b+14b")
+    (where,) = (place for place in stream.partitions if place[0] not in WIDTH)
+    assert before.cursor.floor[where] == 0
+    stream.restart(before.cursor)
+    assert stream.read() == shape(switch)
+
+
+def test_a_channel_in_several_partitions_of_one_place_is_abandoned_by_that_name() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced])
+    for number, message in enumerate(content[:-1]):
+        stream.write([message], "one", number % 3)
+    stream.read()
+    stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
+    stream.read()
+    why = "its topic has several partitions, and a reorg channel has one"
+    assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), why)]

@@ -136,11 +136,12 @@ def test_a_place_cannot_go_with_a_topic_that_is_nowhere_else() -> None:
         follower.begin_at(there)
 
 
-def test_a_reorg_channel_keeps_no_place_here() -> None:
-    """A channel has one partition, of number 0 in whatever place; it may go, and says nothing about the others."""
+@pytest.mark.parametrize("number", [OLD, NEW])
+def test_a_reorg_channel_keeps_no_place_here(number: int) -> None:
+    """A channel has one partition in each place; it may go, and says nothing about the others."""
     stream = two_places(10, 10 + 2 * THRESHOLD)
     cursor = stream.follower.cursor()
-    channel = (reorg_topic(TOPIC, h("9a")), 0)
+    channel = (reorg_topic(TOPIC, h("9a")), number)
     here = {place: mark for place, mark in marks(stream).items() if place[1] >= NEW}
     begin = begin_at(cursor, here | {channel: (0, 3)}, is_channel)
     assert begin[channel] == 0

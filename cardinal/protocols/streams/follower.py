@@ -173,7 +173,8 @@ class Follower:
         for topic, run in groupby(records, key=self._channel_of):
             if topic:
                 found = list(map(Record._make, run))
-                self._where.at({found[-1][:2]: found[-1].offset + 1})  # the driver may drop the channel in this step
+                # The driver may drop the channel in this step.
+                self._where.at({record[:2]: record.offset + 1 for record in found})
                 self._outcomes(self._reorgs.receive(found), out)
             else:
                 self._events(self.reassembler.receive(run), out)

@@ -4,10 +4,12 @@ Rules:
 
 1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
    Whoever drives the stream then reads that topic too, from its beginning, as long as it is named by
-   :meth:`Reorgs.topics`.
-2. On the channel an attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg,
+   :meth:`Reorgs.topics`. Where several places are read as one, each may show its channel as a partition with a number
+   of its own: a lane.
+2. On a lane an attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg,
    has every message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers
-   may be mixed; a producer that died may begin again.
+   may be mixed; a producer that died may begin again. What it sends on another lane is another attempt: nothing says
+   which of the two is read first.
 3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
    ordinary fork choice decides: with what waits above them on the main topics the switch is one update. A lighter
    chain stays, and may become heavier by what comes later.
@@ -32,7 +34,7 @@ from .ordering import Orderer, Reach
 from .splitter import reorg_topic
 from .types import PRODUCER_HEADER, BlockRef, Partition, Record
 
-_PRODUCERS_MAX: Final = 64
+_ATTEMPTS_MAX: Final = 64
 ANONYMOUS: Final = b"anonymous"
 
 
@@ -55,37 +57,45 @@ class ChannelBounds:
 Outcome: TypeAlias = Event | Graft
 
 
+class _Lane:
+    """A channel's records in one partition: where they begin, and of which blocks each producer's attempt speaks."""
+
+    __slots__ = ("attempts", "first")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.attempts: dict[bytes, dict[bytes, None]] = {}
+
+
 class _Channel:
     """One channel. ``ready`` holds the chain of an attempt that ended and did not join the graph yet."""
 
     __slots__ = (
         "ancestor",
         "at",
-        "attempts",
         "blocks",
         "bytes",
         "counted",
-        "first",
         "grafted",
-        "partition",
+        "lanes",
         "ready",
         "reassembler",
         "since",
+        "topic",
     )
 
     def __init__(self, ancestor: BlockRef, topic: str, reassembler: Assembler) -> None:
         self.ancestor = ancestor
-        self.partition: Partition = (topic, 0)
+        self.topic = topic
         self.reassembler = reassembler
         self.blocks: dict[bytes, Completed] = {}
         self.bytes = 0
         self.counted = 0
-        self.attempts: dict[bytes, dict[bytes, None]] = {}
+        self.lanes: dict[int, _Lane] = {}
         self.ready: dict[bytes, Completed] = {}
         self.grafted = False
         self.since: int | None = None
-        self.at: int | None = None
-        self.first: int | None = None
+        self.at: dict[Partition, int] = {}
 
     def linked(self, hashes: Iterable[bytes]) -> dict[bytes, Completed]:
         """Of these blocks the ones that are complete and linked to the ancestor, parents first."""
@@ -107,9 +117,9 @@ class _Channel:
         before, self.counted = self.counted, len(self.blocks)
         return self.counted > before
 
-    def mentioned(self) -> int:
-        """The messages' hashes that are held."""
-        return sum(map(len, self.attempts.values()))
+    def attempts(self) -> list[dict[bytes, None]]:
+        """The blocks of every attempt that is under way."""
+        return [attempt for lane in self.lanes.values() for attempt in lane.attempts.values()]
 
 
 class Reorgs:
@@ -157,9 +167,10 @@ class Reorgs:
     def positions(self) -> dict[Partition, int]:
         """Where the records of the channels begin whose chain was not delivered."""
         return {
-            channel.partition: channel.first
+            (channel.topic, number): lane.first
             for channel in self._channels.values()
-            if channel.first is not None and not self._won(channel)
+            if not self._won(channel)
+            for number, lane in channel.lanes.items()
         }
 
     def holds(self, block_hash: bytes) -> bool:
@@ -216,19 +227,18 @@ class Reorgs:
             channel = self._channels.get(record.topic)
             if channel is None:
                 continue
-            if record.partition:
-                yield Rejected(record[:3], record.key, "a reorg channel has one partition")
-                continue
-            channel.first = record.offset if channel.first is None else channel.first
+            lane = channel.lanes.get(record.partition)
+            if lane is None:
+                lane = channel.lanes[record.partition] = _Lane(record.offset)
             if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
-                if not self._mention(channel, record):
+                if not self._mention(channel, lane, record):
                     yield from self._abandon(channel, "it speaks of more blocks than it may")
                     return
                 waiting.append(record)
             else:
                 yield from self._content(channel, waiting)
                 waiting = []
-                yield from self._mark(channel, record)
+                yield from self._mark(channel, lane, record)
         if channel is not None:
             yield from self._content(channel, waiting)
 
@@ -251,8 +261,10 @@ class Reorgs:
         """
         out: list[Outcome] = []
         for channel in list(self._channels.values()):
-            channel.at = at = positions.get(channel.partition)
-            read = at is None or (ends is not None and at >= ends.get(channel.partition, at))
+            channel.at = {where: at for where, at in positions.items() if where[0] == channel.topic}
+            read = not channel.at or (
+                ends is not None and all(at >= ends.get(where, at) for where, at in channel.at.items())
+            )
             if read and self._done(channel):
                 self._drop(channel)
             elif channel.since is None or channel.grown() or patient:
@@ -264,7 +276,7 @@ class Reorgs:
     def wants_ends(self, completed: int) -> bool:
         """Whether watermarks would show that nothing is left to read on a channel."""
         return any(
-            channel.at is not None and (self._done(channel) or self._stalled(channel, completed))
+            bool(channel.at) and (self._done(channel) or self._stalled(channel, completed))
             for channel in self._channels.values()
         )
 
@@ -287,14 +299,15 @@ class Reorgs:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _mention(self, channel: _Channel, record: Record) -> bool:
+    def _mention(self, channel: _Channel, lane: _Lane, record: Record) -> bool:
         """Note which block an attempt speaks of; False where it speaks of too many."""
         producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
-        attempt = channel.attempts.setdefault(producer, {})
+        attempt = lane.attempts.setdefault(producer, {})
         block_hash = record.key[1:HASH_END]
         if block_hash not in attempt:
             attempt[block_hash] = None
-            return len(channel.attempts) <= _PRODUCERS_MAX and channel.mentioned() <= 4 * self._bounds.blocks
+            attempts = channel.attempts()
+            return len(attempts) <= _ATTEMPTS_MAX and sum(map(len, attempts)) <= 4 * self._bounds.blocks
         return True
 
     def _content(self, channel: _Channel, records: list[Record]) -> Iterator[Outcome]:
@@ -310,7 +323,7 @@ class Reorgs:
             largest = max(self._channels.values(), key=lambda one: one.bytes)
             yield from self._abandon(largest, "it holds the most of what reorg channels may hold together")
 
-    def _mark(self, channel: _Channel, record: Record) -> Iterator[Outcome]:
+    def _mark(self, channel: _Channel, lane: _Lane, record: Record) -> Iterator[Outcome]:
         """A Reorg, a ReorgComplete, or what is no message of a channel."""
         producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
         for event in channel.reassembler.receive([record]):
@@ -319,14 +332,14 @@ class Reorgs:
                 continue
             yield event
             if isinstance(event, ReorgBegan):
-                channel.attempts[producer] = {}
+                lane.attempts[producer] = {}
             elif isinstance(event, ReorgEnded):
-                channel.ready |= channel.linked(channel.attempts.pop(producer, ()))
+                channel.ready |= channel.linked(lane.attempts.pop(producer, ()))
                 yield from self.judge()
 
     def _done(self, channel: _Channel) -> bool:
         """Whether the chain is delivered and no attempt is under way; another one may follow."""
-        return channel.grafted and not channel.attempts and self._won(channel)
+        return channel.grafted and not channel.attempts() and self._won(channel)
 
     def _won(self, channel: _Channel) -> bool:
         """Whether a block of this channel stands on the ancestor in the delivered chain."""
@@ -344,16 +357,18 @@ class Reorgs:
                 return "its ancestor is not part of the delivered chain"
             case Reach.FORGOTTEN:
                 return "the delivered chain is not remembered so far down; recall older Batches"
+            case _ if any((topic, number + 1) in channel.at for topic, number in channel.at):
+                return "its topic has several partitions, and a reorg channel has one"
             case _:
                 return f"nothing came on it for {self._threshold} blocks, and no attempt is whole"
 
     def _abandon(self, channel: _Channel, reason: str) -> Iterator[Outcome]:
-        if channel.partition[0] in self._channels:
+        if channel.topic in self._channels:
             won = self._won(channel)
             self._drop(channel)
             if not won:
                 yield ReorgAbandoned(channel.ancestor, reason)
 
     def _drop(self, channel: _Channel) -> None:
-        del self._channels[channel.partition[0]]
+        del self._channels[channel.topic]
         self._orderer.settle(channel.ancestor)

@@ -273,8 +273,8 @@ class Whereabouts:
             lower(floor, standing.left)
             closed = standing.closed()
             channels = (*channels, *closed)[:CHANNELS_MAX]
-            default_topic = self._settings.default_topic or ""
-            lower(floor, {(reorg_topic(default_topic, ancestor.hash), 0): 0 for ancestor in closed})
+            topics = {reorg_topic(self._settings.default_topic or "", ancestor.hash) for ancestor in closed}
+            lower(floor, {where: 0 for where in standing.next if where[0] in topics})
         # Partitions of channels that nothing is needed of any more are left out.
         following = {
             partition: offset
