@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from dataclasses import replace
 from io import BytesIO
 
 import pytest
@@ -34,7 +35,8 @@ offsets = st.integers(0, 2**60)
 
 @st.composite
 def cursors(draw: st.DrawFn) -> Cursor:
-    places = draw(st.lists(st.tuples(st.sampled_from(["a", "b-c", "d"]), st.integers(0, 5)), unique=True))
+    numbers = st.one_of(st.integers(0, 5), st.integers(64, 70), st.integers(0, 10_000))
+    places = draw(st.lists(st.tuples(st.sampled_from(["a", "b-c", "d"]), numbers), unique=True))
     next_ = {place: draw(offsets) for place in places}
     number = draw(st.integers(10, 2**40))
     ring = draw(st.lists(hashes, max_size=5, unique=True))
@@ -147,6 +149,27 @@ def test_what_a_consumer_can_have_written_is_read() -> None:
     assert str(cursor) == forged()
 
 
+def test_a_cursor_that_names_every_number_without_a_partition_is_read() -> None:
+    """As they were written before: 64 numbers of one place, and the 3 partitions of another."""
+    following, back = [5, 6, *[-1] * 62, 7, 8, 9], [2, 0, *[0] * 62, 1, 0, 9]
+    cursor = Cursor.parse(forged(topics=[{"name": "t", "next": following, "back": back}]))
+    assert cursor.next == {("t", 0): 5, ("t", 1): 6, ("t", 64): 7, ("t", 65): 8, ("t", 66): 9}
+    assert cursor.floor == {("t", 0): 3, ("t", 1): 6, ("t", 64): 6, ("t", 65): 8, ("t", 66): 0}
+    assert Cursor.parse(str(cursor)) == cursor
+    assert len(str(cursor)) < len(forged()) + 16
+
+
+@pytest.mark.parametrize("first", [64, 1_000, 1_000_000])
+def test_the_numbers_of_a_place_cost_nothing(first: int) -> None:
+    """Two places of 7 topics with 2 partitions each, in 12 kilobytes with whatever else a cursor may hold."""
+    places = [(f"topic-{index}", number) for index in range(7) for number in (0, 1, first, first + 1)]
+    following = dict.fromkeys(places, 2**36)
+    cursor = Cursor(bytes(16), "evm", "evm:1", 0, (), 0, following, following)
+    near = dict.fromkeys(((topic, number % 62) for topic, number in places), 2**36)
+    assert Cursor.parse(str(cursor)) == cursor
+    assert len(str(cursor)) < len(str(replace(cursor, next=near, floor=near))) + 7 * 16
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -163,6 +186,8 @@ def test_what_a_consumer_can_have_written_is_read() -> None:
         {"topics": [{"name": "t", "next": [5], "back": [6]}]},
         {"topics": [{"name": "t", "next": [5], "back": [-1]}]},
         {"topics": [{"name": "t", "next": [-2], "back": [0]}]},
+        {"topics": [{"name": "t", "next": [-2, 5], "back": [1, 0]}]},
+        {"topics": [{"name": "t", "next": [-(2**31), 5], "back": [0, 0]}]},
         {"topics": [{"name": "t", "next": [5, 5], "back": [0]}]},
         {"topics": [{"name": "t", "next": [5], "back": [0]}] * 2},
         {"open": b"1234567"},

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from io import BytesIO
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
@@ -35,6 +37,7 @@ _CHECK_SIZE: Final = 8
 _PREFIX_SIZE: Final = 8
 _LINEAGE_SIZES: Final = (_PREFIX_SIZE, 2 * _PREFIX_SIZE)
 _TEXT_MAX: Final = 1 << 20
+_NUMBERS_MAX: Final = 1 << 31
 _OPTIONAL: Final = ["null", "long"]
 _REFS: Final = {
     "type": "array",
@@ -68,6 +71,7 @@ _SCHEMA: Final[Any] = parse_schema(
                         "name": "topic",
                         "fields": [
                             {"name": "name", "type": "string"},
+                            # from partition 0 on; -n: the next n numbers are no partitions
                             {"name": "next", "type": {"type": "array", "items": "long"}},
                             # floor = next - back: small numbers, few bytes
                             {"name": "back", "type": {"type": "array", "items": "long"}},
@@ -174,14 +178,18 @@ class Cursor:
         return f"{VERSION}:{base64.urlsafe_b64encode(_check(body) + body).rstrip(b'=').decode()}"
 
     def _topics(self) -> list[dict[str, object]]:
-        partitions: dict[str, dict[int, int]] = {}
-        for topic, number in sorted(self.next):
-            partitions.setdefault(topic, {})[number] = self.next[topic, number]
         topics: list[dict[str, object]] = []
-        for topic, numbers in partitions.items():
-            width = max(numbers) + 1
-            following = [numbers.get(number, -1) for number in range(width)]
-            back = [following[n] - self.floor.get((topic, n), following[n]) for n in range(width)]
+        for topic, partitions in groupby(sorted(self.next), key=itemgetter(0)):
+            following: list[int] = []
+            back: list[int] = []
+            expected = 0
+            for partition in partitions:
+                if skipped := partition[1] - expected:
+                    following.append(-skipped)
+                    back.append(0)
+                following.append(self.next[partition])
+                back.append(self.next[partition] - self.floor.get(partition, self.next[partition]))
+                expected = partition[1] + 1
             topics.append({"name": topic, "next": following, "back": back})
         return topics
 
@@ -257,12 +265,17 @@ def _positions(topics: list[dict[str, Any]]) -> tuple[dict[Partition, int], dict
     floor: dict[Partition, int] = {}
     _demand(len({topic["name"] for topic in topics}) == len(topics))
     for topic in topics:
-        for number, (following, back) in enumerate(zip(topic["next"], topic["back"], strict=True)):
-            if following == -1:
+        number = 0
+        _demand(not topic["next"] or topic["next"][-1] >= 0)
+        for following, back in zip(topic["next"], topic["back"], strict=True):
+            if following < 0:
+                _demand(back == 0)
+                number -= following
                 continue
-            _demand(0 <= back <= following)
+            _demand(0 <= back <= following and number < _NUMBERS_MAX)
             next_[topic["name"], number] = following
             floor[topic["name"], number] = following - back
+            number += 1
     return next_, floor
 
 
