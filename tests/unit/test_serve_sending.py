@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cardinal.server.serving import sending
 from cardinal.server.serving.counts import Counts
 from cardinal.server.serving.errands import Errands
 from cardinal.server.serving.sending import Sender
@@ -82,17 +83,17 @@ async def _catch_up(broker: MemoryBroker, socket: Socket, errands: Errands, taki
     taking.read(Read(1, {WHERE: 0}), 0)
     taking.give(1)
     sender = Sender(socket, taking, streams, errands, Counts(), slow_seconds=DEADLINE)
-    sending = asyncio.create_task(sender.run())
+    task = asyncio.create_task(sender.run())
     try:
         async with asyncio.timeout(DEADLINE):
             goal = broker.marks([WHERE])[WHERE][1]
-            while taking.positions[WHERE] < goal and not sending.done():
+            while taking.positions[WHERE] < goal and not task.done():
                 if taking.credit <= 0 and not isinstance(errands, Crowded):
                     taking.give(1 - taking.credit)
                 await asyncio.sleep(0)
     finally:
-        sending.cancel()
-        (end,) = await asyncio.gather(sending, return_exceptions=True)
+        task.cancel()
+        (end,) = await asyncio.gather(task, return_exceptions=True)
         await streams.stop()
         errands.close()
     assert isinstance(end, asyncio.CancelledError), end
@@ -107,6 +108,41 @@ def test_leave_that_comes_when_the_turn_was_just_given_up_leaves_no_record_out(b
         errands = Crowded(1)
         errands.taking = Taking(lambda: 0)
         await _catch_up(broker, socket, errands, errands.taking)
+
+    asyncio.run(run())
+    assert socket.at == end
+
+
+class Stuck(Socket):
+    """A client behind a link that takes the first frame only when it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def send(self, data: bytes) -> None:
+        await super().send(data)
+        self.began.set()
+        await self.opened.wait()
+
+
+def test_a_client_whose_link_takes_long_for_one_frame_gives_its_place_to_who_waits_and_loses_nothing(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_TURN_SECONDS", 0.1)
+    end = _append(broker, 300, 5_000)
+    socket = Stuck()
+
+    async def run() -> None:
+        errands = Errands(1)
+        slow = asyncio.create_task(_catch_up(broker, socket, errands, Taking(lambda: 0)))
+        async with asyncio.timeout(DEADLINE):
+            await socket.began.wait()
+            async with errands.turn(lambda: broker.source([APP.default_topic])):
+                assert not socket.opened.is_set()
+            socket.opened.set()
+            await slow
 
     asyncio.run(run())
     assert socket.at == end

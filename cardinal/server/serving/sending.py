@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
@@ -44,6 +45,17 @@ class TooSlowError(Exception):
     """Ends a session: its client took nothing for too long, and what it would take next is in memory no more."""
 
 
+@dataclass(slots=True)
+class _Turn:
+    """With a source of its own: by which plan it reads now, and since when the client has it."""
+
+    errand: Errand
+    stream: Stream
+    appetite: Appetite
+    reading: Plan | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
 class Sender:
     """See the module.
 
@@ -73,10 +85,20 @@ class Sender:
         self._errands = errands
         self._counts = counts
         self._slow_seconds = slow_seconds
+        self._leaving: asyncio.Task[None] | None = None
+        """The last frame of a turn, where its client takes longer for it than the turn."""
 
     async def run(self) -> None:
         """Send until cancelled, or until the client is too slow."""
+        try:
+            await self._run()
+        finally:
+            if self._leaving is not None:
+                self._leaving.cancel()
+
+    async def _run(self) -> None:
         while True:
+            await self._left()
             self._taking.wake.clear()
             stream, plan = self._taking.stream, self._taking.plan
             if stream is None or not plan.wanted:
@@ -100,7 +122,7 @@ class Sender:
             return
         plan.place = found.place
         if found.chunks:
-            await self._put(plan, found.chunks)
+            await self._socket.send(self._frame(plan, found.chunks))
         else:
             await self._taking.wake.wait()
 
@@ -112,17 +134,24 @@ class Sender:
         if self._taking.credit <= 0 and idle > self._slow_seconds and not stream.ring.holds(self._taking.wanted()):
             raise TooSlowError
 
-    async def _put(self, plan: Plan, chunks: Sequence[Chunk]) -> None:
+    def _frame(self, plan: Plan, chunks: Sequence[Chunk]) -> bytes:
         for chunk in chunks:
             self._taking.positions[chunk.where] = chunk.next
         frame = encode_records(plan.id, [chunk.data for chunk in chunks])
         self._taking.credit -= len(frame)
         self._counts.bytes += len(frame)
         self._counts.frames += 1
-        await self._socket.send(frame)
+        return frame
+
+    async def _left(self) -> None:
+        """Wait until the frame that is under way has left, however long its client takes."""
+        if self._leaving is not None:
+            await self._leaving
+            self._leaving = None
 
     async def _fail(self, error: CardinalError) -> None:
         """The reading ends; the connection goes on."""
+        await self._left()
         self._taking.plan = Plan(self._taking.plan.id, frozenset())
         await self._socket.send(encode_answer(failed(0, error)))
 
@@ -141,23 +170,24 @@ class Sender:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _turn(self, stream: Stream, errand: Errand) -> None:
-        began = time.monotonic()
-        appetite = Appetite(_ERRAND_BYTES)
-        reading: Plan | None = None
+        turn = _Turn(errand, stream, Appetite(_ERRAND_BYTES))
         while not stream.ring.holds(self._taking.wanted()) and self._taking.plan.wanted and not self._taking.lost():
-            if self._errands.waiting and time.monotonic() - began > _TURN_SECONDS:
+            if self._over(turn):
                 return
             self._taking.wake.clear()
             if self._taking.credit <= 0:
                 await self._wait_for_credit(stream)
                 if self._taking.credit <= 0 and self._errands.waiting:
                     return
-            elif reading is not self._taking.plan:
+            elif turn.reading is not self._taking.plan:
                 plan = self._taking.plan
-                await self._aim(errand, reading, plan)
-                reading = plan
-            elif not await self._step(stream, errand, reading, appetite):
+                await self._aim(errand, turn.reading, plan)
+                turn.reading = plan
+            elif not await self._step(turn, turn.reading):
                 return
+
+    def _over(self, turn: _Turn) -> bool:
+        return bool(self._errands.waiting) and time.monotonic() - turn.began > _TURN_SECONDS
 
     async def _aim(self, errand: Errand, before: Plan | None, plan: Plan) -> None:
         """Let the source read what the plan wants. To pause costs less than to assign anew."""
@@ -172,31 +202,44 @@ class Sender:
 
         await errand.use(aim)
 
-    async def _step(self, stream: Stream, errand: Errand, plan: Plan, appetite: Appetite) -> bool:
+    async def _step(self, turn: _Turn, plan: Plan) -> bool:
         """Poll once, and send what came, frame by frame; whether all of it went, or is wanted no longer.
 
-        Where it did not, the source stands behind records that were not sent: it must not be polled on.
+        Where it did not, the source stands behind records that were not sent: it must not be polled on. What is left is
+        read again in the next turn, by a source that begins before it.
         """
 
         def poll(source: Source) -> list[Chunk]:
             before = source.positions()
-            records = source.poll(appetite.records, _POLL_SECONDS)
+            records = source.poll(turn.appetite.records, _POLL_SECONDS)
             chunks = encode_chunks(records, before, source.positions())
-            appetite.had(len(records), sum(len(chunk.data) for chunk in chunks))
+            turn.appetite.had(len(records), sum(len(chunk.data) for chunk in chunks))
             return chunks
 
-        chunks: list[Chunk] = await errand.use(poll)
+        chunks: list[Chunk] = await turn.errand.use(poll)
         while chunks and self._taking.plan is plan:
+            if self._over(turn):
+                return False
             if self._taking.credit <= 0:
                 self._taking.wake.clear()
-                await self._wait_for_credit(stream)
+                await self._wait_for_credit(turn.stream)
                 if self._taking.credit <= 0 and self._errands.waiting:
-                    return False  # what is left is read again in the next turn, by a source that begins before it
+                    return False
                 continue
             size = count = 0
             while count < len(chunks) and size < FRAME_BYTES:
                 size += len(chunks[count].data)
                 count += 1
-            await self._put(plan, chunks[:count])
+            if not await self._send_in(turn, self._frame(plan, chunks[:count])):
+                return False
             del chunks[:count]
+        return True
+
+    async def _send_in(self, turn: _Turn, frame: bytes) -> bool:
+        """Send a frame; False where the turn is over before it has left: that is waited for without the source."""
+        self._leaving = leaving = asyncio.create_task(self._socket.send(frame))
+        while not (await asyncio.wait({leaving}, timeout=_TICK_SECONDS))[0]:
+            if self._over(turn):
+                return False
+        await self._left()
         return True
