@@ -127,6 +127,11 @@ class ServeService:
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
     @property
+    def reading(self) -> bool:
+        """Whether what is served is being read: all that /health asks, of whom everybody may ask."""
+        return self._streams is not None and self._streams.main.reading
+
+    @property
     def progress(self) -> ServeProgress:
         """What it does."""
         errands, streams, counts = self._errands, self._streams, self._counts
@@ -145,7 +150,7 @@ class ServeService:
             ring_bytes=streams.main.ring.size if streams else 0,
             unsent_bytes=sum(client.unsent() for client in clients),
             lag_records=max((client.lag() for client in clients), default=0),
-            reading=streams is not None and streams.main.reading,
+            reading=self.reading,
         )
 
     async def start(self) -> None:
@@ -263,7 +268,7 @@ class ServeService:
         """Look at a request before it becomes a client: an HTTP response refuses it."""
         plain = request.headers.get("Upgrade") is None
         if plain and request.path == _HEALTH:
-            return connection.respond(*_HEALTHY if self.progress.reading else _SICK)
+            return connection.respond(*_HEALTHY if self.reading else _SICK)
         if self._tokens.wanted and not await self._tokens.know(_shown(request.headers.get_all("Authorization"))):
             self._counts.unauthorized += 1
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "show the token of this server\n")

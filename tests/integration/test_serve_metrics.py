@@ -16,6 +16,7 @@ from websockets.typing import Subprotocol
 from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve import ServeProgress
 from cardinal.server.serving.metrics import exposition
+from cardinal.server.serving.taking import Taking
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.websocket.frames import SUBPROTOCOL, MarkList, Open, Read
@@ -112,6 +113,20 @@ def test_metrics_want_the_token_and_health_does_not(broker: MemoryBroker) -> Non
         assert status == 200
         assert "cardinal_serve_unauthorized_total 2\n" in text
         assert TOKEN not in text
+
+
+def test_who_asks_for_health_costs_nothing_that_grows_with_the_clients(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may ask, as often as they like: no client is looked at for the answer."""
+    looked: list[Taking] = []
+    monkeypatch.setattr(Taking, "lag", lambda taking: looked.append(taking) or 0)
+    with serving(broker.url, APP) as served:
+        source = from_start(open_source(served.url, APP))
+        until(lambda: ask(served.port, "/health")[0] == 200)
+        assert not looked
+        assert metrics(served.port)["clients"] == len(looked) == 1
+        source.close()
 
 
 def test_the_question_of_the_compose_file_is_answered_by_its_exit_status() -> None:
