@@ -16,7 +16,7 @@ from cardinal.protocols.streams.types import Record
 from cardinal.testing import ChainGenerator
 from cardinal.transports import open_source
 from cardinal.transports.websocket.chunks import encode_chunks
-from cardinal.transports.websocket.frames import SUBPROTOCOL, MarkList, Marks, Open, Read, Reading
+from cardinal.transports.websocket.frames import SUBPROTOCOL, Failed, MarkList, Marks, Open, Read, Reading, Reason
 from cardinal.transports.websocket.wire import decode_request, encode_answer, encode_records
 from serving import DEADLINE, read, until
 
@@ -138,5 +138,30 @@ def test_positions_that_were_given_up_and_are_taken_late_change_nothing() -> Non
         assert server.reads[-1].positions == {WHERE: 3}
         found += read(source, 5)
         assert [record.offset for record in found] == list(range(8))
+        assert server.connections == 1
+        source.close()
+
+
+def test_a_question_that_was_given_up_and_fails_late_leaves_the_connection_alone() -> None:
+    class Late(Scripted):
+        gave_up = threading.Event()
+
+        def on(self, socket: ServerConnection, request: Request) -> None:
+            if isinstance(request, Marks):
+                assert self.gave_up.wait(DEADLINE)
+                self.say(socket, Failed(request.id, Reason.AWAY))
+            else:
+                self.answer(socket, request)
+
+    server = Late()
+    with server.running() as url:
+        source = open_source(f"{url}?cardinal.connect.timeout.ms=300", APP)
+        source.assign({WHERE: 0})
+        with pytest.raises(UnreachableError, match="did not answer for watermarks"):
+            source.watermarks()
+        server.gave_up.set()
+        with pytest.raises(UnreachableError, match="what it reads from is not"):
+            source.watermarks()
+        assert len(read(source, 5)) == 5
         assert server.connections == 1
         source.close()

@@ -6,7 +6,8 @@ Rules:
    with growing pauses, the next of its addresses each time.
 2. What refuses us (token, certificate, another protocol) ends the link: time does not heal it. A token or certificate
    in a file is read anew for every connection, and a token that was changed while it was refused is shown at once.
-3. A request whose connection breaks is asked again on the next one, until its time is over.
+3. A request whose connection breaks is asked again on the next one, until its time is over; an answer that comes after
+   that is passed over.
 4. The thread never waits for who reads: so pings are answered however slow that is, and a server that is gone is
    noticed.
 """
@@ -73,6 +74,7 @@ class Link:
         self._sending = threading.Lock()
         self._ids = itertools.count(1)
         self._answers: dict[int, Answer | None] = {}
+        self._forgotten: set[int] = set()
         self._socket: Any = None
         self._connections = 0
         self._failure: CardinalError | None = None
@@ -109,6 +111,8 @@ class Link:
                     max(0.0, deadline - time.monotonic()),
                 )
                 answer = self._answers.pop(number)
+                if answer is None:
+                    self._forgotten.add(number)
             if answer is not None:
                 return answer
             self._check()
@@ -245,6 +249,7 @@ class Link:
                 socket.send(encode_request(frame))
             with self._changed:
                 self._socket = socket
+                self._forgotten.clear()
                 self._connections += 1
                 self._changed.notify_all()
         if self._stop.is_set():
@@ -268,5 +273,7 @@ class Link:
                 self._answers[frame.id] = frame
                 self._changed.notify_all()
                 return
-        if isinstance(frame, Failed):
+            late = frame.id in self._forgotten
+            self._forgotten.discard(frame.id)
+        if isinstance(frame, Failed) and not late:
             self._listener.refused(frame)
