@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from commands import Processes, fresh_chain_id
 
 from cardinal import apps
 from cardinal.consumer import Consumer
-from cardinal.errors import UnreachableError
+from cardinal.errors import RefusedError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.types import Routed
@@ -149,6 +150,60 @@ def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: Mem
     with serving(broker.url, APP, port=port):
         assert len(read(source, 50)) == 50
         source.close()
+
+
+@contextmanager
+def _balancer(port: int, status: str) -> Iterator[list[float]]:
+    """Answers whoever comes with this HTTP status; when somebody came."""
+    came: list[float] = []
+    with socket.create_server(("127.0.0.1", port)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(10_000)
+                        client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+                    came.append(time.monotonic())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield came
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(DEADLINE)
+
+
+@pytest.mark.parametrize(
+    "status", ["404 Not Found", "408 Request Timeout", "421 Misdirected Request", "429 Too Many Requests", "200 OK"]
+)
+def test_what_a_balancer_says_while_the_server_is_away_is_waited_out(broker: MemoryBroker, status: str) -> None:
+    with serving(broker.url, APP) as served:
+        port = served.port
+        source = from_start(open_source(served.url, APP))
+        read(source, len(broker.records()))
+    with _balancer(port, status) as came:
+        until(lambda: len(came) >= 2)
+        assert source.poll(1, 0.0) == []
+    _fill(broker, 0, 5)
+    with serving(broker.url, APP, port=port):
+        read(source, 5)
+        source.close()
+
+
+@pytest.mark.parametrize("status", ["408 Request Timeout", "425 Too Early", "429 Too Many Requests"])
+def test_what_passes_is_said_to_be_so_at_opening_too(status: str) -> None:
+    port = _free_port()
+    with _balancer(port, status), pytest.raises(UnreachableError, match=f"HTTP status {status[:3]}"):
+        open_source(f"ws://127.0.0.1:{port}", APP)
+
+
+def test_what_is_no_server_of_ours_is_refused_at_opening() -> None:
+    port = _free_port()
+    with _balancer(port, "404 Not Found"), pytest.raises(RefusedError, match="no `cardinal serve`"):
+        open_source(f"ws://127.0.0.1:{port}", APP)
 
 
 def test_closing_ends_a_poll_that_waits_in_another_thread_and_one_that_is_connecting(broker: MemoryBroker) -> None:

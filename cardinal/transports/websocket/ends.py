@@ -1,6 +1,8 @@
 """Why a connection to a server could not be made, or ended: one error of ours for each.
 
 What heals by itself is an :class:`~cardinal.errors.UnreachableError`: who has it connects again. All else ends a link.
+Where there was a connection before, another HTTP answer than about the token is a balancer's, for as long as the server
+behind it is away.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 _TOO_BIG: Final = 1009
 _UNAUTHORIZED: Final = frozenset({401, 403})
 _FULL: Final = 503
+_FOR_NOW: Final = frozenset({408, 425, 429})
+_SERVERS_SIDE: Final = 500
+"""From here on: the server's side, or a proxy's."""
 
 
 class Ends:
@@ -41,11 +46,10 @@ class Ends:
 
     def of(self, error: Exception, *, first: bool) -> CardinalError:
         """A connection that broke, or was not made. ``first``: there was none before."""
-        return (
-            self._mapped(error) if isinstance(error, self._errors.WebSocketException) else self._io(error, first=first)
-        )
+        mapped = self._mapped if isinstance(error, self._errors.WebSocketException) else self._io
+        return mapped(error, first=first)
 
-    def _mapped(self, error: Any) -> CardinalError:  # noqa: ANN401 - the same
+    def _mapped(self, error: Any, *, first: bool) -> CardinalError:  # noqa: ANN401 - the library is imported late
         where = self._settings.address
         if isinstance(error, self._errors.ConnectionClosed):
             if error.sent is not None and error.sent.code == _TOO_BIG:
@@ -53,12 +57,14 @@ class Ends:
             received = error.rcvd
             return self._by_code(received.code, received.reason) if received else self._gone("the connection broke")
         if isinstance(error, self._errors.InvalidStatus):
-            return self._by_status(error.response.status_code)
+            return self._by_status(error.response.status_code, first=first)
         if isinstance(error, self._errors.InvalidMessage) and isinstance(error.__cause__, EOFError | OSError):
             return self._gone("it ended the connection before it answered")
+        if not first:
+            return self._gone("what answers there now is another")
         return RefusedError(f"what answers at {where} is no `cardinal serve`: use its address and ws:// or wss://")
 
-    def _by_status(self, status: int) -> CardinalError:
+    def _by_status(self, status: int, *, first: bool) -> CardinalError:
         where = self._settings.address
         if status in _UNAUTHORIZED:
             return RefusedError(
@@ -68,7 +74,7 @@ class Ends:
             )
         if status == _FULL:
             return self._gone("it has no room for another client now")
-        if status > _FULL - 4:  # the server's side, or a proxy's: for now
+        if not first or status in _FOR_NOW or status >= _SERVERS_SIDE:
             return self._gone(f"HTTP status {status}")
         return RefusedError(f"what answers at {where} is no `cardinal serve`: HTTP status {status}")
 
