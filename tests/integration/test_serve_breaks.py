@@ -111,7 +111,7 @@ def test_connections_that_break_again_and_again_lose_nothing_and_double_nothing(
         source.close()
 
 
-def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker) -> None:
+def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     with serving(broker.url, APP) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
         source = from_start(open_source(f"ws://{proxy.address}?ping.interval.ms=150", APP))
         read(source, len(broker.records()))
@@ -122,6 +122,7 @@ def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker) -> None:
         proxy.heal()
         read(source, 10)
         source.close()
+    assert not [record for record in caplog.records if "websocket" in record.name], "not the user's to see"
 
 
 def test_a_silent_client_is_noticed_by_the_server(broker: MemoryBroker) -> None:

@@ -1,9 +1,16 @@
-"""What the websocket library may log: no headers, which it prints when it is told to debug, and so no token."""
+"""What the websocket library may log.
+
+No headers, which it prints when it is told to debug, and so no token; and no traceback of a connection that broke or
+was none, which is an error of ours for who has to know it.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+import sys
+from typing import Any, Final
+
+_LIBRARY: Final = "websockets"
 
 
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
@@ -17,5 +24,8 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
         return level > logging.DEBUG and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ANN401 - as it is inherited
-        """The message as it is; what the library gives beside it stays where it is."""
+        """The message, and an error of a connection by its name alone; only what is a bug keeps its traceback."""
+        error = sys.exc_info()[1] if kwargs.get("exc_info") else None
+        if isinstance(error, OSError | EOFError) or type(error).__module__.partition(".")[0] == _LIBRARY:
+            return f"{msg}: {type(error).__name__}", {**kwargs, "exc_info": None}
         return msg, kwargs
