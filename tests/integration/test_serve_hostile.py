@@ -241,6 +241,14 @@ def test_a_frame_larger_than_the_client_takes_is_named() -> None:
         source.close()
 
 
+def test_a_request_larger_than_the_server_takes_is_named_as_ours(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served:
+        source = open_source(served.url, APP)
+        with pytest.raises(TransportError, match="a request of ours is larger than 1048576 bytes"):
+            source.assign({(APP.default_topic, number): 0 for number in range(60_000)})
+        source.close()
+
+
 def test_what_is_no_server_of_ours_is_named() -> None:
     with pretending(_flood, subprotocols=None) as url, pytest.raises(CardinalError) as caught:
         open_source(url, APP)

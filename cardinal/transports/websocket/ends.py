@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import CardinalError, RefusedError, RemoteProtocolError, TransportError, UnreachableError
 
-from .frames import CloseCode
+from .frames import CLIENT_FRAME_MAX, CloseCode
 
 if TYPE_CHECKING:
     from .settings import WebsocketSettings
@@ -52,9 +52,11 @@ class Ends:
     def _mapped(self, error: Any, *, first: bool) -> CardinalError:  # noqa: ANN401 - the library is imported late
         where = self._settings.address
         if isinstance(error, self._errors.ConnectionClosed):
-            if error.sent is not None and error.sent.code == _TOO_BIG:
-                return self._by_code(_TOO_BIG, "")
             received = error.rcvd
+            if error.sent is not None and error.sent.code == _TOO_BIG and not error.rcvd_then_sent:
+                return TransportError(
+                    f"a frame of {where} is larger than {self._settings.frame_max} bytes: raise max.frame.bytes"
+                )
             return self._by_code(received.code, received.reason) if received else self._gone("the connection broke")
         if isinstance(error, self._errors.InvalidStatus):
             return self._by_status(error.response.status_code, first=first)
@@ -73,7 +75,7 @@ class Ends:
                 else f"the stream's server at {where} wants a token: give it by token_file=PATH"
             )
         if status == _FULL:
-            return self._gone("it has no room for another client now")
+            return self._gone("it has no room for another client now", "raise its --max-clients or take another server")
         if not first or status in _FOR_NOW or status >= _SERVERS_SIDE:
             return self._gone(f"HTTP status {status}")
         return RefusedError(f"what answers at {where} is no `cardinal serve`: HTTP status {status}")
@@ -83,8 +85,8 @@ class Ends:
             return RemoteProtocolError(f"the server at {self._settings.address} did not understand us: {reason!r}")
         if code == _TOO_BIG:
             return TransportError(
-                f"a frame of {self._settings.address} is larger than {self._settings.frame_max} bytes: "
-                "raise max.frame.bytes"
+                f"a request of ours is larger than {CLIENT_FRAME_MAX} bytes, and the server at "
+                f"{self._settings.address} takes no larger one: it names too many partitions; read fewer topics"
             )
         return self._gone(f"it closed the connection: {reason!r}" if reason else "it closed the connection")
 
@@ -102,10 +104,7 @@ class Ends:
             return self._gone(f"no answer within {self._settings.connect_timeout:g} s")
         return self._gone((error.strerror if isinstance(error, OSError) else None) or type(error).__name__)
 
-    def _gone(self, why: str) -> UnreachableError:
+    def _gone(self, why: str, do: str = "start `cardinal serve` there or correct the address") -> UnreachableError:
         where = self._settings.address
         self.why = why
-        return UnreachableError(
-            f"no stream is served at {where}: {why}; start `cardinal serve` there or correct the address",
-            address=where,
-        )
+        return UnreachableError(f"no stream is served at {where}: {why}; {do}", address=where)
