@@ -36,6 +36,7 @@ _Part: TypeAlias = tuple[bytes, bytes | None]
 """A block's hash and a producer's id."""
 
 _SKEW_MS: Final = 250
+_FAR: Final = 1 << 63
 _BATCH: Final = bytes((BATCH,))
 _CONTENT: Final = range(SUB_BATCH_HEADER, BATCH_DELETE_MSG + 1)
 
@@ -74,8 +75,9 @@ class Merge:
                 self._here[_part(record)] += 1
 
     def watermarks(self, ends: Mapping[Partition, int]) -> None:
-        """The end of every partition, taken now."""
-        self._first, self._second = self._second, ends
+        """The end of every partition, taken now. One that has none any more is gone: what waits of it is the rest."""
+        gone = dict.fromkeys(self.waiting - ends.keys(), _FAR)
+        self._first, self._second = {**self._second, **gone}, ends
 
     def take(self, positions: Mapping[Partition, int]) -> list[Record]:
         """What may be given.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.consuming.starting import at_number, at_time
 from cardinal.copying.merging import Merge
-from cardinal.errors import TransportError, UnreachableError
+from cardinal.errors import TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import Fsync, file_settings, open_writer
@@ -148,16 +148,18 @@ class Recorder:
         """
         self._whole = False
         self._keep_bounded()
-        records = self._source.poll(_POLL_RECORDS, timeout)
+        records: list[Record] = []
+        with self._channels_may_go():
+            records = self._source.poll(_POLL_RECORDS, timeout)
         self._merge.add(records)
         now = time.monotonic()
         if now - self._marked >= _MARKS_SECONDS:
             self._marked = now
-            with contextlib.suppress(UnreachableError):  # the server is away: asked again
+            with contextlib.suppress(UnreachableError), self._channels_may_go():  # the server is away: asked again
                 self._look_at_ends()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
-            with contextlib.suppress(UnreachableError):
+            with contextlib.suppress(UnreachableError), self._channels_may_go():
                 self._look_for_more()
         self._write(self._merge.take(self._source.positions()))
         self._whole = True
@@ -181,8 +183,10 @@ class Recorder:
 
     def _all_topics(self) -> tuple[str, ...]:
         """The application's topics, and those of its reorg channels that are there."""
-        channels = [name for name in list_topics(self._url) if name.startswith(f"{self._app.default_topic}-re-")]
-        return (*self._app.all_topics, *sorted(channels))
+        return (*self._app.all_topics, *sorted(filter(self._is_channel, list_topics(self._url))))
+
+    def _is_channel(self, topic: str) -> bool:
+        return topic.startswith(f"{self._app.default_topic}-re-")
 
     def _look_at_ends(self) -> None:
         self._ends = {where: high for where, (_, high) in self._source.watermarks().items()}
@@ -193,16 +197,31 @@ class Recorder:
         positions = self._source.positions()
         topics = self._all_topics()
         if topics != self._topics:
-            source = open_source(self._url, self._app, topics=topics)
-            try:
-                self._go_on(source, positions)
-            except BaseException:
-                source.close()
-                raise
-            self._source.close()
-            self._source, self._topics = source, topics
+            self._change(topics)
         elif set(self._source.partitions()) - positions.keys():
             self._go_on(self._source, positions)
+
+    @contextlib.contextmanager
+    def _channels_may_go(self) -> Iterator[None]:
+        """A reorg channel that is deleted is read no more; every other topic is needed."""
+        try:
+            yield
+        except TopicError as error:
+            if not self._is_channel(error.topic):
+                raise
+            with contextlib.suppress(UnreachableError, TopicError):  # or another one meanwhile: it is met again
+                self._change(tuple(topic for topic in self._topics if topic != error.topic))
+
+    def _change(self, topics: tuple[str, ...]) -> None:
+        """Go on with these topics; where their source cannot be opened, nothing has changed."""
+        source = open_source(self._url, self._app, topics=topics)
+        try:
+            self._go_on(source, self._source.positions())
+        except BaseException:
+            source.close()
+            raise
+        self._source.close()
+        self._source, self._topics = source, topics
 
     def _begin(self) -> None:
         """Read every partition: from where the folder ends; where it is empty, from where it was asked to begin."""

@@ -15,15 +15,15 @@ from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.copying import recording
 from cardinal.copying.recording import Recorder
-from cardinal.errors import CursorExpiredError, LogInUseError, TransportError, UnreachableError
+from cardinal.errors import CursorExpiredError, LogInUseError, TopicError, TransportError, UnreachableError
 from cardinal.producer import Producer
-from cardinal.protocols.streams import BlockRef
+from cardinal.protocols.streams import BlockRef, Routed
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 from recordings import fork, record_all, records_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cardinal.protocols.streams.types import Partition
 
@@ -272,3 +272,51 @@ def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
     recorder.close()
     assert recorder.progress.records == len(broker.records())  # none of them twice
     assert sorted(records_of(f"file://{tmp_path}", topics=["block", "a", "b", "block-re-0x01"])) == broker.records()
+
+
+def test_a_channel_that_is_deleted_is_read_no_more_and_the_recording_goes_on(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, line(1, 5))
+    broker.create("block-re-0x01", partitions=1)
+    broker.create("block-re-0x02", partitions=1)
+    gone: set[str] = set()
+    answer, topics = MemoryBroker.marks, broker.topics
+
+    def marks(broker: MemoryBroker, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        asked = list(partitions)
+        if found := {topic for topic, _ in asked} & gone:
+            raise TopicError("it was deleted", topic=min(found))
+        return answer(broker, asked)
+
+    monkeypatch.setattr(MemoryBroker, "marks", marks)
+    monkeypatch.setattr(broker, "topics", lambda: topics() - gone)
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+    broker.take(Routed("block-re-0x01", b"\x00" + bytes(32), b"waits"), ())
+    recorder.step(0.05)
+    assert ("block-re-0x01", 0) in recorder._merge.waiting  # of a channel that nobody says the end of any more
+    gone.update({"block-re-0x01", "block-re-0x02"})
+    publish(broker, line(6, 9))
+    deadline = time.monotonic() + DEADLINE
+    while recorder.progress.records < len(broker.records()):
+        assert time.monotonic() < deadline, recorder.progress
+        recorder.step(0.05)
+    assert recorder.at_end
+    assert recorder.progress.behind == 0
+    recorder.close()
+    assert sorted(records_of(f"file://{tmp_path}", topics=[*Blocks().all_topics, *gone])) == broker.records()
+
+
+def test_a_topic_of_the_stream_that_is_deleted_ends_the_recording(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, line(1, 5))
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+
+    def marks(*_: object) -> None:
+        raise TopicError("it was deleted", topic="a")
+
+    monkeypatch.setattr(MemoryBroker, "marks", marks)
+    with pytest.raises(TopicError):
+        step_until_told(recorder)
+    recorder.close()
