@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.consuming.starting import at_number, at_time
+from cardinal.copying.beginning import beginning, cannot_go_on
 from cardinal.copying.merging import Merge
-from cardinal.errors import TopicError, TransportError, UnreachableError
+from cardinal.errors import CursorExpiredError, TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import Fsync, file_settings, open_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source, TransportUrl
@@ -71,7 +70,7 @@ class Recorder:
     Raises:
         ConfigurationError: the stream does not hold the block to start with, or the time has no zone.
         ConfigurationError, UnreachableError, RefusedError, TopicError: of the transport that is read.
-        CursorExpiredError: retention has removed what comes next.
+        CursorExpiredError: retention has removed what comes next, or what ``start`` needs.
         CursorInvalidError: ``start`` is none of these.
         LogInUseError, LogDamagedError, TransportError: of the folder.
 
@@ -149,7 +148,7 @@ class Recorder:
         self._whole = False
         self._keep_bounded()
         records: list[Record] = []
-        with self._channels_may_go():
+        with self._channels_may_go(), self._expired_in_words():
             records = self._source.poll(_POLL_RECORDS, timeout)
         self._merge.add(records)
         now = time.monotonic()
@@ -212,6 +211,14 @@ class Recorder:
             with contextlib.suppress(UnreachableError, TopicError):  # or another one meanwhile: it is met again
                 self._change(tuple(topic for topic in self._topics if topic != error.topic))
 
+    @contextlib.contextmanager
+    def _expired_in_words(self) -> Iterator[None]:
+        """A recording that was begun has no other cursor to start from."""
+        try:
+            yield
+        except CursorExpiredError as error:
+            raise cannot_go_on(error, self._writer.folder) from None
+
     def _change(self, topics: tuple[str, ...]) -> None:
         """Go on with these topics; where their source cannot be opened, nothing has changed."""
         source = open_source(self._url, self._app, topics=topics)
@@ -229,17 +236,15 @@ class Recorder:
         self._resumed = any(where in self._writer.offsets for where in marks)
         if self._resumed:
             self._go_on(self._source, {})
-            return
-        found = self._positions()
-        self._read(
-            self._source, {where: found.get(where, self._first(where, *mark)) for where, mark in marks.items()}, marks
-        )
+        else:
+            self._read(self._source, beginning(self._source, self._app, self._start, marks), marks)
 
     def _go_on(self, source: Source, positions: Mapping[Partition, int]) -> None:
         """Read every partition: from these positions, and what is new from its beginning."""
         marks = source.watermarks()
         known = {**self._writer.offsets, **positions}
-        self._read(source, {where: known.get(where, low) for where, (low, _) in marks.items()}, marks)
+        with self._expired_in_words():
+            self._read(source, {where: known.get(where, low) for where, (low, _) in marks.items()}, marks)
 
     def _read(self, source: Source, begin: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
         """From these positions on; where the source fails, nothing has changed."""
@@ -248,20 +253,6 @@ class Recorder:
         self._writer.declare({where: at for where, at in begin.items() if where not in self._writer.offsets})
         self._ends = {where: high for where, (_, high) in marks.items()}
         self._merge.watermarks(self._ends)
-
-    def _positions(self) -> Mapping[Partition, int]:
-        """Where partitions begin that hold a block, or what was published from a time on; once the stream holds it."""
-        if isinstance(self._start, datetime):
-            return at_time(self._source, self._app, self._start).positions
-        if isinstance(self._start, int):
-            threshold = getattr(self._app, "reorg_threshold", REORG_THRESHOLD)
-            return at_number(self._source, self._app, self._start, threshold).positions
-        return {}
-
-    def _first(self, where: Partition, low: int, high: int) -> int:
-        if isinstance(self._start, Cursor):
-            return max(self._start.floor.get(where, low), 0)
-        return high if self._start == "tail" and where[0] in self._app.all_topics else low
 
     def _keep_bounded(self) -> None:
         """Pause the partitions that are ahead, while too many bytes wait. The others are what they wait for."""
