@@ -94,7 +94,7 @@ class Recorder:
         self._merge = Merge()
         self._waiting_bytes = waiting_bytes
         self._records = self._bytes = 0
-        self._whole = True
+        self._whole = False
         self._paused: frozenset[Partition] = frozenset()
         self._marked = self._synced = 0.0
         self._looked = self._heard = time.monotonic()
@@ -109,6 +109,7 @@ class Recorder:
         try:
             self._ends: Mapping[Partition, int] = {}
             self._begin()
+            self._whole = True
             self.ends = dict(self._ends)
         except BaseException:
             self.close()
@@ -171,7 +172,8 @@ class Recorder:
     def close(self) -> None:
         """Have on the disk what was recorded, and how far each partition was read. May be called twice."""
         try:
-            if self._whole:  # after a step that failed, a position may be beyond records that were not written
+            # While a beginning is looked for, and after a step that failed, a position may be beyond what was written.
+            if self._whole:
                 with contextlib.suppress(TransportError):  # a run that has room will say so
                     self._stand(0.0)
         finally:

@@ -84,3 +84,4 @@ def test_a_recording_cannot_begin_with_a_block_that_is_not_there(tmp_path: Path)
             Recorder(broker.url, f"file://{tmp_path}", Blocks(), start=9)
         with pytest.raises(ConfigurationError, match="needs its time zone"):
             Recorder(broker.url, f"file://{tmp_path}", Blocks(), start=datetime(2026, 1, 1))  # noqa: DTZ001 - what is wrong
+        assert not list(tmp_path.glob("*.avro"))  # nothing of where the block was looked for
