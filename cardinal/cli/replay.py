@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -18,8 +17,11 @@ from cardinal.copying.replaying import Player
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
+from cardinal.transports.file import folder_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cardinal.copying.replaying import Played
     from cardinal.protocols.streams.types import Record
     from cardinal.transports import Source
@@ -72,8 +74,8 @@ def replay(
     url = stream(from_url, config)
     if url.scheme != "file":
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
-    if not Path(url.hosts[0]).exists():
-        raise ConfigurationError(f"there is no recording in {url.hosts[0]}: name the folder of one", setting="from")
+    if not (folder := folder_of(url)).exists():
+        raise ConfigurationError(f"there is no recording in {folder}: name the folder of one", setting="from")
     app = find_application(url, app_name) if chain_id is None else apps.get(app_name, chain_id=chain_id)
     channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
     with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:

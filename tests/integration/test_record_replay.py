@@ -76,6 +76,20 @@ def test_the_commands_copy_a_folder_and_print_it(processes: Processes, tmp_path:
     assert len(out.splitlines()) == len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5)))
 
 
+def test_a_folder_may_be_named_by_the_users_home(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    publish_to("file://~/one", 5, evm_blocks(5, 1, 3))
+    status, _, said = processes.run("record", "file://~/one", "file://~/two", "--until", "end")
+    assert status == 0, said
+    status, out, said = processes.run("replay", "file://~/two")
+    assert (status, len(out.splitlines())) == (
+        0,
+        len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5))),
+    )
+
+
 def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_path: Path) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 3))
     config = tmp_path / "cardinal.toml"
@@ -95,6 +109,7 @@ def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_
         (("record", "kafka://u:s3cr3t@h", "kafka://u:s3cr3t@h"), "write file://DIR"),
         (("replay", "kafka://u:s3cr3t@h"), "write file://DIR"),
         (("replay", "file:///nowhere/at/all"), "there is no recording in"),
+        (("replay", "file://~nobody-of-that-name/at/all"), "no user's home is known"),
         (("replay", "file:///nowhere/at/all", "--speed", "-1"), "write max"),
         (("replay", "file:///nowhere/at/all", "--speed", "nan"), "write max"),
         (("record", "memory://none", "file:///tmp/x", "--chain-id", "1"), "there is no memory broker"),

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cardinal.errors import ConfigurationError
+
 from .container import SCHEMA
 from .log import Log
 from .settings import FileSettings, Fsync, Recover, file_settings
@@ -27,6 +29,7 @@ __all__ = [
     "LogWriter",
     "Recover",
     "file_settings",
+    "folder_of",
     "list_topics",
     "open_sink",
     "open_source",
@@ -74,5 +77,8 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 
 
 def folder_of(url: TransportUrl) -> Path:
-    """The folder that a URL names; ``~`` is the user's home."""
-    return Path(url.address).expanduser()
+    """The folder that a URL names; ``~`` is the user's home. ConfigurationError where there is no such user."""
+    try:
+        return Path(url.address).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(f"no user's home is known for {url.address}: write the folder in full") from None
