@@ -119,9 +119,17 @@ def _print(source: Source) -> None:
 
 
 def _line(record: Record) -> str:
-    moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     kind = _KINDS.get(record.key[0], "unknown") if record.key else "Heartbeat"
     block = f"0x{record.key[1:HASH_END].hex()}" if record.key else "-"
     names = ",".join(name for name, _ in record.headers) or "-"
     size = len(record.key) + len(record.value)
+    moment = _moment(record.timestamp_ms)
     return f"{moment}  {record.topic}:{record.partition}@{record.offset}  {kind}  {block}  {size} bytes  {names}"
+
+
+def _moment(timestamp_ms: int) -> str:
+    """A time for people; of one that no calendar has, its number."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{timestamp_ms} ms"

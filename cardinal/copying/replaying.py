@@ -8,7 +8,9 @@ Rules:
 3. Where the sink takes records as they are (:class:`~cardinal.transports.base.RecordSink`), headers are kept, the names
    of the producers among them, and times where the transport keeps times. Elsewhere the records carry the id of the
    one who replays.
-4. Heartbeats stay behind: the sink's topics have their own.
+4. At the pace of the recorded times, a jump of more than an hour between two records, ahead or back, is no pace: a
+   record without a time, or with a wrong one, and a stream that stood still for long, keep nobody waiting.
+5. Heartbeats stay behind: the sink's topics have their own.
 
 What fails is raised; to play it again is harmless, because consumers recognise copies.
 """
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _POLL_RECORDS: Final = 5_000
 _POLL_SECONDS: Final = 0.2
 _SLICE_SECONDS: Final = 0.02
+_WAIT_SECONDS: Final = 60.0
+_JUMP_MS: Final = 3_600_000
 _UNDER_WAY_MAX: Final = 10_000
 _PATIENCE_SECONDS: Final = 150.0
 """Longer than the Kafka client tries to deliver a message."""
@@ -85,6 +89,7 @@ class Player:
         self._wait = wait
         self._clock = clock
         self._began: tuple[float, int] | None = None
+        self._last = 0
         marks = source.watermarks()
         self._ends: dict[Partition, int] = {where: high for where, (_, high) in marks.items()}
         source.assign({where: low for where, (low, _) in marks.items()})
@@ -191,14 +196,15 @@ class Player:
         """Wait until it is this record's turn."""
         if self._speed is None:
             return
-        if self._began is None:
+        if self._began is None or abs(record.timestamp_ms - self._last) > _JUMP_MS:
             self._began = (self._clock(), record.timestamp_ms)
+        self._last = record.timestamp_ms
         due = self._began[0] + (record.timestamp_ms - self._began[1]) / 1000 / self._speed
         if due > self._clock():
             self._hand_over_chunk()
         while (left := due - self._clock()) > 0:
             self._advance()
-            self._wait(min(left, _SLICE_SECONDS) if self._under_way or self._lane else left)
+            self._wait(min(left, _SLICE_SECONDS if self._under_way or self._lane else _WAIT_SECONDS))
 
     def _open_channel(self, topic: str) -> None:
         if not isinstance(self._sink, ChannelSink):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from cardinal.cli.replay import _print
 from cardinal.consumer import Consumer
 from cardinal.copying.replaying import Player
 from cardinal.errors import TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Record
 from cardinal.testing.memory import MemoryBroker
-from cardinal.transports import open_sink, open_source
+from cardinal.transports import RecordSink, open_sink, open_source
 from recordings import Plain, fork, play_all, record_all, records_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def other() -> Iterator[MemoryBroker]:
         yield broker
 
 
+NOW = 1_700_000_000_000
 BOTH_WAYS = pytest.mark.parametrize("as_they_are", [True, False])
 
 
@@ -148,26 +151,57 @@ def test_a_sink_that_fails_is_reported_and_playing_again_completes_it(
         assert steps(until(consumer, "5a")) == [f"+{number}a" for number in range(1, 6)]
 
 
-@pytest.mark.parametrize("speed", [1.0, 4.0, 0.5])
-def test_at_a_speed_the_recorded_times_set_the_pace(tmp_path: Path, speed: float) -> None:
-    app = Blocks()
-    sink = open_sink(f"file://{tmp_path}", app, producer_id="one")
-    assert hasattr(sink, "replay")
-    moments = [1_000, 1_000, 1_250, 1_200, 3_000, 7_000]
+def write_at(folder: Path, moments: list[int]) -> None:
+    """A recording with a record at each of these times, in this order."""
+    sink = open_sink(f"file://{folder}", Blocks(), producer_id="one")
+    assert isinstance(sink, RecordSink)
     for index, moment in enumerate(moments):
         sink.replay([Record("a", 0, 0, b"\x03" + bytes(32) + b"%d" % index, b"", moment)]).result(DEADLINE)
     sink.close()
+
+
+def seconds_to_play(folder: Path, speed: float, count: int) -> float:
+    """By the clock that the waiting moves on."""
     now = [50.0]
-    handed: list[float] = []
+    waits: list[float] = []
 
     def wait(seconds: float) -> None:
+        waits.append(seconds)
         now[0] += seconds
 
-    source = open_source(f"file://{tmp_path}", app)
-    null = open_sink("null://", app, producer_id="x")
-    player = Player(source, null, app, speed=speed, wait=wait, clock=lambda: now[0])
+    app = Blocks()
+    source = open_source(f"file://{folder}", app)
+    player = Player(
+        source, open_sink("null://", app, producer_id="x"), app, speed=speed, wait=wait, clock=lambda: now[0]
+    )
     while player.step():
-        handed.append(now[0])
-    assert now[0] == pytest.approx(50 + 6 / speed)
-    assert player.played.records == len(moments)
+        pass
     source.close()
+    assert player.played.records == count
+    assert max(waits, default=0.0) <= 60  # what a sleep takes
+    return now[0] - 50
+
+
+@pytest.mark.parametrize("speed", [1.0, 4.0, 0.5, 0.01])
+def test_at_a_speed_the_recorded_times_set_the_pace(tmp_path: Path, speed: float) -> None:
+    moments = [1_000, 1_000, 1_250, 1_200, 3_000, 7_000]
+    write_at(tmp_path, moments)
+    assert seconds_to_play(tmp_path, speed, len(moments)) == pytest.approx(6 / speed)
+
+
+@pytest.mark.parametrize("odd", [-1, 0, NOW + 365 * 86_400_000, 1 << 60, -(1 << 62)])
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_record_with_an_odd_time_does_not_stop_the_playing(tmp_path: Path, odd: int, at: int) -> None:
+    moments = [NOW, NOW + 1_000, NOW + 2_000, NOW + 3_000]
+    write_at(tmp_path, [*moments[:at], odd, *moments[at:]])
+    assert seconds_to_play(tmp_path, 1.0, 5) == pytest.approx(3.0 if at != 2 else 2.0)
+
+
+def test_a_time_that_no_calendar_has_is_printed_as_its_number(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    write_at(tmp_path, [1 << 60, -(1 << 62), NOW])
+    with closing(open_source(f"file://{tmp_path}", Blocks(), topics=["a"])) as source:
+        _print(source)
+    printed = [line.split(b"  ")[0] for line in capsysbinary.readouterr().out.splitlines() if b"BatchMsg" in line]
+    assert printed == [b"1152921504606846976 ms", b"-4611686018427387904 ms", b"2023-11-14T22:13:20.000+00:00"]
