@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.errors import CardinalError
-    from cardinal.producing.published import HalfPublished
+    from cardinal.producing.half import HalfPublished
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef

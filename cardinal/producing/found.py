@@ -44,7 +44,7 @@ class Found:
 
     ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
     looks (``who``) sent its last Batch, in the life before this one. ``reorgs`` are the ancestors of the channels that
-    were announced, the newest last.
+    were announced, the newest last. ``newest`` is the time of the newest record, whatever it is.
     """
 
     late: int
@@ -57,9 +57,11 @@ class Found:
     last_times: dict[bytes, int] = field(default_factory=dict)
     reorgs: dict[bytes, None] = field(default_factory=dict)
     left: int | None = None
+    newest: int | None = None
 
     def add(self, record: Record) -> None:
         """Take a record of the default topic; only Batches count, and where a reorg's channel is announced."""
+        self.newest = max(record.timestamp_ms, self.newest or 0)
         if record.key[:1] == _REORG and len(record.key) == HASH_END:
             self.reorgs.pop(record.key[1:], None)
             self.reorgs[record.key[1:]] = None

@@ -17,14 +17,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from cardinal.producing.published import Survey, complete_blocks, place, survey
+from cardinal.producing.half import half_around, place
+from cardinal.producing.published import Survey, complete_blocks, survey
 from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from cardinal.producing.published import HalfPublished
+    from cardinal.producing.half import HalfPublished
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
     from cardinal.protocols.streams.types import BlockRef
@@ -52,7 +53,35 @@ def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "
     half: dict[bytes, HalfPublished] = {}
     for one in (one for member in found for one in member.half):
         half[one.hash] = replace(one, number=batches[one.hash].number) if one.hash in batches else one
-    return Survey(common_chain([member.chain for member in found]), batches, tuple(sorted(half.values(), key=place)))
+    moments = tuple(sorted({moment for member in found for moment in member.moments}))
+    chain = common_chain([member.chain for member in found])
+    return Survey(chain, batches, tuple(sorted(half.values(), key=place)), moments)
+
+
+def half_in_members(
+    url: str | TransportUrl, app: Stream, moments: Sequence[int], among: Iterable[bytes]
+) -> dict[bytes, HalfPublished]:
+    """What is half published in a member around these moments, by hash.
+
+    Arguments:
+        url: the stream; it exists.
+        app: the application.
+        moments: in milliseconds, as of :class:`~cardinal.producing.published.Survey`.
+        among: hashes of blocks that were half published before, and still are unless a member has them complete.
+
+    Raises:
+        CardinalError: of a member.
+
+    """
+    before = tuple(among)
+    found = _in_each(url, app, lambda source, _: half_around(source, app, moments, among=before))
+    complete = {block for _, whole in found for block in whole}
+    return {
+        block: one
+        for half, _ in found
+        for block, one in half.items()
+        if block not in complete or one.messages or one.number is not None
+    }
 
 
 def complete_in_members(

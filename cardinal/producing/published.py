@@ -14,25 +14,22 @@ Rules:
    while the chain stood still), and twice where the chain ends far below what else was found.
 3. The blocks of a reorg that went through a channel are only there (:mod:`.reorged`).
 4. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
-5. Half published is what is spoken of near the ends of the topics and is not complete: by a Batch without the rest, or
-   by other messages without a Batch. "Near" is so many seconds before the newest Batch: what a producer that was
-   killed had under way. Where others went on meanwhile, it is so many before the last Batch of the one that starts
-   again, as far as that one is still in the tail.
+5. Half published is what is so near the newest Batch: what a producer that was killed had under way. Where others went
+   on meanwhile, it is near the last Batch of the one that starts again, as far as that one is still in the tail
+   (:mod:`.half`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.producing.found import Found
+from cardinal.producing.half import HalfPublished, half_around, place
 from cardinal.producing.ranges import read_range
 from cardinal.producing.reorged import read_channels
 from cardinal.producing.whole import whole_among
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 
 if TYPE_CHECKING:
@@ -40,30 +37,13 @@ if TYPE_CHECKING:
 
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
-    from cardinal.protocols.streams.types import BlockRef, Record
+    from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports.base import Source
 
 _TAIL: Final = 2_048
 _MORE: Final = 4
 _DOUBTS: Final = 2
 """How often more is read because a tail may begin with Batches that are out of their time."""
-
-_NEAR_MS: Final = 10_000
-_NEAR_RECORDS: Final = 8_192
-
-
-@dataclass(frozen=True, slots=True)
-class HalfPublished:
-    """A block of which something is on the topics, and not all. Without its Batch its number is not known."""
-
-    hash: bytes
-    number: int | None
-    messages: int
-
-
-def place(one: HalfPublished) -> tuple[bool, int, bytes]:
-    """Where it stands among others: the lowest first, those without a number last."""
-    return one.number is None, one.number or 0, one.hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +54,14 @@ class Survey:
         chain: the newest blocks that are complete, one chain, oldest first.
         batches: the Batches of these, and others, by hash.
         half: blocks that are half published, the lowest first, those without a number last.
+        moments: around which to look for such blocks once more, in milliseconds (:mod:`.half`).
 
     """
 
     chain: list[BlockRef]
     batches: Mapping[bytes, Batch]
     half: tuple[HalfPublished, ...]
+    moments: tuple[int, ...] = ()
 
 
 def survey(
@@ -104,17 +86,10 @@ def survey(
 
     """
     chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
-    newest = max(found.times.values(), default=None)
-    near = newest if found.left is None else found.left
-    spoken = {} if near is None else _spoken_of(source, app, near - _NEAR_MS, found)
-    found.complete |= whole_among(source, app, found.unsealed())  # also of those that were only now spoken of
-    missing = [block for block in found.batches if block not in found.complete]
-    half = [
-        HalfPublished(block, found.batches[block].number if block in found.batches else None, spoken.get(block, 0))
-        for block in {*missing, *(spoken.keys() - found.complete)}
-    ]
-    half.sort(key=place)
-    return Survey(chain, found.batches, tuple(half))
+    near = max(found.times.values(), default=None) if found.left is None else found.left
+    half, _ = half_around(source, app, (near,), found=found)
+    moments = tuple(moment for moment in (near, found.newest) if moment is not None)
+    return Survey(chain, found.batches, tuple(sorted(half.values(), key=place)), moments)
 
 
 def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[BlockRef]:
@@ -161,29 +136,6 @@ def _look(
         doubts -= doubtful
         for where in silent or cut:
             tails[where] *= _MORE
-
-
-def _spoken_of(source: Source, app: Stream, since_ms: int, found: Found) -> dict[bytes, int]:
-    """How many messages there are, besides Batches, of each block that is spoken of since this time.
-
-    A block whose Batch lies farther back than what was found so far is looked for on the way, and is no half one.
-    """
-    marks = source.watermarks()
-    starts = {
-        where: offset if where[0] == app.default_topic else max(offset, marks[where][1] - _NEAR_RECORDS)
-        for where, offset in source.offsets_for_time(max(0, since_ms)).items()
-    }
-    spoken: dict[bytes, int] = defaultdict(int)
-
-    def take(record: Record) -> None:
-        if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
-            if record.key[0] == BATCH:
-                found.add(record)
-            else:
-                spoken[record.key[1:HASH_END]] += 1
-
-    read_range(source, starts, {where: high for where, (_, high) in marks.items()}, take)
-    return spoken
 
 
 def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple[dict[bytes, Batch], set[bytes]]:

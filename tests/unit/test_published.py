@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -235,7 +235,7 @@ def test_what_a_killed_producer_left_is_named_when_it_starts_again_though_others
         killed.send(content, None).result(5)
         with Producer(broker.url, app, producer_id="two") as other:
             for payload in payloads[5:]:
-                seconds += 2
+                seconds += 20
                 other.add(payload).result(5)
         source = broker.source(app.all_topics)
         found = survey(source, app, producer_id="one")
@@ -244,3 +244,41 @@ def test_what_a_killed_producer_left_is_named_when_it_starts_again_though_others
         assert survey(source, app, producer_id="two").half == (), "it has left nothing behind"
         killed.send((), batch).result(5)
         assert survey(source, app, producer_id="one").half == ()
+
+
+def _orphan(payloads: list[Payload], number: int) -> Payload:
+    """A sibling of that block; nobody sends its Batch."""
+    return Payload(number, bytes([9]) * 32, payloads[number - 2].hash, number, payloads[number - 1].updates)
+
+
+def test_what_a_producer_left_that_was_killed_twice_is_found_the_second_time() -> None:
+    """What it sealed in the short life between is later than what it had left in the first one."""
+    seconds, app, payloads = 1_000.0, Blocks(), _payloads(40)
+    orphan = _orphan(payloads, 6)
+    with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
+        _publish(broker, payloads[:5])
+        broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(5)
+        seconds += 60
+        _publish(broker, payloads[5:])
+        assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").half] == [orphan.hash]
+
+
+def test_what_a_producer_left_is_found_however_many_messages_others_sent_since() -> None:
+    seconds, app, payloads = 1_000.0, Blocks(), _payloads(60)
+    orphan = _orphan(payloads, 6)
+    with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
+        _publish(broker, payloads[:5])
+        broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(5)
+        with Producer(broker.url, app, producer_id="two") as other:
+            for payload in payloads[5:]:
+                seconds += 12
+                other.add(replace(payload, updates={f"a/{n}": b"x" for n in range(400)})).result(5)
+        assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").half] == [orphan.hash]
+
+
+def test_what_is_on_the_topics_before_any_batch_is_named(broker: MemoryBroker) -> None:
+    orphan = _orphan(_payloads(2), 2)
+    *content, _ = split(orphan, Blocks().topics, "block")
+    broker.sink(Blocks(), producer_id="killed").send(content, None).result(5)
+    found = survey(broker.source(["block", "a"]), Blocks(), producer_id="one")
+    assert [(one.number, one.hash, one.messages) for one in found.half] == [(None, orphan.hash, len(content))]

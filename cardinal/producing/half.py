@@ -1,0 +1,127 @@
+"""What is half published: there is a Batch without the rest of its block, or some of the rest without the Batch.
+
+Rules:
+
+1. It is looked for around a moment: when a producer that was killed sent its last Batch, or when one that starts looked
+   for the first time, as bytes that were on their way may come after it.
+2. Around is ten seconds before and a minute after, and up to ten minutes each way where that is not more than so many
+   records of a partition: one that was killed again soon has left a last Batch that is later than what it left first.
+3. Where there is no moment, as no Batch is there, so many of the newest records are looked at.
+4. A block is complete as well when its Batch came later: in ten minutes, or among the newest records of the topic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cardinal.producing.found import Found
+from cardinal.producing.ranges import read_range
+from cardinal.producing.whole import whole_among
+from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cardinal.producing.stream import Stream
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports.base import Source
+
+_BEFORE_MS: Final = 10_000
+_AFTER_MS: Final = 60_000
+_FAR_MS: Final = 600_000
+_RECORDS: Final = 16_384
+_NEWEST: Final = 2_048
+_BATCH: Final = bytes((BATCH,))
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPublished:
+    """A block of which something is on the topics, and not all. Without its Batch its number is not known."""
+
+    hash: bytes
+    number: int | None
+    messages: int
+
+
+def place(one: HalfPublished) -> tuple[bool, int, bytes]:
+    """Where it stands among others: the lowest first, those without a number last."""
+    return one.number is None, one.number or 0, one.hash
+
+
+def half_around(
+    source: Source,
+    app: Stream,
+    moments: Sequence[int | None],
+    *,
+    found: Found | None = None,
+    among: Iterable[bytes] = (),
+) -> tuple[dict[bytes, HalfPublished], set[bytes]]:
+    """The blocks that are half published around these moments, by their hashes, and those that are complete.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        moments: see the module; None where there is none.
+        found: what was found and judged already.
+        among: hashes of blocks that were half published before, and still are unless they are found complete.
+
+    Raises:
+        TransportError: the records do not arrive.
+
+    """
+    found = Found(0) if found is None else found
+    near = Found(0)
+    spoken = dict.fromkeys(among, 0)
+    counted: dict[bytes, int] = defaultdict(int)
+
+    def take(record: Record) -> None:
+        if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
+            if record.key[0] == BATCH:
+                near.add(record)
+            else:
+                counted[record.key[1:HASH_END]] += 1
+
+    def take_later(record: Record) -> None:
+        if record.key[:1] == _BATCH and record.key[1:] in spoken:
+            near.add(record)
+
+    for moment in moments:
+        starts, ends, later = _window(source, app, moment)
+        counted.clear()
+        read_range(source, starts, ends, take)
+        for block, count in counted.items():  # where two moments are near each other, the same is read twice
+            spoken[block] = max(count, spoken.get(block, 0))
+        if spoken.keys() - near.complete - found.complete:
+            for begin, end in later:
+                read_range(source, begin, end, take_later)
+    complete = found.complete | near.complete
+    complete |= whole_among(source, app, [one for one in near.unsealed() if one.batch.hash not in found.batches])
+    batches = {**near.batches, **found.batches}
+    half = {
+        block: HalfPublished(block, batches[block].number if block in batches else None, spoken.get(block, 0))
+        for block in (batches.keys() | spoken.keys()) - complete
+    }
+    return half, complete
+
+
+def _window(
+    source: Source, app: Stream, moment_ms: int | None
+) -> tuple[dict[Partition, int], dict[Partition, int], list[tuple[dict[Partition, int], dict[Partition, int]]]]:
+    """Where to read everything from and to, and the ranges of the default topic to look for later Batches in."""
+    marks = source.watermarks()
+    high = {where: end for where, (_, end) in marks.items()}
+    if moment_ms is None:
+        return {where: max(low, end - _RECORDS) for where, (low, end) in marks.items()}, high, []
+    at, near, far, soon, late = (
+        source.offsets_for_time(max(0, moment_ms + distance))
+        for distance in (0, -_BEFORE_MS, -_FAR_MS, _AFTER_MS, _FAR_MS)
+    )
+    starts = {where: min(near[where], max(far[where], at[where] - _RECORDS)) for where in marks}
+    ends = {where: min(high[where], max(soon[where], min(late[where], at[where] + _RECORDS))) for where in marks}
+    default = [where for where in marks if where[0] == app.default_topic]
+    until = {where: min(high[where], max(ends[where], late[where])) for where in default}
+    newest = {where: max(until[where], high[where] - _NEWEST) for where in default}
+    return starts, ends, [({where: ends[where] for where in default}, until), (newest, high)]
