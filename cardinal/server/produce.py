@@ -9,21 +9,22 @@ Rules:
 4. It publishes nothing where a recent block is on the topics with other entries than its own application gives it
    (:mod:`.coverage`).
 5. Blocks that are half published where the topics end are completed as the node gives them, or gives them by their
-   hash where its feed can (:class:`.feeds.ByHash`). The rest is left and named: consumers expire it.
+   hash where its feed can: when the feed has ended, or has been followed for a while (:mod:`.completing`). The rest is
+   left and named: consumers expire it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, ConfigurationError, FeedError, NodeAnswerError
+from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal.producer import Producer
 from cardinal.producing.members import survey_members
 from cardinal.server.branches import Branch, Branches, Step
+from cardinal.server.completing import Completing
 from cardinal.server.coverage import check_coverage
 from cardinal.server.feeds import Aiming, ByHash, Feed, Learning, open_feed
 from cardinal.server.outbox import Outbox
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from cardinal.producing.published import HalfPublished, Survey
+    from cardinal.errors import CardinalError
+    from cardinal.producing.half import HalfPublished
+    from cardinal.producing.published import Survey
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.standby import ProducerCount
@@ -50,12 +53,14 @@ class ProduceSettings:
         producer_id: the producer's configured id.
         redundancy: see :class:`cardinal.Producer`.
         allow_coverage_change: publish also where recent blocks have other entries on the topics.
+        look_again_seconds: when to look again for half-published blocks, and complete them, where the feed goes on.
 
     """
 
     producer_id: str
     redundancy: str = "all"
     allow_coverage_change: bool = False
+    look_again_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,14 @@ class ProduceService:
         self._feed = feed
         self._url = url
         self._app = app
-        self._outbox = Outbox(self._hand_over, again=again, sealed=lambda block_hash: self._half.pop(block_hash, None))
+        self._completing = Completing(feed, url, app, self._add)
+        self._outbox = Outbox(self._hand_over, again=again, sealed=self._completing.sealed)
         self._settings = settings or ProduceSettings(producer_id or "")
         self._producer: Producer | None = None
         self._branches = Branches(1)
-        self._half: dict[bytes, HalfPublished] = {}
         self._newest: Payload | None = None
+        self._highest = -1
+        self._looks = False
 
     @property
     def progress(self) -> Progress:
@@ -122,7 +129,7 @@ class ProduceService:
             stats.under_way if stats else 0,
             self._outbox.again_count,
             stats.skipped if stats else 0,
-            tuple(self._half.values()),
+            self._completing.left,
             self._producer.producer_count if self._producer else None,
             self._feed.target if isinstance(self._feed, Aiming) else None,
         )
@@ -146,8 +153,10 @@ class ProduceService:
             self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
         if not self._settings.allow_coverage_change:
             await check_coverage(self._feed, self._app, found)
-        self._half = {one.hash: one for one in found.half}
+        self._completing.begin(found)
+        self._looks = True
         newest = found.chain[-1] if found.chain else None
+        self._highest = newest.number if newest else -1
         self._branches = Branches(
             getattr(self._app, "reorg_threshold", REORG_THRESHOLD),
             found.chain,
@@ -165,22 +174,31 @@ class ProduceService:
         """
         resend = asyncio.create_task(self._outbox.resend())
         pump = asyncio.create_task(self._pump(published, start, until))
+        later = asyncio.create_task(self._complete_later())
         try:
-            done, _ = await asyncio.wait({resend, pump}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            running = {resend, pump, later}
+            while not pump.done():
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            later.cancel()
+            await self._outbox.drain(resend)
+            self._looks = False
+            await self._completing.look()
+            await self._completing.ask(self._highest)
             await self._outbox.drain(resend)
         finally:
-            for task in (pump, resend):
+            for task in (pump, resend, later):
                 task.cancel()
-            await asyncio.gather(pump, resend, return_exceptions=True)
+            await asyncio.gather(pump, resend, later, return_exceptions=True)
 
     async def close(self) -> None:
         """Wait for what is under way, for a bounded time, and release the connections."""
         if self._producer is not None:
             await asyncio.to_thread(self._producer.close)
-            if self._half:
-                await asyncio.to_thread(self._look_again)
+            if (self._looks or self._completing.left) and not self._outbox.unsealed:
+                await self._completing.look()  # another producer may have completed it since
+            self._looks = False
         await self._feed.close()
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -194,33 +212,29 @@ class ProduceService:
     def _survey(self) -> Survey:
         return survey_members(self._url, self._app, producer_id=self._settings.producer_id)
 
-    def _look_again(self) -> None:
-        """What was half published may have been under way, and another producer have completed it since."""
-        with contextlib.suppress(CardinalError):
-            found = self._survey()
-            for block_hash in found.batches.keys() - {one.hash for one in found.half}:
-                self._half.pop(block_hash, None)
-
     async def _pump(self, published: Sequence[BlockRef], start: int | None, until: int | None) -> None:
-        await self._complete_half()
         async for payload in self._feed.follow(published, start=start, until=until):
             for step in self._branches.receive(payload):
                 await self._add(step)
             self._newest = payload
+            self._highest = max(payload.number, self._highest)
         for step in self._branches.rest():
             await self._add(step)
 
-    async def _complete_half(self) -> None:
-        """Ask the node for half-published blocks by their hash; the ones on its chain come by themselves as well."""
-        if isinstance(self._feed, ByHash):
-            for block_hash in list(self._half):
-                with contextlib.suppress(FeedError):  # it stays named; whether the node is there, `follow` finds out
-                    if (payload := await self._feed.block(block_hash)) is not None:
-                        await self._add(payload)
+    async def _complete_later(self) -> None:
+        """Of a feed that goes on: look again after a while, and ask for what is half as the feed gets there."""
+        await asyncio.sleep(self._settings.look_again_seconds)
+        await self._completing.look()
+        above = True
+        while above:
+            above = await self._completing.ask(self._highest)
+            if above:
+                await asyncio.sleep(self._settings.look_again_seconds)
 
     async def _add(self, step: Step) -> None:
         if isinstance(step, Branch) and step.missing:
             step = await self._filled(step)
+        self._completing.taken(step.hashes if isinstance(step, Branch) else (step.hash,))
         await self._outbox.add(step)
 
     async def _filled(self, branch: Branch) -> Branch:
