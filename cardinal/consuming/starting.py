@@ -34,6 +34,8 @@ _IDLE_SECONDS: Final = 60.0
 """Without a record although there are some. A client waits half as long for one answer, and then asks again."""
 _NEAR: Final = 64
 """Offsets: below this distance reading on is quicker than halving."""
+_APART: Final = 16
+"""Blocks for each partition of the Batches within which one is sure to come in every partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +84,101 @@ def at_number(source: Source, app: Topics, number: int, threshold: int) -> Begin
         UnreachableError: the records do not arrive.
 
     """
-    places = batches_from(source, app, number - 1)
-    found = [batch for batch in read_batches(source, places, until=number + threshold) if batch.number >= number - 1]
-    known = {batch.hash: batch for batch in found}
-    tips = [batch for batch in found if number <= batch.number <= number + threshold]
-    if not tips:
-        held = ", ".join(str(batch.number) for batch in found[:1]) or "none so high"
-        raise ConfigurationError(
-            f"the stream does not hold block {number} yet (the nearest below it: {held}); start at the tail",
-            setting="start",
-        )
-    block = max(tips, key=lambda batch: (batch.weight, batch.number))
-    while block.number > number and block.parent in known:
-        block = known[block.parent]
-    if block.number != number:
-        lowest = min(batch.number for batch in found)
-        raise ConfigurationError(
-            f"the stream's chain cannot be followed down to block {number}: it is held from block {lowest} on; "
-            f"start at {lowest} or later",
-            setting="start",
-        )
-    below = known.get(block.parent)
-    positions = _around(source, app, min(batch.record.timestamp_ms for batch in found if batch.number >= number))
-    positions.update(places)
+    window = _near(source, app, number, threshold) or _anywhere(source, app, number, threshold)
+    block = window.block()
+    below = window.known.get(block.parent)
+    positions = _around(source, app, window.since)
+    positions.update(window.places)
     return Beginning(positions, BlockRef(number - 1, block.parent), None if below is None else below.weight)
+
+
+class _Window:
+    """The Batches from one below a number up to a threshold above it, as they are read.
+
+    Attributes:
+        known: these, by hash.
+        places: where those of this number and higher ones begin, in every partition of the default topic.
+        since: when the first of them was written.
+        highest, above: the highest number of all, and the lowest that is too high to belong here.
+
+    """
+
+    def __init__(self, source: Source, app: Topics, number: int, threshold: int) -> None:
+        self._number, self.last = number, number + threshold
+        self.known: dict[bytes, Found] = {}
+        self.places = {where: high for where, (_, high) in source.watermarks().items() if where[0] == app.default_topic}
+        self.since = 0
+        self.highest: int | None = None
+        self.above: int | None = None
+
+    def take(self, batch: Found) -> None:
+        """One more."""
+        number, record = batch.number, batch.record
+        if number >= self._number:
+            where = (record.topic, record.partition)
+            self.places[where] = min(self.places.get(where, record.offset), record.offset)
+            self.since = min(self.since or record.timestamp_ms, record.timestamp_ms)
+        if self._number - 1 <= number <= self.last:
+            self.known[batch.hash] = batch
+        if number > self.last:
+            self.above = number if self.above is None else min(self.above, number)
+        self.highest = number if self.highest is None else max(self.highest, number)
+
+    def block(self) -> Found:
+        """The block of this number on the heaviest chain; raises as :func:`at_number`."""
+        number, known = self._number, self.known
+        tips = [batch for batch in known.values() if batch.number >= number]
+        if not tips:
+            held = max((str(batch.number) for batch in known.values()), default="none so high")
+            raise ConfigurationError(
+                f"the stream does not hold block {number} yet (the nearest below it: {held}); start at the tail",
+                setting="start",
+            )
+        block = max(tips, key=lambda batch: (batch.weight, batch.number))
+        while block.number > number and block.parent in known:
+            block = known[block.parent]
+        if block.number != number:
+            raise ConfigurationError(
+                f"the stream's chain cannot be followed down to block {number}: it is held from block {block.number} "
+                f"on; start at {block.number} or later",
+                setting="start",
+            )
+        return block
+
+
+def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window | None:
+    """What lies where the number is found by halving; None where it is not there, or Batches lie out of order.
+
+    Batches of several partitions, and of producers that follow one another, are out of order by a little: so much lower
+    it is looked for. Whoever begins where a producer that is far behind repeats a block misses those that come next.
+    """
+    window = _Window(source, app, number, threshold)
+    little = threshold + _APART * len(window.places)
+    for batch in read_batches(source, batches_from(source, app, number - little), until=window.last):
+        window.take(batch)
+    if window.above is not None and window.above > window.last + 1:
+        return None
+    if window.highest is not None and window.highest > window.last + little:
+        return None
+    try:
+        window.block()
+    except ConfigurationError:
+        return None
+    return window
+
+
+def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Window:
+    """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
+    window = _Window(source, app, number, threshold)
+    marks = source.watermarks()
+
+    def take(record: Record) -> bool:
+        if (batch := _batch(record)) is not None:
+            window.take(batch)
+        return False
+
+    _read(source, {where: marks[where][0] for where in window.places}, dict(window.places), take)
+    return window
 
 
 def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]:

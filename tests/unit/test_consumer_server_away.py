@@ -141,7 +141,7 @@ def test_older_batches_that_do_not_arrive_are_looked_up_again(
         update = until(first, "60a")[-1]
     with consumer(broker, start=str(update.cursor)) as resumed:
         deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
-        silent = silence(monkeypatch, 30)
+        silent = silence(monkeypatch, 5)
         (switch,) = until(resumed, "62b")
     assert [one.number for one in switch.removed] == list(range(60, 20, -1))
     assert not silent
