@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from cardinal.server.faults import plays
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.types import Partition
+from cardinal.server.faults import delivered, plays
 from cardinal.server.faults.ground import ClusterGround, FileGround, Ground
 from cardinal.server.faults.stage import Stage
+from cardinal.server.faults.worker import Worker
 
 TIMES = 4
 
@@ -49,6 +54,34 @@ class FileCluster(ClusterGround):
         return f"file://{self.folder}/log"
 
 
+class Untouched(FileGround):
+    """Nothing is removed; notes what was to be."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.trimmed: list[Mapping[Partition, int]] = []
+
+    def trim(self, floors: Mapping[Partition, int]) -> None:
+        self.trimmed.append(dict(floors))
+
+
+class Sabotage(FileGround):
+    """Who begins anew has delivered the last block and nothing else."""
+
+    def __init__(self, folder: Path, stage: Stage) -> None:
+        super().__init__(folder)
+        self.task = stage.task.anew()
+
+    def trim(self, floors: Mapping[Partition, int]) -> None:
+        del floors
+        Worker("follow", self.task).start().end()
+        last = delivered.deliveries(self.task.database)[-1].added[-1]
+        with sqlite3.connect(self.task.database) as store:
+            store.execute("delete from updates")
+            added = json.dumps([[last.number, last.hash.hex(), last.digest.hex()]])
+            store.execute("insert into updates (seq, first_seq, removed, added) values (1, 1, '[]', ?)", (added,))
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path / "stage", f"file://{tmp_path}/log", seed=3, blocks=60 * TIMES, pace=2_000) as stage:
@@ -82,3 +115,28 @@ def test_a_fault_that_meets_nobody_does_not_count(stage: Stage) -> None:
     with stage.injecting():
         stage.consumer.start()
     assert stage.injected == 1
+
+
+def test_a_consumer_goes_on_from_the_very_cursor_whose_floors_were_trimmed(stage: Stage, tmp_path: Path) -> None:
+    ground = Untouched(tmp_path)
+    assert plays.trim_behind(ground, stage, TIMES) == []
+    with sqlite3.connect(stage.task.database) as store:
+        starts = [cursor for (cursor,) in store.execute("select cursor from starts order by rowid")]
+    assert starts[0] == "start"
+    assert [Cursor.parse(cursor).floor for cursor in starts[1:]] == ground.trimmed[1::2]
+    assert len(starts) == TIMES + 1
+
+
+def test_who_begins_anew_has_to_begin_with_the_lowest_block_that_is_whole(stage: Stage, tmp_path: Path) -> None:
+    wrong = plays.trim_beyond(Sabotage(tmp_path, stage), stage, 1)
+    assert [line for line in wrong if line.startswith("chain: it begins with ") and line.endswith("not with number 0")]
+
+
+def test_what_is_whole_begins_above_the_highest_block_that_is_not(stage: Stage) -> None:
+    payloads = {payload.hash: payload for payload in stage.task.payloads}
+    assert stage.begin(payloads) == 0
+    chain = [stage.task.payloads[-1]]
+    while chain[-1].parent in payloads:
+        chain.append(payloads[chain[-1].parent])
+    cut = {chain[5].hash, chain[30].hash}
+    assert stage.begin(payloads.keys() - cut) == chain[4].number

@@ -174,7 +174,7 @@ def widen_topics(ground: Ground, stage: Stage, times: int) -> list[str]:
 
 
 def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """Retention takes everything below the cursor's floors, behind a consumer that reads."""
+    """Retention takes everything below the cursor's floors, behind a consumer that reads and before it starts again."""
     trimmed = 0
 
     def more() -> bool:
@@ -183,10 +183,12 @@ def trim_behind(ground: Ground, stage: Stage, times: int) -> list[str]:
 
     for _ in _each(stage, times):
         stage.until(more, "farther than what was trimmed")
-        with stage.producer.held():  # else the consumer may be done before the next time, on a machine that is busy
-            floors = _floors(stage)
-            ground.trim(floors)
+        ground.trim(_floors(stage))
+        stage.consumer.kill()
+        floors = _floors(stage)
+        ground.trim(floors)
         trimmed = sum(floors.values())
+        stage.consumer.start()
     stage.producer.end(stage.patience)
     stage.consumer.end(stage.patience)
     return stage.wrong(audited=False)
@@ -199,7 +201,7 @@ def _floors(stage: Stage) -> dict[tuple[str, int], int]:
 
 
 def trim_beyond(ground: Ground, stage: Stage, times: int) -> list[str]:
-    """Retention takes what a stopped consumer has not read: refused by name; begun anew, it follows what is kept."""
+    """Retention takes what a stopped consumer has not read: refused by name; begun anew, it has all that is whole."""
     del times
     stage.until_delivered(0.3)
     stage.consumer.kill()
@@ -210,9 +212,9 @@ def trim_beyond(ground: Ground, stage: Stage, times: int) -> list[str]:
     anew = stage.task.anew()
     Worker("follow", anew).start().end(stage.patience)
     # Retention cuts blocks in two: those are rightly given up, and only those.
-    return wrong + stage.wrong(
-        anew, first=None, audited=False, given_up=delivered.given_up(anew.database) - stage.stored().keys()
-    )
+    stored = stage.stored()
+    given_up = delivered.given_up(anew.database) - stored.keys()
+    return wrong + stage.wrong(anew, first=stage.begin(stored), audited=False, given_up=given_up)
 
 
 def delete_topic(ground: Ground, stage: Stage, times: int) -> list[str]:

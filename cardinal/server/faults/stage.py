@@ -29,7 +29,7 @@ from .work import Task
 from .worker import END_SECONDS, StageError, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Container, Iterator
     from types import TracebackType
 
     from cardinal.protocols.streams.types import Partition, Record
@@ -206,6 +206,19 @@ class Stage:
         )
         reported = [text for block, text in delivered.reports(database) if block not in given_up]
         return [*check(history), *(f"reported: {text}" for text in reported)]
+
+    def begin(self, stored: Container[bytes]) -> int:
+        """The number of the lowest block above which the node's chain is whole on the topics, and which is so itself.
+
+        Arguments:
+            stored: the blocks that are whole on the topics.
+
+        """
+        known = {payload.hash: payload for payload in self._payloads}
+        block = self._payloads[-1]
+        while block.parent in known and block.parent in stored:
+            block = known[block.parent]
+        return block.number
 
     def ends(self) -> dict[Partition, int]:
         """The offset after the last record of every partition."""

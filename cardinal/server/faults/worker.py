@@ -8,12 +8,10 @@ again and goes on, and it is counted. A worker that a thread of Python's brought
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -22,8 +20,6 @@ from cardinal.errors import CardinalError, RefusedError
 from . import work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .work import Task
 
 END_SECONDS: Final = 90.0
@@ -122,18 +118,6 @@ class Worker:
         status = self._process.wait(END_SECONDS)
         self._let_go()
         return worked and status == -signal.SIGKILL
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """It stands still meanwhile, if it is still at work."""
-        if not self.running:
-            yield
-            return
-        os.kill(self.process, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.process, signal.SIGCONT)
 
     def end(self, within: float = END_SECONDS) -> None:
         """Wait until its work is done.
