@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,8 +67,13 @@ def _break_things(only: Sequence[str], times: int, seed: int) -> bool:
         raise click.UsageError(f"there is no fault {unknown[0]}; there are {', '.join(names)}")
     click.echo(f"{'fault':<18}{'what is done':<42}{'times':>6}{'acked':>8}{'blocks':>8}{'s':>7}  held")
     held = True
-    with tempfile.TemporaryDirectory(prefix="cardinal-faults-") as folder:
-        for drill, outcome in play(Path(folder), only or names, times=times, seed=seed):
+    # So that whatever was started is stopped on the way out, and the folder goes, as on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with (
+        tempfile.TemporaryDirectory(prefix="cardinal-faults-") as folder,
+        closing(play(Path(folder), only or names, times=times, seed=seed)) as outcomes,
+    ):
+        for drill, outcome in outcomes:
             held = held and not outcome.wrong
             click.echo(f"{drill.fault:<18}{drill.what:<42}{_line(outcome)}")
             if outcome.crashes:

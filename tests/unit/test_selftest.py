@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import pytest
 from click.testing import CliRunner
@@ -38,7 +38,7 @@ def test_a_difference_is_a_line_and_the_exit_status(monkeypatch: pytest.MonkeyPa
 def test_what_did_not_hold_is_a_sentence_below_its_row_and_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     def played(
         _folder: object, faults: Sequence[str], *, times: int, seed: int
-    ) -> Iterator[tuple[Drill, drills.Outcome]]:
+    ) -> Generator[tuple[Drill, drills.Outcome]]:
         del seed
         for drill in DRILLS:
             if drill.fault in faults:

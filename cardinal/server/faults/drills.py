@@ -6,6 +6,7 @@ Rules:
 2. Drills that harm nothing but their own stream share a ground and are played side by side; whoever harms the ground
    has one for itself. No drill can excuse itself with another one's fault.
 3. A drill that breaks off is wrong, in the words of what broke it off; the others go on.
+4. Whoever has heard enough closes :func:`play`: plays break off, and what was started has ended when that returns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError
@@ -22,7 +24,7 @@ from .ground import BadNetwork, ClusterGround, FileGround, Ground
 from .stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterable
     from pathlib import Path
 
 _GROUNDS: Final = 3
@@ -86,7 +88,7 @@ class Drill:
     pace: float = 250.0
     threshold: int = 16
 
-    def run(self, ground: Ground, folder: Path, *, times: int, seed: int) -> Outcome:
+    def run(self, ground: Ground, folder: Path, *, times: int, seed: int, over: Event) -> Outcome:
         """Play it on this ground, which runs and serves again when it is over.
 
         Arguments:
@@ -94,11 +96,15 @@ class Drill:
             folder: for the stages' files.
             times: how often the fault is injected.
             seed: of the chain and of what is random.
+            over: set when everything is to end.
+
+        Raises:
+            StageError: everything is to end.
 
         """
         begun = time.monotonic()
         rounds = [1] * times if self.fatal else [times]
-        found = [self._round(ground, folder, each, seed + at) for at, each in enumerate(rounds)]
+        found = [self._round(ground, folder, each, seed + at, over) for at, each in enumerate(rounds)]
         return Outcome(
             self.fault,
             sum(one.injected for one in found),
@@ -109,7 +115,7 @@ class Drill:
             sum(one.crashes for one in found),
         )
 
-    def _round(self, ground: Ground, folder: Path, times: int, seed: int) -> Outcome:
+    def _round(self, ground: Ground, folder: Path, times: int, seed: int, over: Event) -> Outcome:
         """Play it on one stream."""
         begun = time.monotonic()
         part = 0.5 if self.fatal else 1.0
@@ -124,10 +130,13 @@ class Drill:
             ahead=self.ahead,
             pace=self.pace,
             threshold=self.threshold,
+            over=over,
         ) as stage:
             try:
                 wrong = self.play(ground, stage, times)
             except CardinalError as error:
+                if over.is_set():
+                    raise
                 wrong = [f"broke off: {type(error).__name__}: {error}"]
                 ground.start()  # what is not running any more
             seconds = time.monotonic() - begun
@@ -156,7 +165,7 @@ DRILLS: Final = (
 
 def play(
     folder: Path, faults: Collection[str], *, times: int, seed: int, grounds: int = _GROUNDS
-) -> Iterator[tuple[Drill, Outcome]]:
+) -> Generator[tuple[Drill, Outcome]]:
     """Play these faults, several side by side; gives what each came to as soon as it is known.
 
     Arguments:
@@ -174,17 +183,22 @@ def play(
     sharing = [drill for drill in wanted if not drill.alone]
     parties = [sharing] if sharing else []
     parties += [[drill] for drill in wanted if drill.alone]
-    with ThreadPoolExecutor(grounds) as pool:
-        played = [pool.submit(_party, folder, party, times, seed) for party in parties]
+    over = Event()
+    pool = ThreadPoolExecutor(grounds)
+    try:
+        played = [pool.submit(_party, folder, party, times, seed, over) for party in parties]
         for done in as_completed(played):
             yield from done.result()
+    finally:
+        over.set()
+        pool.shutdown(cancel_futures=True)
 
 
-def _party(folder: Path, drills: list[Drill], times: int, seed: int) -> Iterable[tuple[Drill, Outcome]]:
+def _party(folder: Path, drills: list[Drill], times: int, seed: int, over: Event) -> Iterable[tuple[Drill, Outcome]]:
     """Play drills side by side on one ground."""
     with (
         drills[0].ground(folder / f"ground-of-{drills[0].fault}") as ground,
         ThreadPoolExecutor(_TOGETHER) as pool,
     ):
-        played = [pool.submit(drill.run, ground, folder, times=times, seed=seed) for drill in drills]
+        played = [pool.submit(drill.run, ground, folder, times=times, seed=seed, over=over) for drill in drills]
         return [(drill, done.result()) for drill, done in zip(drills, played, strict=True)]

@@ -85,7 +85,7 @@ def pause_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
     """SIGSTOP to the broker for 5 s; for 30 s at every tenth time. Its session ends meanwhile, and it is fenced."""
     for index in _each(stage, times):
         ground.broker.pause()
-        time.sleep(30.0 if index % 10 == 9 else 5.0)  # noqa: PLR2004 - that nobody answers for so long is the fault
+        stage.wait(30.0 if index % 10 == 9 else 5.0)  # noqa: PLR2004 - that nobody answers for so long is the fault
         ground.broker.resume()
     return stage.finish()
 
@@ -130,7 +130,7 @@ def fill_disk(ground: Ground, stage: Stage, times: int) -> list[str]:
 
     def stands_still() -> bool:
         before = stage.acknowledged
-        time.sleep(_STILL)
+        stage.wait(_STILL)
         return stage.acknowledged == before
 
     for _ in _each_acknowledged(stage, times):
@@ -157,7 +157,7 @@ def slow_network(ground: Ground, stage: Stage, times: int) -> list[str]:
     try:
         for index in _each(stage, times):
             proxy.impair((Link(latency=0.03), Link(blackhole=True), Link(cut_after=20_000 + 10_000 * index))[index % 3])
-            time.sleep(1.0)  # how long the network is bad
+            stage.wait(1.0)  # how long the network is bad
             proxy.heal()
         return stage.finish()
     finally:
@@ -210,7 +210,7 @@ def trim_beyond(ground: Ground, stage: Stage, times: int) -> list[str]:
     stage.injected += 1
     wrong = _refused(stage.consumer.start(), "CursorExpiredError", "are gone from")
     anew = stage.task.anew()
-    Worker("follow", anew).start().end(stage.patience)
+    stage.follow(anew)
     # Retention cuts blocks in two: those are rightly given up, and only those.
     stored = stage.stored()
     given_up = delivered.given_up(anew.database) - stored.keys()
@@ -235,7 +235,7 @@ def turn_clock_back(ground: Ground, stage: Stage, times: int) -> list[str]:
     stage.finish()
     copied = clock.copy(stage.task, jumps=times)
     stage.injected += times
-    Worker("follow", copied).start().end(stage.patience)
+    stage.follow(copied)
     return stage.wrong(copied)
 
 

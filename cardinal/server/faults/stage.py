@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.producing.ranges import read_range
@@ -26,7 +27,7 @@ from cardinal.transports import open_source
 
 from . import delivered
 from .work import Task
-from .worker import END_SECONDS, StageError, Worker
+from .worker import END_SECONDS, OVER, StageError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator
@@ -52,6 +53,7 @@ class Stage:
         ahead: how far above the consumer's head the producer may be until then, in block numbers.
         pace: blocks a second, at most.
         threshold: the reorg threshold, in blocks.
+        over: set when everything is to end: whoever waits here breaks off.
 
     Attributes:
         injected: how often something was broken, as whoever breaks things says.
@@ -69,12 +71,14 @@ class Stage:
         ahead: int | None = None,
         pace: float = 250.0,
         threshold: int = 16,
+        over: Event | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         stem = f"faults-{folder.name}-{seed}"
         self.task = Task(url, stem, seed, blocks, str(folder), pace=pace, threshold=threshold)
-        self.producer = Worker("publish", replace(self.task, part=part, ahead=ahead))
-        self.consumer = Worker("follow", self.task)
+        self._over = over or Event()
+        self.producer = Worker("publish", replace(self.task, part=part, ahead=ahead), self._over)
+        self.consumer = Worker("follow", self.task, self._over)
         self._payloads = self.task.payloads
         self.injected = 0
         self._crashed = 0
@@ -125,11 +129,12 @@ class Stage:
         """Wait for a point of the play.
 
         Raises:
-            StageError: it did not come, or a worker ended with an error before it.
+            StageError: it did not come, or a worker ended with an error before it, or everything is to end.
 
         """
         deadline = time.monotonic() + within
         while not condition():
+            self.wait(_POLL_SECONDS)
             for worker in (self.producer, self.consumer):
                 if worker.status not in (None, 0, -signal.SIGKILL) and not worker.revive():
                     raise StageError(f"{worker.what} ended with status {worker.status} before {what}: {worker.said}")
@@ -138,7 +143,11 @@ class Stage:
                     f"not {what} after {within:g} s: {self.acknowledged} of {self.mined} blocks are acknowledged, "
                     f"{self.delivered} delivered"
                 )
-            time.sleep(_POLL_SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Let what was done to the stream last so long; StageError where everything is to end."""
+        if self._over.wait(seconds):
+            raise StageError(OVER)
 
     def until_acknowledged(self, part: float) -> None:
         """Wait until this part of the node's blocks, 0 to 1, is acknowledged."""
@@ -168,8 +177,17 @@ class Stage:
         """
         self.producer.end()
         self._crashed += self.producer.crashes
-        self.producer = Worker("publish", self.task).start()
+        self.producer = Worker("publish", self.task, self._over).start()
         self.producer.end()
+
+    def follow(self, task: Task) -> None:
+        """Let a consumer of its own follow another task to its end.
+
+        Raises:
+            RefusedError, StageError: see :meth:`Worker.end`.
+
+        """
+        Worker("follow", task, self._over).start().end(self.patience)
 
     def finish(self) -> list[str]:
         """Wait until both are done: everything that is wrong, empty where all held."""

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.errors import CardinalError, RefusedError
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 END_SECONDS: Final = 90.0
 PROGRAM: Final = work.__name__
+OVER: Final = "everything is to end"
+_LOOK_SECONDS: Final = 0.05
 
 
 class StageError(CardinalError):
@@ -47,14 +51,16 @@ class Worker:
     Arguments:
         what: ``publish`` or ``follow``.
         task: what it works on.
+        over: set when everything is to end, and nobody is to be waited for.
 
     Attributes:
         crashes: how often the Kafka client brought it down, and it was started again.
 
     """
 
-    def __init__(self, what: str, task: Task) -> None:
+    def __init__(self, what: str, task: Task, over: Event | None = None) -> None:
         self.what = what
+        self._over = over or Event()
         self.task = task
         self.log = Path(task.folder, f"{what}.log")
         self.crashes = 0
@@ -124,19 +130,18 @@ class Worker:
 
         Raises:
             RefusedError: it ended with an error of Cardinal's own, which is the message.
-            StageError: it ended otherwise, or was ended because it had not within so many seconds.
+            StageError: it ended otherwise, or was ended because it had not within so many seconds, or because all is.
 
         """
         if self._process is None:
             raise StageError(f"{self.what} was not started")
         deadline = time.monotonic() + within
-        try:
-            status = self._process.wait(within)
-            while self.revive():
-                status = self._process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise StageError(f"{self.what} is not done after {within:g} s") from None
+        while (status := self._process.poll()) is None or self.revive():
+            if self._over.is_set() or time.monotonic() > deadline:
+                self.kill()
+                raise StageError(OVER if self._over.is_set() else f"{self.what} is not done after {within:g} s")
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LOOK_SECONDS)
         self._let_go()
         if status == work.REFUSED:
             raise RefusedError(self.said)
