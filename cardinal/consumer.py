@@ -26,7 +26,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from cardinal.consuming.checks import at_least, check_hashes, check_positions, check_start, choice
+from cardinal.consuming.checks import at_least, check_hashes, check_positions, check_several, choice, cursor_of
 from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
@@ -124,17 +124,15 @@ class Consumer:
         topics_timeout: float = _TOPICS_SECONDS,
         idle_timeout: float | None = None,
     ) -> None:
-        check_start(start)
+        cursor = cursor_of(start)
         start = "start" if start is None else start
         check_hashes(whitelist or {}, blacklist)
         check_positions(skip)
         at_least(1, max_open_bytes, "max_open_bytes")
         at_least(0, topics_timeout, "topics_timeout")
-        at_least(0, idle_timeout or 0, "idle_timeout")
+        at_least(0, 0 if idle_timeout is None else idle_timeout, "idle_timeout")
+        check_several(tracked=tracked, producers=producers)
         url = find_url(url, config)
-        cursor = start if isinstance(start, Cursor) else None
-        if isinstance(start, str) and start not in ("start", "tail"):
-            cursor = Cursor.parse(start)
         self.app = application_of(url, app, chain_id, topics_timeout)
         settings = replace(
             settings_of(self.app, tracked),

@@ -37,6 +37,9 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
     if module is None:
         known = ", ".join(sorted(_APPLICATIONS))
         raise ConfigurationError(f"there is no application {name!r}; choose one of: {known}", setting="app")
+    chain_id = presets.get("chain_id")
+    if chain_id is not None and (isinstance(chain_id, bool) or not isinstance(chain_id, int)):
+        raise ConfigurationError(f"chain_id must be a number, not {type(chain_id).__name__}", setting="chain_id")
     factory: Callable[..., Application] = import_module(module).application
     try:
         signature(factory).bind(**presets)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, CursorInvalidError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import HASH_SIZE
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 _POSITION: Final = (str, int, int)
+_CURSOR: Final = re.compile(r"\s*c\d+:")
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
@@ -26,13 +28,36 @@ def choice(kind: type[_Choice], value: str, setting: str) -> _Choice:
         raise ConfigurationError(f"{setting} must be {names}, not {value!r}", setting=setting) from None
 
 
-def check_start(start: object) -> None:
-    """ConfigurationError for what says no place to start at, such as the bytes of a cursor that was not decoded."""
-    if start is not None and (isinstance(start, bool) or not isinstance(start, str | Cursor | int | datetime)):
+def cursor_of(start: object) -> Cursor | None:
+    """The cursor to start at; None where it is another place.
+
+    Raises:
+        ConfigurationError: it says no place, such as the bytes of a cursor that was not decoded.
+        CursorInvalidError: a text that is neither a cursor nor the name of a place.
+
+    """
+    if isinstance(start, Cursor):
+        return start
+    if start is not None and (isinstance(start, bool) or not isinstance(start, str | int | datetime)):
         raise ConfigurationError(
             f"start must be 'start', 'tail', a number, a time, a cursor or its text, not {type(start).__name__}",
             setting="start",
         )
+    if not isinstance(start, str) or start in ("start", "tail"):
+        return None
+    if not _CURSOR.match(start):
+        raise CursorInvalidError(
+            f"start must be 'start', 'tail', a number, a time, or the text of a cursor, which begins with 'c1:', not "
+            f"{start[:40]!r}"
+        )
+    return Cursor.parse(start)
+
+
+def check_several(**options: object) -> None:
+    """ConfigurationError for one text where several are meant: it would be taken for its letters."""
+    for setting, texts in options.items():
+        if isinstance(texts, str | bytes):
+            raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
 
 
 def check_hashes(whitelist: Mapping[int, bytes], blacklist: Iterable[bytes]) -> None:
@@ -65,6 +90,8 @@ def check_positions(positions: Collection[object]) -> None:
 
 
 def at_least(least: float, value: float, setting: str) -> None:
-    """ConfigurationError where a setting is lower than makes sense."""
-    if value < least:
+    """ConfigurationError where a setting is no number, or lower than makes sense."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{setting} must be a number, not {type(value).__name__}", setting=setting)
+    if not value >= least:
         raise ConfigurationError(f"{setting} must be {least:g} or more, not {value:g}", setting=setting)

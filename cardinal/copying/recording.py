@@ -18,6 +18,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cardinal.consuming.checks import cursor_of
 from cardinal.copying.beginning import beginning, cannot_go_on
 from cardinal.copying.merging import Merge
 from cardinal.errors import CursorExpiredError, TopicError, TransportError, UnreachableError
@@ -88,7 +89,7 @@ class Recorder:
     ) -> None:
         self._url = parse_url(from_url)
         self._app = app
-        self._start = Cursor.parse(start) if isinstance(start, str) and start not in ("start", "tail") else start
+        self._start = cursor_of(start) or start
         target = parse_url(to_url)
         self._settings = file_settings(target)
         self._merge = Merge()

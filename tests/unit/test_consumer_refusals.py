@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from blocks import Blocks, line, publish, steps
 from cardinal.consumer import Consumer
-from cardinal.errors import ConfigurationError
+from cardinal.copying.recording import Recorder
+from cardinal.errors import ConfigurationError, CursorInvalidError
 from cardinal.testing.memory import MemoryBroker
 
 HASH = bytes(32)
@@ -41,6 +43,13 @@ def broker() -> Iterator[MemoryBroker]:
         ("max_open_bytes", 0),
         ("idle_timeout", -1),
         ("topics_timeout", -0.5),
+        ("topics_timeout", "10"),
+        ("idle_timeout", "5"),
+        ("idle_timeout", ""),
+        ("idle_timeout", float("nan")),
+        ("max_open_bytes", None),
+        ("tracked", "c/1/b"),
+        ("producers", "one"),
         ("on_incomplete", "wait"),
         ("on_finality_violation", ""),
         ("policy", "quorum"),
@@ -50,6 +59,24 @@ def test_what_cannot_be_meant_is_refused_by_name(broker: MemoryBroker, option: s
     with pytest.raises(ConfigurationError, match=option) as caught:
         Consumer(broker.url, Blocks(), **{option: value})  # type: ignore[arg-type]
     assert caught.value.setting == option
+
+
+@pytest.mark.parametrize("start", ["begin", "", "Start", "17", "2026-01-13T22:00:00Z"])
+def test_text_that_is_no_place_to_start_at_is_told_what_is_one(
+    broker: MemoryBroker, tmp_path: Path, start: str
+) -> None:
+    says = f"start must be 'start', 'tail', a number, a time, or the text of a cursor, .* not '{start}'"
+    with pytest.raises(CursorInvalidError, match=says):
+        Consumer(broker.url, Blocks(), start=start)
+    with pytest.raises(CursorInvalidError, match=says):
+        Recorder(broker.url, f"file://{tmp_path}", Blocks(), start=start)
+
+
+@pytest.mark.parametrize("app", ["evm", "blob"])
+def test_chain_id_that_is_no_number_is_refused_by_name(broker: MemoryBroker, app: str) -> None:
+    with pytest.raises(ConfigurationError, match="chain_id must be a number, not str") as caught:
+        Consumer(broker.url, app, chain_id="1337")  # type: ignore[arg-type]
+    assert caught.value.setting == "chain_id"
 
 
 def test_no_start_is_the_start(broker: MemoryBroker) -> None:
