@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -53,6 +54,7 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
     """
     if isinstance(url, TransportUrl):
         return url
+    check_text(url)
     if url[: len(_MUX)].lower() == _MUX:
         return _mux(url[len(_MUX) :])
     scheme, separator, _ = url.partition("://")
@@ -76,6 +78,16 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
         return TransportUrl(scheme, (), options=_options(scheme, options))
     user, password, where = _login(scheme, parts.netloc)
     return TransportUrl(scheme, _hosts(scheme, where), user, password, _options(scheme, options))
+
+
+def check_text(url: object) -> None:
+    """ConfigurationError for what is neither a URL nor a name, such as a path."""
+    if isinstance(url, PurePath):
+        raise ConfigurationError("a stream is named by text, not by a path: write f'file://{path}'", setting="url")
+    if not isinstance(url, str):
+        raise ConfigurationError(
+            f"a stream is named by text, a URL or a name of the settings, not by {type(url).__name__}", setting="url"
+        )
 
 
 def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:

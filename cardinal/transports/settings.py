@@ -48,7 +48,7 @@ from cardinal.errors import ConfigurationError
 
 from .address import TransportUrl
 from .node_url import NodeUrl, join_nodes, split_nodes, without, written
-from .parsing import mux_of, parse_url
+from .parsing import check_text, mux_of, parse_url
 from .secrets import read_secret
 from .settings_file import NAME, NodeSettings, StreamSettings, TransportSettings, load_settings, suggestion
 from .variables import Variables, variable
@@ -76,6 +76,7 @@ def find_url(
     """
     if isinstance(text, TransportUrl):
         return text
+    check_text(text)
     found = _Known.of(text, config, environ)
     return parse_url(text) if found is None else found.url(text)
 

@@ -29,6 +29,8 @@ import importlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from cardinal.errors import ConfigurationError
+
 from .address import TransportUrl
 from .parsing import parse_url
 from .secrets import with_secrets
@@ -92,6 +94,13 @@ def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
     return cast("Transport", module), parsed
 
 
+def _check_app(app: object) -> None:
+    """ConfigurationError for the name of an application, which does not say of which chain."""
+    if not hasattr(app, "default_topic"):
+        given = f"its name: write cardinal.apps.get({app!r}, chain_id=…)" if isinstance(app, str) else f"{type(app)}"
+        raise ConfigurationError(f"app must be an application, not {given}", setting="app")
+
+
 def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink:
     """Open the producing side of a stream.
 
@@ -105,6 +114,7 @@ def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink
         UnreachableError, RefusedError, TopicError: the server is away, says no, or has topics that cannot carry this.
 
     """
+    _check_app(app)
     transport, parsed = _opened(url)
     return transport.open_sink(parsed, app, producer_id=producer_id)
 
@@ -125,6 +135,7 @@ def open_source(
         UnreachableError, RefusedError, TopicError: the server is away, says no, or has no such topic.
 
     """
+    _check_app(app)
     transport, parsed = _opened(url)
     chosen = tuple(app.all_topics if topics is None else topics)
     return transport.open_source(parsed, app, topics=chosen, wait=wait)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cardinal import Consumer, Producer
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.transports import list_topics, open_sink, open_source
+from cardinal.transports import list_topics, open_sink, open_source, parse_url
 from serving import DEADLINE, serving
 
 MAKER = ChainGenerator(seed=3)
@@ -66,3 +67,38 @@ def test_what_is_wrong_is_said_in_one_sentence(sdk: type, tmp_path: Path) -> Non
         assert SECRET not in str(caught.value)
     with pytest.raises(CardinalError, match="CARDINAL_MAIN_URL"):
         sdk("main", APP, **options)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (Path("/log"), "by text, not by a path: write f'file://{path}'"),
+        (b"kafka://host", "by text, a URL or a name of the settings, not by bytes"),
+        (None, "by text, a URL or a name of the settings, not by NoneType"),
+    ],
+)
+def test_stream_that_is_named_by_no_text_is_refused(url: Any, says: str) -> None:  # noqa: ANN401 - anything
+    for call in (
+        lambda: Consumer(url, APP),
+        lambda: Producer(url, APP, producer_id="a"),
+        lambda: open_source(url, APP),
+        lambda: list_topics(url),
+        lambda: parse_url(url),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            call()
+        assert str(caught.value) == f"a stream is named {says}"
+
+
+def test_name_of_an_application_is_not_enough_to_write_a_stream() -> None:
+    evm: Any = "evm"
+    for call in (
+        lambda: Producer("null://", evm, producer_id="a"),
+        lambda: open_sink("null://", evm, producer_id="a"),
+        lambda: open_source("null://", evm),
+    ):
+        with pytest.raises(ConfigurationError, match=r"write cardinal\.apps\.get\('evm', chain_id=…\)") as caught:
+            call()
+        assert caught.value.setting == "app"
+    with pytest.raises(ConfigurationError, match="app must be an application, not <class 'dict'>"):
+        Producer("null://", {}, producer_id="a")  # type: ignore[arg-type]
