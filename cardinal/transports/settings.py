@@ -23,10 +23,10 @@
     options = { state = true, lag = 2 }
 
 The environment goes before the file: ``CARDINAL_MAIN_URL``, ``CARDINAL_MAIN_USER``, ``CARDINAL_MAIN_PASSWORD`` and
-``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit), and
-``CARDINAL_MAINNET_URL``, ``CARDINAL_MAINNET_URL_FILE``, ``CARDINAL_MAINNET_TOKEN``, ``CARDINAL_MAINNET_TOKEN_FILE`` and
-``CARDINAL_MAINNET_HEADER`` for a node. A stream or node may be named by the environment alone. ``CARDINAL_CONFIG``
-names the file where nothing else does. A variable that is set to nothing is not set.
+``CARDINAL_MAIN_PASSWORD_FILE`` for the stream ``main`` (in capitals, ``_`` for what is no letter or digit; two names of
+a file differ then, too), and ``CARDINAL_MAINNET_URL``, ``CARDINAL_MAINNET_URL_FILE``, ``CARDINAL_MAINNET_TOKEN``,
+``CARDINAL_MAINNET_TOKEN_FILE`` and ``CARDINAL_MAINNET_HEADER`` for a node. A stream or node may be named by the
+environment alone. ``CARDINAL_CONFIG`` names the file where nothing else does. One that is set to nothing is not set.
 
 Rules:
 

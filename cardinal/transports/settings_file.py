@@ -19,6 +19,8 @@ from pydantic_core import PydanticCustomError
 
 from cardinal.errors import ConfigurationError
 
+from .variables import stem
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -115,9 +117,15 @@ class TransportSettings(BaseModel):
 
     @model_validator(mode="after")
     def _names_are_of_one(self) -> TransportSettings:
-        for name in sorted(self.streams.keys() & self.nodes.keys()):
-            # Both would be overridden by the same variables of the environment.
-            raise PydanticCustomError("name_twice", "streams.{name} and nodes.{name} have one name", {"name": name})
+        # Those of one stem would be overridden by the same variables of the environment.
+        seen: dict[str, tuple[str, str]] = {}
+        for kind, names in (("streams", self.streams), ("nodes", self.nodes)):
+            for name in sorted(names):
+                before, other = seen.setdefault(stem(name), (kind, name))
+                if (before, other) != (kind, name):
+                    one = "one name" if other == name else f"the same variables, {stem(name)}…,"
+                    what = {"before": f"{before}.{other}", "name": f"{kind}.{name}", "one": one}
+                    raise PydanticCustomError("name_twice", "{before} and {name} have {one}", what)
         return self
 
 

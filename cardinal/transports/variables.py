@@ -22,6 +22,11 @@ def variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get(name) or None
 
 
+def stem(name: str) -> str:
+    """How the variables of a stream or node begin."""
+    return f"{_PREFIX}{_OTHER.sub('_', name.upper())}_"
+
+
 @dataclass(frozen=True, slots=True)
 class Variables:
     """What the environment says of one stream or node."""
@@ -31,7 +36,7 @@ class Variables:
 
     def named(self, what: str) -> str:
         """The variable for a setting, such as ``URL``."""
-        return f"{_PREFIX}{_OTHER.sub('_', self.name.upper())}_{what}"
+        return stem(self.name) + what
 
     def get(self, what: str) -> str | None:
         """What that variable says."""

@@ -99,6 +99,14 @@ def test_what_is_no_toml_is_named_by_its_line(tmp_path: Path, text: str, says: s
         ("[streams.b]\nmembers=['a']\n[streams.a]\nmembers=['b']", "no member of itself"),
         ("[streams.b]\nurl='kafka://h'", "no stream is called 'a'"),
         ("[streams.a]\nurl='kafka://h'\n[nodes.a]\nurl='http://h'", "streams.a and nodes.a"),
+        (
+            "streams.a-b = 'kafka://h'\nstreams.a_b = 'kafka://i'",
+            "streams.a-b and streams.a_b have the same variables, CARDINAL_A_B_…, in FILE: call one of them otherwise",
+        ),
+        (
+            "streams.a = 'kafka://h'\nnodes.A = 'http://h'",
+            "streams.a and nodes.A have the same variables, CARDINAL_A_…",
+        ),
         ("[streams.a.options]\n'x.y' = 1\nx = {y = 2}", "the option x.y of streams.a in FILE is given twice"),
     ],
 )
