@@ -76,13 +76,27 @@ def replay(
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
     if not (folder := folder_of(url)).exists():
         raise ConfigurationError(f"there is no recording in {folder}: name the folder of one", setting="from")
+    target = None if to_url is None else stream(to_url, config)
+    if target is not None and _writes_to(target, folder):
+        raise ConfigurationError(
+            f"the recording in {url.address} would be played into itself, and hold everything twice: name another "
+            "stream by --to",
+            setting="to",
+        )
     app = find_application(url, app_name) if chain_id is None else apps.get(app_name, chain_id=chain_id)
     channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
     with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:
-        if to_url is None:
+        if target is None:
             _print(source)
         else:
-            _play(source, stream(to_url, config), app, producer_id, speed)
+            _play(source, target, app, producer_id, speed)
+
+
+def _writes_to(target: TransportUrl, folder: Path) -> bool:
+    """Whether a sink, or a member of one, is this folder, by whichever name."""
+    if target.scheme == "file":
+        return folder_of(target).resolve() == folder.resolve()
+    return any(_writes_to(member, folder) for _, member in target.members)
 
 
 def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, speed: float | None) -> None:

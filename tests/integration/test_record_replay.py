@@ -104,6 +104,20 @@ def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_
 
 
 @pytest.mark.parametrize(
+    "target", ["file://{}/one", "file://{}/other/../one?fsync=never", "mux:null://,file://{}/link"]
+)
+def test_a_recording_is_not_played_into_itself(processes: Processes, tmp_path: Path, target: str) -> None:
+    publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 3))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    before = len(records_of(f"file://{tmp_path}/one", apps.get("evm", chain_id=5)))
+    status, out, said = processes.run("replay", f"file://{tmp_path}/one", "--to", target.format(tmp_path))
+    assert (status, out) == (1, "")
+    assert "would be played into itself" in said
+    assert len(records_of(f"file://{tmp_path}/one", apps.get("evm", chain_id=5))) == before
+
+
+@pytest.mark.parametrize(
     ("args", "says"),
     [
         (("record", "kafka://u:s3cr3t@h", "kafka://u:s3cr3t@h"), "write file://DIR"),
