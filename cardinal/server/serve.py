@@ -198,6 +198,7 @@ class ServeService:
         errands, self._errands = self._errands, None
         if errands is not None:
             await asyncio.to_thread(errands.close)
+        await self._tokens.close()
 
     # --- inside --------------------------------------------------------------------------------------------------
 

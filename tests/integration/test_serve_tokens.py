@@ -7,7 +7,9 @@ import http.client
 import logging
 import os
 import re
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from feeding import asynchronous
 from cardinal import apps
 from cardinal.errors import ConfigurationError, RefusedError
 from cardinal.protocols.streams.types import Routed
+from cardinal.server.serving import streams
 from cardinal.server.serving.tokens import LOOK_SECONDS, Tokens, read_tokens
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source
@@ -25,6 +28,8 @@ from serving import DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from cardinal.transports import TransportUrl
 
 APP = ChainGenerator().application
 OLD, NEW, OTHER = "s3cr3t-old", "s3cr3t-new", "s3cr3t-other"
@@ -248,3 +253,29 @@ async def test_command_takes_the_tokens_that_its_file_holds_now(tmp_path: Path, 
             process.kill()
             await process.wait()
     assert b"s3cr3t" not in said
+
+
+def test_the_door_stays_open_while_many_ask_for_topics_of_a_kafka_that_does_not_answer(
+    broker: MemoryBroker, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are answered together, and the file of tokens is read on a thread of its own."""
+    asked: list[object] = []
+    answers = threading.Event()
+
+    def slow(url: TransportUrl) -> frozenset[str]:
+        asked.append(url)
+        assert answers.wait(DEADLINE)
+        return broker.topics()
+
+    monkeypatch.setattr(streams, "list_topics", slow)
+    with serving(broker.url, APP, token_file=file) as served, ThreadPoolExecutor(40) as pool:
+        found = [pool.submit(list_topics, f"{served.url}?token={OLD}") for _ in range(40)]
+        until(lambda: served.progress.clients == 40)
+        held(file, NEW)
+        source = from_start(open_source(f"{served.url}?token={NEW}", APP))
+        assert len(read(source, len(broker.records()))) == len(broker.records())
+        assert not answers.is_set()
+        answers.set()
+        assert {one.result(DEADLINE) for one in found} == {frozenset(APP.all_topics)}
+        assert len(asked) <= 3
+        source.close()

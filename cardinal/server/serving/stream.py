@@ -18,13 +18,14 @@ import contextlib
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
 from cardinal.transports.websocket.chunks import encode_chunks
 
 from .ring import Places, Ring
+from .rounds import Rounds
+from .threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,11 +98,10 @@ class Stream:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._asker: Source | None = None
-        self._asking = ThreadPoolExecutor(1, "cardinal-serve-ask")
+        self._asking = Threads(1, "cardinal-serve-ask")
+        self._rounds = Rounds(self._ask_marks)
         self._counted = 0.0
         self._known: frozenset[Partition] = frozenset()
-        self._round: asyncio.Task[Marks] | None = None
-        self._next_round: asyncio.Task[Marks] | None = None
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -117,8 +117,8 @@ class Stream:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         if self._asker is not None:
-            await asyncio.get_running_loop().run_in_executor(self._asking, self._asker.close)
-        self._asking.shutdown(wait=False)
+            await self._asking.run(self._asker.close)
+        await self._asking.stop()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call this on the event loop whenever there is something new."""
@@ -132,12 +132,7 @@ class Stream:
 
     async def marks(self) -> Marks:
         """Start and end of every partition, asked for after this call. CardinalError: the source's."""
-        if self._round is None or self._round.done():
-            self._round = asyncio.create_task(self._ask_marks())
-            return await asyncio.shield(self._round)
-        if self._next_round is None or self._next_round.done():
-            self._next_round = asyncio.create_task(self._after(self._round))
-        return await asyncio.shield(self._next_round)
+        return await self._rounds.ask()
 
     async def times(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older."""
@@ -148,12 +143,6 @@ class Stream:
         found: dict[Partition, int] = await self._ask(ask)
         return found
 
-    async def _after(self, before: asyncio.Task[Marks]) -> Marks:
-        with contextlib.suppress(CardinalError):
-            await before
-        self._round, self._next_round = self._next_round, None
-        return await self._ask_marks()
-
     async def _ask_marks(self) -> Marks:
         marks: Marks = await self._ask(self._look)
         # The end of what clients were sent already is never below the end that they are told.
@@ -161,7 +150,7 @@ class Stream:
         return {where: (low, max(high, ends.get(where, high))) for where, (low, high) in marks.items()}
 
     async def _ask(self, ask: Callable[[Source], Any]) -> Any:  # noqa: ANN401 - what the question gives
-        return await asyncio.get_running_loop().run_in_executor(self._asking, self._answer, ask)
+        return await self._asking.run(lambda: self._answer(ask))
 
     def _answer(self, ask: Callable[[Source], Any]) -> Any:  # noqa: ANN401 - the same
         if self._asker is None:

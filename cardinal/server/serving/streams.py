@@ -15,7 +15,9 @@ from cardinal.errors import CardinalError, TopicError, UnreachableError
 from cardinal.transports import list_topics, open_source
 
 from .ring import Ring
+from .rounds import Rounds
 from .stream import Marks, Stream
+from .threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +55,8 @@ class Streams:
         self._topics = tuple(app.all_topics)
         self._channel = re.compile(f"{re.escape(app.default_topic)}-re(-[0-9a-f]{{1,64}})?")
         self.main = Stream(self._topics, lambda: self.open(self._topics), Ring(ring_bytes), _ends)
+        self._looking = Threads(1, "cardinal-serve-topics")
+        self._names = Rounds(self._look)
         self._starting: asyncio.Task[None] | None = None
         self._channels: dict[str, asyncio.Task[Stream]] = {}
 
@@ -81,6 +85,7 @@ class Streams:
                 if isinstance(stream, Stream):
                     await stream.stop()
         self._channels.clear()
+        await self._looking.stop()
 
     async def _start_later(self) -> None:
         while True:
@@ -98,8 +103,11 @@ class Streams:
         return open_source(self._url, self._app, topics=topics)
 
     async def topics(self) -> frozenset[str]:
-        """The names of those that are there."""
-        names = await asyncio.to_thread(list_topics, self._url)
+        """The names of those that are there: one question at a time, for all who ask."""
+        return await self._names.ask()
+
+    async def _look(self) -> frozenset[str]:
+        names = await self._looking.run(lambda: list_topics(self._url))
         return frozenset(name for name in names if name in self._topics or self._channel.fullmatch(name))
 
     async def enter(self, topics: frozenset[str]) -> Stream:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import ConfigurationError
 from cardinal.transports.secrets import read_secret
 
+from .threads import Threads
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -63,6 +65,7 @@ class Tokens:
         self._looked = float("-inf")
         self._looking = asyncio.Lock()
         self._told = False
+        self._reading = Threads(1, "cardinal-serve-tokens")
 
     @property
     def wanted(self) -> bool:
@@ -86,6 +89,10 @@ class Tokens:
             return True
         await self._look(came)
         return self._has(shown)
+
+    async def close(self) -> None:
+        """Nobody comes any more."""
+        await self._reading.stop()
 
     def _has(self, shown: bytes) -> bool:
         # Every token is compared, and each in a time that says nothing about it.
@@ -113,4 +120,4 @@ class Tokens:
             self._looked = looked
 
     async def _read_now(self, file: Path) -> tuple[bytes, ...]:
-        return tuple(token.encode() for token in await asyncio.to_thread(self._read, file))
+        return tuple(token.encode() for token in await self._reading.run(lambda: self._read(file)))
