@@ -130,7 +130,8 @@ class Streams:
         stream.users -= 1
         if stream is not self.main and stream.users == 0:
             for topic in stream.topics:
-                self._channels.pop(topic, None)
+                if _is(self._channels.get(topic), stream):  # another one where the channel was made anew
+                    del self._channels[topic]
             await stream.stop()
 
     async def _open_channel(self, topic: str) -> Stream:
@@ -163,3 +164,7 @@ def _starts(marks: Marks) -> Mapping[Partition, int]:
 
 def _ends(marks: Marks) -> Mapping[Partition, int]:
     return {where: high for where, (_, high) in marks.items()}
+
+
+def _is(starting: asyncio.Task[Stream] | None, stream: Stream) -> bool:
+    return starting is not None and starting.done() and not starting.cancelled() and starting.result() is stream
