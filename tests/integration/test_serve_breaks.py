@@ -8,8 +8,8 @@ import socket
 import threading
 import time
 import uuid
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from commands import Processes, fresh_chain_id
@@ -201,13 +201,14 @@ def test_what_passes_is_said_to_be_so_at_opening_too(status: str) -> None:
         open_source(f"ws://127.0.0.1:{port}", APP)
 
 
-def test_what_is_no_server_of_ours_is_refused_at_opening() -> None:
+@pytest.mark.parametrize("status", ["404 Not Found", "302 Found\r\nLocation: /elsewhere"])
+def test_what_is_no_server_of_ours_is_refused_at_opening(status: str) -> None:
     port = _free_port()
-    with _balancer(port, "404 Not Found"), pytest.raises(RefusedError, match="no `cardinal serve`"):
+    with _balancer(port, status), pytest.raises(RefusedError, match=f"no `cardinal serve`: HTTP status {status[:3]}"):
         open_source(f"ws://127.0.0.1:{port}", APP)
 
 
-def test_closing_ends_a_poll_that_waits_in_another_thread_and_one_that_is_connecting(broker: MemoryBroker) -> None:
+def test_closing_ends_a_poll_that_waits_in_another_thread(broker: MemoryBroker) -> None:
     with serving(broker.url, APP) as served:
         source = from_start(open_source(served.url, APP))
         read(source, len(broker.records()))
@@ -218,10 +219,30 @@ def test_closing_ends_a_poll_that_waits_in_another_thread_and_one_that_is_connec
             source.poll(1, DEADLINE)
         assert time.monotonic() - began < 5
         closer.join()
-        away = open_source(served.url, APP)
-    began = time.monotonic()
-    away.close()
-    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("way", ["taken", "not taken"])
+def test_closing_ends_one_that_is_connecting(broker: MemoryBroker, way: str) -> None:
+    """To one that takes the connection and says nothing; to one that does not even take it."""
+    with serving(broker.url, APP) as served:
+        port = served.port
+        source: Any = open_source(served.url, APP)
+    link = source._link
+    with socket.create_server(("127.0.0.1", port), backlog=16 if way == "taken" else 0) as silent, ExitStack() as stack:
+        if way == "taken":
+            stack.enter_context(silent.accept()[0])
+        else:
+            # So many wait to be taken that the next has to wait for its connection; ours, or a later one of ours.
+            for _ in range(8):
+                waiting = stack.enter_context(socket.socket())
+                waiting.settimeout(0)
+                waiting.connect_ex(("127.0.0.1", port))
+            until(lambda: link._line is not None and link._line._handle is not None)
+        assert link._thread.is_alive()
+        began = time.monotonic()
+        source.close()
+        assert time.monotonic() - began < 1
+        assert not link._thread.is_alive()
 
 
 # --- processes ---------------------------------------------------------------------------------------------------

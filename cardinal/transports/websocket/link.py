@@ -76,6 +76,7 @@ class Link:
         self._answers: dict[int, Answer | None] = {}
         self._forgotten: set[int] = set()
         self._socket: Any = None
+        self._line: Line | None = None
         self._connections = 0
         self._failure: CardinalError | None = None
         self._ends = Ends(settings, self._errors)
@@ -134,10 +135,12 @@ class Link:
         self._stop.set()
         with self._changed:
             self._failure = self._failure or TransportError("this source is closed; open another one")
-            socket = self._socket
+            socket, line = self._socket, self._line
             self._changed.notify_all()
         if socket is not None:
             socket.close()
+        if line is not None:
+            line.cut()
         if threading.current_thread() is not self._thread:
             self._thread.join(2 * CLOSE_SECONDS)
 
@@ -228,6 +231,10 @@ class Link:
     def _connect_and_receive(self, address: str) -> CardinalError:
         """One connection from its beginning to its end; why it ended."""
         line = Line(self._settings, self._client, self._ends)
+        with self._changed:
+            self._line = line
+        if self._stop.is_set():
+            line.cut()  # close() has not seen it
         try:
             with line.open(address, self._tls) as socket:
                 if socket.subprotocol != SUBPROTOCOL:
