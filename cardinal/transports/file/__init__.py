@@ -10,6 +10,7 @@ from cardinal.errors import ConfigurationError
 
 from .container import SCHEMA
 from .log import Log
+from .segments import readable
 from .settings import FileSettings, Fsync, Recover, file_settings
 from .sink import FileSink
 from .source import FileSource, read_recent
@@ -71,7 +72,8 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
     """The names of all topics that are there."""
     log = Log(folder_of(url))
     try:
-        return frozenset(topic for topic, _ in log.partitions())
+        with readable(log.folder):
+            return frozenset(topic for topic, _ in log.partitions())
     finally:
         log.close()
 

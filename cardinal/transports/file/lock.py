@@ -21,7 +21,7 @@ class WriterLock:
 
     Raises:
         LogInUseError: another writer holds it; also another one of this process.
-        TransportError: the folder cannot be written.
+        TransportError: the folder cannot be written, or its file system has no locks.
 
     """
 
@@ -32,12 +32,17 @@ class WriterLock:
             raise TransportError(f"the folder {folder} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             pid = _pid(os.pread(fd, _PID_MAX, 0))
             os.close(fd)
             who = "another process" if pid is None else f"process {pid}"
             raise LogInUseError(
                 f"{who} writes to {folder} already: stop it, or choose another folder (any number may read it)", pid=pid
+            ) from None
+        except OSError as error:
+            os.close(fd)
+            raise TransportError(
+                f"the folder {folder} cannot be locked: {error.strerror}; name one on a file system that has locks"
             ) from None
         self._fd: int | None = fd
         with contextlib.suppress(OSError):  # a full disk: then others are told less

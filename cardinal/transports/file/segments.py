@@ -17,6 +17,7 @@ import os
 import re
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,7 +27,7 @@ from . import index
 from .container import PREFIX_SIZE, SYNC_SIZE, BadBytesError, Header, decode_block, read_header, read_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from cardinal.protocols.streams.types import Partition, Record
 
@@ -60,6 +61,15 @@ def numbers_of(folder: Path) -> list[int]:
     except OSError as error:
         raise TransportError(f"the folder {folder} cannot be read: {error.strerror}") from None
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """What the system says of files, as an error of ours: TransportError."""
+    try:
+        yield
+    except OSError as error:
+        raise TransportError(f"the folder {folder} cannot be read: {error.strerror}; look at the disk") from None
 
 
 class Segment:

@@ -19,6 +19,7 @@ from cardinal.errors import CardinalError, CursorExpiredError, TopicError, Trans
 from cardinal.transports.retained import expired
 
 from .log import Log, Place
+from .segments import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +68,9 @@ class FileSource:
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics, sorted."""
-        return tuple(where for where in self._log.partitions() if self._topics is None or where[0] in self._topics)
+        with readable(self._folder):
+            there = self._log.partitions()
+        return tuple(where for where in there if self._topics is None or where[0] in self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other.
@@ -83,7 +86,8 @@ class FileSource:
         self._check_known(positions, marks)
         self._assigned = dict(positions)
         self._paused = {}
-        self._go_to(self._log.find(positions))
+        with readable(self._folder):
+            self._go_to(self._log.find(positions))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
@@ -108,7 +112,8 @@ class FileSource:
         deadline = time.monotonic() + timeout
         pause = _FIRST_PAUSE
         while True:
-            records = self._read(limit)
+            with readable(self._folder):
+                records = self._read(limit)
             left = deadline - time.monotonic()
             if records or left <= 0:
                 return records
@@ -127,13 +132,15 @@ class FileSource:
 
         """
         self._check_open()
-        ends, starts = self._log.ends(), self._log.starts()
+        with readable(self._folder):
+            ends, starts = self._log.ends(), self._log.starts()
         return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
         self._check_open()
-        found = self._log.from_time(timestamp_ms)
+        with readable(self._folder):
+            found = self._log.from_time(timestamp_ms)
         return {where: found.get(where, 0) for where in self.partitions()}
 
     def close(self) -> None:
@@ -157,7 +164,7 @@ class FileSource:
             try:
                 if self._in_block == len(self._block) and not self._advance():
                     break
-            except CardinalError:
+            except (CardinalError, OSError):
                 if not records:
                     raise
                 break  # the next call comes upon it again
@@ -195,7 +202,7 @@ class FileSource:
 
     def _wait_for_topics(self, wait: float) -> None:
         deadline = time.monotonic() + wait
-        while absent := (self._topics or frozenset()) - {topic for topic, _ in self._log.partitions()}:
+        while absent := (self._topics or frozenset()) - {topic for topic, _ in self.partitions()}:
             if time.monotonic() >= deadline:
                 topic = min(absent)
                 raise TopicError(

@@ -80,8 +80,10 @@ class LogWriter:
         self._lock = WriterLock(folder)
         try:
             self._open()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise TransportError(f"the folder {folder} cannot be opened for writing: {error.strerror}") from None
             raise
 
     def declare(self, offsets: Mapping[Partition, int]) -> None:
@@ -224,13 +226,13 @@ class LogWriter:
         """Remove the oldest segments while all together are larger than they may be."""
         if self._settings.retention_bytes < 0:
             return
-        numbers = numbers_of(self.folder)
-        sizes = {number: path_of(self.folder, number).stat().st_size for number in numbers}
-        total = sum(sizes.values())
-        for number in numbers[:-1]:
-            if total <= self._settings.retention_bytes:
-                return
-            with contextlib.suppress(OSError):  # what cannot be removed now is tried again at the next segment
+        with contextlib.suppress(OSError, TransportError):  # what cannot be removed now is tried again at the next one
+            numbers = numbers_of(self.folder)
+            sizes = {number: path_of(self.folder, number).stat().st_size for number in numbers}
+            total = sum(sizes.values())
+            for number in numbers[:-1]:
+                if total <= self._settings.retention_bytes:
+                    return
                 path_of(self.folder, number).unlink()
                 index.path_of(path_of(self.folder, number)).unlink(missing_ok=True)
                 total -= sizes[number]
