@@ -95,7 +95,7 @@ class Recorder:
         self._merge = Merge()
         self._waiting_bytes = waiting_bytes
         self._records = self._bytes = 0
-        self._whole = False
+        self._whole = self._unsynced = False
         self._paused: frozenset[Partition] = frozenset()
         self._marked = self._synced = 0.0
         self._looked = self._heard = time.monotonic()
@@ -293,8 +293,9 @@ class Recorder:
             self._bytes += sum(len(record.key) + len(record.value) for record in block)
         interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
         now = time.monotonic()
-        if records and self._settings.fsync is not Fsync.NEVER and now - self._synced >= interval:
-            self._synced = now
+        self._unsynced |= bool(records) and self._settings.fsync is not Fsync.NEVER
+        if self._unsynced and now - self._synced >= interval:
+            self._synced, self._unsynced = now, False
             self._writer.sync()
 
 
