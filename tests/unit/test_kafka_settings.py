@@ -91,10 +91,10 @@ def test_what_only_producers_take_is_kept_from_other_clients() -> None:
     assert "enable.gapless.guarantee" not in {**settings.client(), **settings.consumer()}
 
 
-@pytest.mark.parametrize("option", ["ssl.ca.location=/ca.pem", "ssl.keystore.password=x"])
+@pytest.mark.parametrize("option", ["ssl.ca.location=/ca.pem", "ssl.keystore.password=s3cr3t"])
 def test_what_is_for_tls_is_refused_where_there_is_none(option: str) -> None:
     name = option.partition("=")[0]
-    for url in (f"kafka://host:9092?{option}", f"kafka://u:p@host:9092?{option}&security.protocol=SASL_PLAINTEXT"):
+    for url in (f"kafka://host:9092?{option}", f"kafka://u:s3cr3t@host:9092?{option}&security.protocol=SASL_PLAINTEXT"):
         with pytest.raises(ConfigurationError, match=f"{name} is for TLS, and this is not encrypted: add tls=1"):
             kafka_settings(parse_url(url))
     kafka_settings(parse_url(f"kafka://host:9092?{option}&tls=1"))
@@ -108,16 +108,16 @@ def test_what_is_for_tls_is_refused_where_there_is_none(option: str) -> None:
             "kafka://host?tls=1&security.protocol=PLAINTEXT",
             "tls=1 and security.protocol=PLAINTEXT contradict each other",
         ),
-        ("kafka://u:p@host?tls=1&security.protocol=SASL_PLAINTEXT", "contradict each other"),
-        ("kafka://u:p@host?security.protocol=SSL", "security.protocol=SSL shows no login"),
-        ("kafka://u:p@host?security.protocol=PLAINTEXT", "security.protocol=PLAINTEXT shows no login"),
-        ("kafka://host?sasl.password=x", "a password is of no use without a user"),
-        ("kafka://u:p@host?sasl.username=x", "the user is given in two ways"),
-        ("kafka://u:p@host?sasl.password=x", "the password is given in two ways"),
-        ("kafka://u:p@host?sasl.mechanism=PLAIN&sasl.mechanisms=PLAIN", "sasl.mechanism is given in two ways"),
+        ("kafka://u:s3cr3t@host?tls=1&security.protocol=SASL_PLAINTEXT", "contradict each other"),
+        ("kafka://u:s3cr3t@host?security.protocol=SSL", "security.protocol=SSL shows no login"),
+        ("kafka://u:s3cr3t@host?security.protocol=PLAINTEXT", "security.protocol=PLAINTEXT shows no login"),
+        ("kafka://host?sasl.password=s3cr3t", "a password is of no use without a user"),
+        ("kafka://u:s3cr3t@host?sasl.username=x", "the user is given in two ways"),
+        ("kafka://u:s3cr3t@host?sasl.password=s3cr3t", "the password is given in two ways"),
+        ("kafka://u:s3cr3t@host?sasl.mechanism=PLAIN&sasl.mechanisms=PLAIN", "sasl.mechanism is given in two ways"),
     ],
 )
 def test_a_login_or_an_encryption_that_would_be_left_out_is_refused(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         kafka_settings(parse_url(url))
-    assert "u:p" not in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
