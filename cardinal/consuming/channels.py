@@ -1,6 +1,7 @@
 """Reorg channels that are read beside a stream: topics that come and go.
 
-One that is not there yet is looked for again, one that is gone is let go. None holds up the stream's own topics.
+One that is not there yet is looked for again, one that is gone is let go. None holds up the stream's own topics. Of
+several places that are read as one it is read in those that answer, and in the others when they are back.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
+from cardinal.consuming.added import add_partitions
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
+from cardinal.transports.base import ManySource
+from cardinal.transports.pace import Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Row
     from cardinal.transports import Source
@@ -26,13 +31,18 @@ class Channels:
 
     Arguments:
         open_channel: opens a channel's topic; raises as :func:`cardinal.transports.open_source`.
+        main: what is read beside.
 
     """
 
-    def __init__(self, open_channel: Callable[[str], Source]) -> None:
+    def __init__(self, open_channel: Callable[[str], Source], main: Source) -> None:
         self._open_channel = open_channel
+        self._open_beside = open_channel
+        if isinstance(main, ManySource):
+            self._open_beside = lambda topic: main.beside((topic,))
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
+        self._looking: dict[str, Future[tuple[Partition, ...]]] = {}
 
     def __bool__(self) -> bool:
         """Whether one is read."""
@@ -67,7 +77,7 @@ class Channels:
 
         """
         for topic in topics:
-            self._open(topic, begin)
+            self._open(topic, self._open_channel, begin)
 
     def follow(self, topics: Iterable[str]) -> None:
         """Read exactly these, new ones from their start."""
@@ -75,23 +85,37 @@ class Channels:
         for topic in self._channels.keys() - wanted:
             self._close(topic)
             del self._channels[topic]
-        missing = [topic for topic in sorted(wanted) if self._channels.get(topic) is None]
-        if not missing or not (wanted - self._channels.keys() or time.monotonic() - self._looked > _LOOK_SECONDS):
+        if not wanted or not (wanted - self._channels.keys() or time.monotonic() - self._looked > _LOOK_SECONDS):
             return
         self._looked = time.monotonic()
-        for topic in missing:
+        for topic in sorted(wanted):
             with contextlib.suppress(UnreachableError):  # looked for again
-                self._open(topic, {})
+                if self._channels.get(topic) is None:
+                    self._open(topic, self._open_beside, {})
+                else:
+                    self._look_elsewhere(topic)
 
     def close(self) -> None:
         """Read none. May be called twice."""
         self.follow(())
 
-    def _open(self, topic: str, begin: Mapping[Partition, int]) -> None:
+    def _look_elsewhere(self, topic: str) -> None:
+        """Read a channel also in places that have it by now."""
+        source = self._channels[topic]
+        if isinstance(source, ManySource) and isinstance(source, Unasked):
+            answer = self._looking.pop(topic, None)
+            if answer is None:
+                self._looking[topic] = source.look_later()
+            elif not answer.done():
+                self._looking[topic] = answer
+            elif set(answer.result()) - source.positions().keys():
+                add_partitions(source)
+
+    def _open(self, topic: str, open_channel: Callable[[str], Source], begin: Mapping[Partition, int]) -> None:
         """Read a channel from ``begin`` or from its start, if it is there: it counts as missing until it is read."""
         self._channels[topic] = None
         with contextlib.suppress(TopicError, CursorExpiredError), contextlib.ExitStack() as opened:
-            source = self._open_channel(topic)
+            source = open_channel(topic)
             opened.callback(source.close)
             low = source.watermarks()
             source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
@@ -110,6 +134,7 @@ class Channels:
             self._close(topic)
 
     def _close(self, topic: str) -> None:
+        self._looking.pop(topic, None)
         source, self._channels[topic] = self._channels[topic], None
         if source is not None:
             source.close()

@@ -16,6 +16,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
+from cardinal.consuming.added import add_partitions
 from cardinal.consuming.again import Again, Room
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.in_step import InStep
@@ -84,7 +85,7 @@ class Reader:
         self._looked = time.monotonic()
         self._kept: CardinalError | None = None
         self._away_until = 0.0
-        self._channels = Channels(lambda topic: open_source(url, app, topics=(topic,)))
+        self._channels = Channels(lambda topic: open_source(url, app, topics=(topic,)), self.main)
         self._again = Again(lambda: open_source(url, app, topics=topics), again)
 
     # --- where -----------------------------------------------------------------------------------------------
@@ -261,10 +262,7 @@ class Reader:
         return True
 
     def _add_partitions(self) -> None:
-        positions = self.main.positions()
-        if added := set(self.main.partitions()) - positions.keys():
-            lows = self.main.watermarks()
-            self.main.assign(positions | {where: lows[where][0] for where in added})
+        if add_partitions(self.main):
             self._in_step.pause_again()
 
     def close(self) -> None:

@@ -188,6 +188,23 @@ class RowSource(Protocol):
 
 
 @runtime_checkable
+class ManySource(Protocol):
+    """A source of several places, of which one may be away while the others are read."""
+
+    def beside(self, topics: Sequence[str]) -> Source:
+        """A source of other topics of the same places, which begins with those that answer.
+
+        It shows partitions of the others when they are back and have the topics.
+
+        Raises:
+            TopicError: a topic is nowhere.
+            UnreachableError: a topic is in none of the places that answer.
+
+        """
+        ...
+
+
+@runtime_checkable
 class OneOrderSource(Protocol):
     """A source that gives the records of all partitions in the one order in which they were written.
 

@@ -8,28 +8,28 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # their stub re-exports without __all__
 
 from cardinal.errors import TopicError, UnreachableError
+from cardinal.transports.later import later
 
 from .errors import deleted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition
 
     from .cluster import Cluster
 
-_Answer = TypeVar("_Answer")
-
 _TOPICS_SECONDS: Final = 0.1
 _NO_RECORD: Final = -1
 """What a broker says where no record is so new."""
+_THREAD: Final = "cardinal-kafka-partitions"
 
 
 class Partitions:
@@ -119,7 +119,7 @@ class Partitions:
 
     def look_later(self) -> Future[tuple[Partition, ...]]:
         """:meth:`look` on a thread of its own, for a reader that must not wait for the answer."""
-        return _later(self.look)
+        return later(self.look, _THREAD)
 
     def marks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
         """:meth:`marks` on a thread of its own, after a :meth:`look` if that is wanted."""
@@ -128,11 +128,11 @@ class Partitions:
             self.look()
             return self.marks()
 
-        return _later(look_and_mark if look else self.marks)
+        return later(look_and_mark if look else self.marks, _THREAD)
 
     def ends_later(self) -> Future[Mapping[Partition, int]]:
         """Where every known partition ends, asked for on a thread of its own."""
-        return _later(lambda: self._cluster.ends(self.known))
+        return later(lambda: self._cluster.ends(self.known), _THREAD)
 
     def _find(self, wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait
@@ -148,18 +148,3 @@ class Partitions:
                     topic=absent[0],
                 )
             time.sleep(_TOPICS_SECONDS)
-
-
-def _later(ask: Callable[[], _Answer]) -> Future[_Answer]:
-    future: Future[_Answer] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the future is asked
-            future.set_exception(error)
-
-    # A daemon: a broker that does not answer must not keep the process alive.
-    threading.Thread(target=run, name="cardinal-kafka-partitions", daemon=True).start()
-    return future

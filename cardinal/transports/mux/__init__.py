@@ -27,6 +27,8 @@ Rules:
    producer's ``redundancy=standby`` over a mux as well, because what one member has the others may lack.
 2. A partition that would get another member's number is refused: give that member a higher ``first``.
 3. An error of a member is that member's error, with positions as they are shown here.
+4. All members have to be there when the reading begins. One that is away later holds up no other one; what is to be
+   proven, as that a block is lost, waits until all are there.
 """
 
 from __future__ import annotations

@@ -1,0 +1,247 @@
+"""A mux of which one member is away: the other one is read as if it were alone, and nothing is proven without both."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from cardinal.consumer import Consumer
+from cardinal.consuming import channels, reading
+from cardinal.consuming.reading import Reader
+from cardinal.errors import TopicError, UnreachableError
+from cardinal.producer import Producer
+from cardinal.protocols.streams import BlockRef, Routed
+from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import open_sink, open_source, parse_url
+from cardinal.transports.later import later, now
+from cardinal.transports.mux import MuxSource, member
+from cardinal.transports.mux.member import Presence
+from serving import Served, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CHANNEL = "block-re"
+
+
+@pytest.fixture
+def old() -> Iterator[MemoryBroker]:
+    with MemoryBroker(f"old-{uuid.uuid4().hex}", partitions=2) as broker:
+        publish(broker, line(1, 3))
+        yield broker
+
+
+@pytest.fixture
+def new() -> Iterator[MemoryBroker]:
+    with MemoryBroker(f"new-{uuid.uuid4().hex}", partitions=3) as broker:
+        publish(broker, line(3, 5))
+        yield broker
+
+
+@pytest.fixture
+def served(old: MemoryBroker) -> Iterator[Served]:
+    with serving(old.url, Blocks()) as served:
+        yield served
+
+
+def mux(served: Served, new: MemoryBroker) -> str:
+    return f"mux:{served.url},{new.url}"
+
+
+def begun(served: Served, new: MemoryBroker) -> MuxSource:
+    source = open_source(mux(served, new), Blocks())
+    assert isinstance(source, MuxSource)
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    return source
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not done():
+        assert time.monotonic() < deadline
+
+
+def answers(source: MuxSource) -> bool:
+    try:
+        source.watermarks()
+    except UnreachableError:
+        return False
+    return True
+
+
+def test_a_member_that_is_away_holds_up_no_block_of_the_other(served: Served, new: MemoryBroker) -> None:
+    with Consumer(mux(served, new), Blocks(), idle_timeout=60) as consumer:
+        until(consumer, "5a")
+        served.stop()
+        publish(new, line(6, 600))
+        began = time.monotonic()
+        until(consumer, "600a")
+        for number in range(601, 604):
+            publish(new, line(number, number))
+            assert steps(until(consumer, f"{number}a")) == [f"+{number}a"]
+        assert time.monotonic() - began < 8, "it waited for the one that is away, who is asked for 10 s"
+
+
+def test_a_deep_reorg_is_followed_in_one_member_while_the_other_is_away(served: Served, new: MemoryBroker) -> None:
+    app = Blocks(reorg_threshold=4)
+    with (
+        Producer(new.url, app, producer_id="one") as producer,
+        Consumer(mux(served, new), app, idle_timeout=60) as consumer,
+    ):
+        for payload in line(6, 15):
+            producer.add(payload)
+        producer.flush(DEADLINE)
+        until(consumer, "15a")
+        served.stop()
+        producer.reorg(BlockRef(5, hash_of("5a")), line(6, 16, "b", "5a")).result(DEADLINE)
+        began = time.monotonic()
+        (switch,) = until(consumer, "16b")
+        assert (len(switch.removed), len(switch.added)) == (10, 11)
+        assert time.monotonic() - began < 20
+
+
+def test_a_channel_is_read_in_the_other_member_when_that_is_back(
+    served: Served, old: MemoryBroker, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(member, "_AGAIN_SECONDS", 0.01)
+    for broker in (old, new):
+        sink = open_sink(broker.url, Blocks(), producer_id="one")
+        sink.open_channel(CHANNEL)  # type: ignore[attr-defined] # a memory sink can
+        sink.send([Routed(CHANNEL, b"\x03" + bytes(32) + b"p", broker.url.encode())], None).result(DEADLINE)
+        sink.close()
+    reader = Reader(mux(served, new), Blocks(), wait=0.0)
+    reader.main.assign({where: low for where, (low, _) in reader.main.watermarks().items()})
+    port = served.port
+    served.stop()
+    found: dict[int, bytes] = {}
+
+    def read() -> int:
+        reader.follow([CHANNEL])
+        found.update({row[1]: row[4] for row in reader.poll_now() if row[0] == CHANNEL and row[3]})
+        return len(found)
+
+    wait_for(lambda: read() == 1)
+    assert found == {64: new.url.encode()}
+    with pytest.raises(UnreachableError):
+        reader.ends()
+    with serving(old.url, Blocks(), port=port):
+        wait_for(lambda: read() == 2)
+        assert found == {0: old.url.encode(), 64: new.url.encode()}
+        reader.close()
+
+
+def test_a_channel_that_only_the_one_that_is_away_may_have_is_not_said_to_be_nowhere(
+    served: Served, new: MemoryBroker
+) -> None:
+    source = begun(served, new)
+    with pytest.raises(TopicError):
+        source.beside((CHANNEL,))
+    served.stop()
+    with pytest.raises(UnreachableError):
+        source.beside((CHANNEL,))
+    source.close()
+
+
+def test_what_is_to_prove_something_is_never_of_before(
+    served: Served, old: MemoryBroker, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "_AGAIN_SECONDS", 0.01)
+    source = begun(served, new)
+    before = source.watermarks()
+    assert source.watermarks_later(look=True).result(DEADLINE) == before
+    assert source.watermarks_later(look=False).result(DEADLINE) == before
+    port = served.port
+    served.stop()
+    publish(new, line(6, 6))
+    for _ in range(2):
+        with pytest.raises(UnreachableError):
+            source.watermarks()
+        with pytest.raises(UnreachableError):
+            source.watermarks_later(look=True).result(DEADLINE)
+    marks = source.watermarks_later(look=False).result(DEADLINE)
+    assert marks.keys() == before.keys()
+    assert {where: mark for where, mark in marks.items() if where[1] < 64} == {
+        where: (low, low) for where, (low, _) in before.items() if where[1] < 64
+    }, "nothing was read of it, and nothing is to be had"
+    assert any(marks[where] != before[where] for where in marks if where[1] >= 64)
+    publish(old, line(4, 6))
+    with serving(old.url, Blocks(), port=port):
+        wait_for(lambda: answers(source))
+        assert any(source.watermarks()[where] != before[where] for where in before if where[1] < 64)
+        source.close()
+
+
+def test_partitions_that_one_member_gets_are_read_while_the_other_is_away(
+    served: Served, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PARTITIONS_SECONDS", 0.0)
+    with Consumer(mux(served, new), Blocks(), idle_timeout=60) as consumer:
+        until(consumer, "5a")
+        served.stop()
+        for topic in ("block", "a", "b"):
+            new.widen(topic, 8)
+        publish(new, line(6, 40))
+        assert steps(until(consumer, "40a"))[-1] == "+40a"
+        assert {number for _, number in consumer.positions if number >= 64} == set(range(64, 72))
+
+
+def test_a_member_that_does_not_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(member, "_AGAIN_SECONDS", 0.0)
+    presence = Presence(parse_url("memory://silent"))
+    silent: Future[int] = Future()
+    tried: Future[int] = Future()
+    presence.begin_to_read()
+    with pytest.raises(UnreachableError, match=r"did not answer within 0\.05 s"):
+        presence.answer(presence.ask(lambda: silent, lambda: tried))
+    for _ in range(3):
+        with pytest.raises(UnreachableError, match="did not answer"):
+            presence.ask(lambda: now(lambda: 1), lambda: tried).result(0)
+    tried.set_result(0)
+    assert presence.answer(presence.ask(lambda: now(lambda: 1), lambda: tried)) == 1
+
+
+def test_a_member_that_is_still_away_when_it_is_tried_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "_AGAIN_SECONDS", 0.0)
+    presence = Presence(parse_url("memory://gone"))
+    tries = iter([True, True, False])
+
+    def ask() -> int:
+        if next(tries, False):
+            raise UnreachableError("it is away", address="gone")
+        return 1
+
+    def question() -> Future[int]:
+        return presence.ask(lambda: now(ask), lambda: later(ask, "trial"))
+
+    with pytest.raises(UnreachableError):
+        presence.answer(question())
+
+    def there() -> bool:
+        try:
+            return presence.answer(question()) == 1
+        except UnreachableError:
+            return False
+
+    wait_for(there)
+
+
+def test_a_look_that_is_to_prove_something_shows_topics_that_a_member_got_since(new: MemoryBroker) -> None:
+    with MemoryBroker(f"late-{uuid.uuid4().hex}") as late:
+        source = open_source(f"mux:{new.url},{late.url}", Blocks())
+        assert isinstance(source, MuxSource)
+        source.assign({where: low for where, (low, _) in source.watermarks().items()})
+        publish(late, line(6, 6))
+        assert {number // 64 for _, number in source.watermarks_later(look=False).result(DEADLINE)} == {0}
+        assert {number // 64 for _, number in source.watermarks_later(look=True).result(DEADLINE)} == {0, 1}
+        assert {number // 64 for _, number in source.positions()} == {0}
+        assert {number // 64 for _, number in source.look_later().result(DEADLINE)} == {0, 1}
+        assert {number // 64 for _, number in source.partitions()} == {0, 1}
+        assert {number // 64 for _, number in source.watermarks()} == {0, 1}
+        source.close()
