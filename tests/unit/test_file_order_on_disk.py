@@ -62,3 +62,16 @@ def test_a_segment_and_the_name_of_the_next_are_on_the_disk_before_that_has_a_re
         assert ("sync", before.st_ino, before.st_size) in asked[:first_record], "the one before is not whole"
         assert header, "its header may be lost"
         assert any(asked[at].inode == folder for at in synced if at > header[-1]), "its name may be lost"
+
+
+@pytest.mark.parametrize("there", ["", "new", "new/log"])
+def test_the_names_of_the_folders_are_on_the_disk_before_there_is_a_record(
+    asked: list[Asked], tmp_path: Path, there: str
+) -> None:
+    """Also of one that is there: whoever made it may have died before its name was on the disk."""
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    sink_of(tmp_path / "new" / "log").close()
+    first_record = next(at for at, one in enumerate(asked) if one.what == "write" and one.size)
+    synced = {one.inode for one in asked[:first_record] if one.what == "sync"}
+    made = ["new"] if there else ["", "new"]
+    assert synced >= {(tmp_path / above).stat().st_ino for above in made}

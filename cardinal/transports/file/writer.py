@@ -7,7 +7,7 @@ Rules:
 2. At opening, a torn tail (what a crash leaves: bytes after the last whole block, with no marker of the file behind)
    is cut. Whatever was acknowledged lies before it. Anything else that cannot be read is damage: refused, or cut where
    that was asked for.
-3. A segment is on the disk, and its name in the folder, before the next one has a record.
+3. A segment is on the disk before the next one has a record; its name, and the folder's, before it has one itself.
 4. When the disk says that it could not keep what it took, nothing more is written: what it kept is only known to the
    next one that opens the folder and reads. So where somebody has removed the segment that is written: nobody would
    find what goes there.
@@ -26,6 +26,7 @@ from cardinal.errors import LogDamagedError, TransportError
 
 from . import index
 from .container import SYNC_SIZE, BadBytesError, Header, encode_block, encode_header
+from .folders import make_folder, sync_folder
 from .lock import WriterLock
 from .segments import Segment, numbers_of, path_of
 from .settings import Recover
@@ -70,13 +71,7 @@ class LogWriter:
         self._number = self._at = self._written = 0
         self._index: index.IndexWriter | None = None
         self._broken: str | None = None
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = "there is a file of that name" if isinstance(error, FileExistsError) else error.strerror
-            raise TransportError(
-                f"the folder {folder} cannot be made: {reason}; name one that this user may write"
-            ) from None
+        make_folder(folder)
         self._lock = WriterLock(folder)
         try:
             self._open()
@@ -200,7 +195,7 @@ class LogWriter:
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
             new.rename(path)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         except OSError:
             os.close(fd)
             for leftover in (new, path):
@@ -285,12 +280,3 @@ class LogWriter:
         for record in records:
             self.offsets[record.topic, record.partition] = record.offset + 1
             self.latest = max(self.latest, record.timestamp_ms)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on the disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
