@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from kafka_streams import DEADLINE, everything_on
 
 from cardinal import apps
 from cardinal.embedded import EmbeddedKafka
-from cardinal.protocols.streams import Completed, Payload, Reassembler, Routed, split
+from cardinal.errors import TopicError
+from cardinal.protocols.streams import Completed, Payload, Reassembler, Routed, decode, split
 from cardinal.server.produce import open_feed
 from cardinal.transports import open_sink
 
@@ -99,6 +101,33 @@ def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
     status, out, said = processes.run(*args)
     assert (status, out) == (0, ""), said
     assert "36 complete, 0 missing, 0 half published, 0 sent" in said
+
+
+def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes: Processes) -> None:
+    """Both have the names that they take by themselves, and with transactions the last of a name ends the others."""
+    stream = f"{wounded.stream}?transactional=update"
+    node = wounded.node.replace(f"blocks={BLOCKS}", "blocks=5000")
+    producer = processes.start("produce", "--from", f"{node}&rate=20", "--to", stream, "--start", "10")
+    topic = wounded.app.default_topic
+
+    def sealed() -> set[int]:
+        """What is there, read as long as it takes the topics to be there."""
+        with contextlib.suppress(TopicError):
+            found = everything_on(wounded.stream, wounded.app, [topic])
+            return {decode(r.key, r.value).number for r in found if r.key[:1] == b"\0"}  # type: ignore[union-attr] # a Batch
+        return set()
+
+    async def reaches(number: int) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while number not in await asyncio.to_thread(sealed):
+                assert producer.poll() is None
+
+    asyncio.run(reaches(12))
+    status, _, said = processes.run("repair", "--from", node, "--to", stream, "--first", "5", "--last", "12")
+    assert status == 0, said
+    assert "5 sent" in said
+    asyncio.run(reaches(max(sealed()) + 20))
+    assert producer.poll() is None
 
 
 def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_rest(
