@@ -72,6 +72,9 @@ def _report(what: Repairing, done: Repaired) -> None:
         err=True,
     )
     if done.left:
-        names = ", ".join(f"{ref.number} (0x{ref.hash.hex()})" for ref in done.left[:_NAMED])
+        shown = [("?" if one.number is None else str(one.number), one.hash.hex()) for one in done.left[:_NAMED]]
+        names = ", ".join(f"{number} (0x{block})" for number, block in shown)
         more = f" and {len(done.left) - _NAMED} more" if len(done.left) > _NAMED else ""
         click.echo(f"left half published, because the node does not have them: {names}{more}", err=True)
+    if not done.looked:
+        click.echo("the range is too wide to look for blocks without a Batch: repair it in parts for that", err=True)

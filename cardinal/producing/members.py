@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from cardinal.producing.half import half_around, place
-from cardinal.producing.published import Survey, complete_blocks, survey
+from cardinal.producing.kept import Kept, complete_blocks
+from cardinal.producing.published import Survey, survey
 from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_source
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from cardinal.producing.half import HalfPublished
     from cardinal.producing.stream import Stream
-    from cardinal.protocols.streams.messages import Batch
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import Source, TransportUrl
 
@@ -84,10 +84,8 @@ def half_in_members(
     }
 
 
-def complete_in_members(
-    url: str | TransportUrl, app: Stream, first: int, last: int
-) -> tuple[dict[bytes, Batch], set[bytes]]:
-    """Every kept Batch of any member, and which blocks of these heights are complete in every one.
+def complete_in_members(url: str | TransportUrl, app: Stream, first: int, last: int) -> Kept:
+    """What is kept of these heights in any member; complete is what is so in every one.
 
     Arguments:
         url: the stream; it exists.
@@ -99,9 +97,13 @@ def complete_in_members(
         CardinalError: of a member.
 
     """
-    found = _in_each(url, app, lambda source, _: complete_blocks(source, app, first, last))
-    batches = {block: batch for member, _ in found for block, batch in member.items()}
-    return batches, set.intersection(*(complete for _, complete in found))
+    found = _in_each(url, app, lambda source, channel: complete_blocks(source, app, first, last, open_channel=channel))
+    headless = [member.headless for member in found if member.headless is not None]
+    return Kept(
+        {block: batch for member in found for block, batch in member.batches.items()},
+        set.intersection(*(member.complete for member in found)),
+        set.union(*headless) if len(headless) == len(found) else None,
+    )
 
 
 def common_chain(chains: Sequence[Sequence[BlockRef]]) -> list[BlockRef]:

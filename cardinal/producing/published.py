@@ -136,27 +136,3 @@ def _look(
         doubts -= doubtful
         for where in silent or cut:
             tails[where] *= _MORE
-
-
-def complete_blocks(source: Source, app: Stream, first: int, last: int) -> tuple[dict[bytes, Batch], set[bytes]]:
-    """Every kept Batch on the topics, and which blocks of these heights are complete.
-
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        first: the lowest block number.
-        last: the highest, included.
-
-    Raises:
-        TransportError: the records do not arrive.
-
-    """
-    marks = source.watermarks()
-    ends = {where: high for where, (_, high) in marks.items()}
-    found = Found(REORG_THRESHOLD)
-    read_range(
-        source, {where: low for where, (low, _) in marks.items() if where[0] == app.default_topic}, ends, found.add
-    )
-    within = {block for block, batch in found.batches.items() if first <= batch.number <= last}
-    unsealed = [one for one in found.unsealed() if one.batch.hash in within]
-    return found.batches, (found.complete & within) | whole_among(source, app, unsealed)

@@ -8,26 +8,30 @@ Rules:
    equal.
 3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
    and the one next to the first gap, are compared with what would be sent (:mod:`.coverage`).
-4. What is half published and not given by the node is left and named: consumers expire it.
+4. What is half published and not given by the node is left and named: consumers expire it. What has no Batch, and so
+   no number, is asked for by its hash where the feed can.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, FeedError
 from cardinal.producer import Producer
+from cardinal.producing.half import HalfPublished, place
 from cardinal.producing.members import complete_in_members
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.coverage import check_near, compare
-from cardinal.server.feeds import Learning
+from cardinal.server.feeds import ByHash, Learning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from concurrent.futures import Future
 
+    from cardinal.producing.kept import Kept
     from cardinal.producing.stream import Stream
     from cardinal.protocols.streams.messages import Batch
     from cardinal.protocols.streams.payload import Payload
@@ -53,16 +57,18 @@ class Repaired:
         complete: how many blocks that the node gave are complete on the topics.
         missing: blocks that were not there at all, or without their Batch.
         half: blocks whose Batch was there and not everything that it counts.
-        left: half-published blocks that the node did not give.
+        left: half-published blocks that the node did not give, those without a number last.
         sent: how many were sent again.
+        looked: whether blocks without a Batch were looked for: not in a very wide range.
 
     """
 
     complete: int
     missing: tuple[BlockRef, ...]
     half: tuple[BlockRef, ...]
-    left: tuple[BlockRef, ...]
+    left: tuple[HalfPublished, ...]
     sent: int
+    looked: bool = True
 
 
 async def repair(
@@ -89,18 +95,16 @@ async def repair(
             f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
         )
     # The block below the range, too: the first one's weight has to fit its.
-    batches, complete = await asyncio.to_thread(complete_in_members, url, app, max(0, what.first - 1), what.last)
+    kept = await asyncio.to_thread(complete_in_members, url, app, max(0, what.first - 1), what.last)
     if isinstance(feed, Learning):
-        feed.learn({block: batches[block].weight for block in complete})
-    there = {batches[block].number for block in complete}
+        feed.learn({block: kept.batches[block].weight for block in kept.complete})
+    there = {kept.batches[block].number for block in kept.complete}
     missing = next((number for number in range(what.first, what.last + 1) if number not in there), what.first)
-    await check_near(feed, app, batches.values(), missing)
-    work = _Work(app, {block: one for block, one in batches.items() if what.first <= one.number <= what.last}, complete)
+    await check_near(feed, app, kept.batches.values(), missing)
+    work = _Work(app, kept, what)
     producer: Producer | None = None
     try:
-        async for payload in feed.follow(start=what.first, until=what.last):
-            if not what.first <= payload.number <= what.last or not work.wants(payload):
-                continue
+        async for payload in work.given(feed):
             found(payload.ref)
             if not what.dry_run:
                 if producer is None:
@@ -117,15 +121,37 @@ async def repair(
 class _Work:
     """What the topics hold, and what of it the node gave."""
 
-    def __init__(self, app: Stream, batches: dict[bytes, Batch], complete: set[bytes]) -> None:
+    def __init__(self, app: Stream, kept: Kept, what: Repairing) -> None:
         self._app = app
+        self._what = what
         self._before: tuple[Payload, Batch] | None = None
-        self._batches = batches
-        self._complete = complete
+        self._batches = {block: one for block, one in kept.batches.items() if what.first <= one.number <= what.last}
+        self._complete = kept.complete
+        self._headless = kept.headless
         self._given: set[bytes] = set()
+        self._beyond: set[bytes] = set()
         self._missing: list[BlockRef] = []
         self._half: list[BlockRef] = []
         self.sent: list[Future[None]] = []
+
+    async def given(self, feed: Feed) -> AsyncIterator[Payload]:
+        """What has to be sent, of the node's chain, then of what has no Batch."""
+        async for payload in feed.follow(start=self._what.first, until=self._what.last):
+            if self._inside(payload) and self.wants(payload):
+                yield payload
+        if isinstance(feed, ByHash):
+            for block in sorted((self._headless or set()) - self._given):
+                with contextlib.suppress(FeedError):  # it stays named
+                    payload_or_none = await feed.block(block)
+                    if payload_or_none is None:
+                        continue
+                    if not self._inside(payload_or_none):
+                        self._beyond.add(block)
+                    elif self.wants(payload_or_none):
+                        yield payload_or_none
+
+    def _inside(self, payload: Payload) -> bool:
+        return self._what.first <= payload.number <= self._what.last
 
     def wants(self, payload: Payload) -> bool:
         """Whether a block that the node gave has to be sent; CoverageChangedError where its entries would differ."""
@@ -145,11 +171,16 @@ class _Work:
     def report(self) -> Repaired:
         """What came of it."""
         left = [
-            BlockRef(batch.number, block)
+            HalfPublished(block, batch.number, 0)
             for block, batch in self._batches.items()
             if block not in self._complete and block not in self._given
         ]
-        left.sort(key=lambda ref: (ref.number, ref.hash))
+        left += [HalfPublished(one, None, 0) for one in (self._headless or set()) - self._given - self._beyond]
         return Repaired(
-            len(self._given & self._complete), tuple(self._missing), tuple(self._half), tuple(left), len(self.sent)
+            len(self._given & self._complete),
+            tuple(self._missing),
+            tuple(self._half),
+            tuple(sorted(left, key=place)),
+            len(self.sent),
+            self._headless is not None,
         )

@@ -9,8 +9,9 @@ import pytest
 
 from cardinal.producer import Producer
 from cardinal.producing.found import complete_chain
+from cardinal.producing.kept import complete_blocks
 from cardinal.producing.pinging import ping_id
-from cardinal.producing.published import complete_blocks, published_chain, survey
+from cardinal.producing.published import published_chain, survey
 from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.messages import Batch, Ping
 from cardinal.protocols.streams.payload import Payload
@@ -166,8 +167,9 @@ def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_on
             *content, batch = split(payload, app.topics, app.default_topic)
             other.send([batch] if payload is lacks else [batch, *content], None).result(1)
         source = broker.source(app.all_topics)
-        _, complete = complete_blocks(source, app, 10, 10_900)
-        assert complete == {one.hash for one in payloads[9:10_900]} - {lacks.hash}
+        assert complete_blocks(source, app, 10, 10_900).complete == {one.hash for one in payloads[9:10_900]} - {
+            lacks.hash
+        }
         assert [one.hash for one in survey(source, app, producer_id="one").half] == [lacks.hash]
 
 
