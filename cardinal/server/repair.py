@@ -10,14 +10,16 @@ Rules:
    and the one next to the first gap, are compared with what would be sent (:mod:`.coverage`).
 4. What is half published and not given by the node is left and named: consumers expire it. What has no Batch, and so
    no number, is asked for by its hash where the feed can.
+5. A range that ends above what the node gives is refused: its feed would wait for these blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, FeedError
 from cardinal.producer import Producer
@@ -25,7 +27,7 @@ from cardinal.producing.half import HalfPublished, place
 from cardinal.producing.members import complete_in_members
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.coverage import check_near, compare
-from cardinal.server.feeds import ByHash, Learning
+from cardinal.server.feeds import Aiming, ByHash, Learning
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
     from cardinal.server.feeds import Feed
     from cardinal.transports import TransportUrl
+
+_LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ async def repair(
         found: told of every block that is sent, or would be.
 
     Raises:
-        ConfigurationError: the range is none.
+        ConfigurationError: the range is none, or ends above what the node has.
         CoverageChangedError: the stream holds its blocks with other entries than would be sent.
         TopicError: the stream does not exist.
         CardinalError: of the feed or of the stream; run it again then.
@@ -94,6 +98,7 @@ async def repair(
         raise ConfigurationError(
             f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
         )
+    await _check_last(feed, what.last)
     # The block below the range, too: the first one's weight has to fit its.
     kept = await asyncio.to_thread(complete_in_members, url, app, max(0, what.first - 1), what.last)
     if isinstance(feed, Learning):
@@ -116,6 +121,30 @@ async def repair(
         if producer is not None:
             await asyncio.to_thread(producer.close)
     return work.report()
+
+
+async def _check_last(feed: Feed, last: int) -> None:
+    """Refuse what the node does not have yet, as soon as it is known how far it goes."""
+    if not isinstance(feed, Aiming):
+        return
+    blocks = feed.follow(start=last, until=last)
+    first = asyncio.ensure_future(anext(aiter(blocks), None))
+    try:
+        while feed.target is None and not first.done():
+            await asyncio.wait({first}, timeout=_LOOK_SECONDS)
+        if feed.target is None:
+            first.result()
+    finally:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        if isinstance(blocks, AsyncGenerator):
+            await blocks.aclose()
+    if feed.target is not None and feed.target < last:
+        raise ConfigurationError(
+            f"the node gives blocks up to {feed.target} now, and block {last} is above that: give a lower last block, "
+            "or wait for it",
+            setting="last",
+        )
 
 
 class _Work:

@@ -1,4 +1,4 @@
-"""Completing a range by hand, around a broker in memory: what is read and held for it."""
+"""Completing a range by hand, around a broker in memory: what is read and held for it, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blocks import DEADLINE, Blocks, line, messages, name_of, publish
+from cardinal.errors import ConfigurationError
 from cardinal.producing import kept
 from cardinal.producing.members import complete_in_members
 from cardinal.server.produce import ProduceService
@@ -70,6 +71,20 @@ def repaired(broker: MemoryBroker, node: Node, first: int, last: int, *, dry_run
 
 def left(done: Repaired) -> list[tuple[int | None, str]]:
     return [(one.number, name_of(one.hash)) for one in done.left]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_range_that_ends_above_the_head_is_refused_instead_of_waited_for(
+    broker: MemoryBroker, *, dry_run: bool
+) -> None:
+    publish(broker, CHAIN[:5])
+    before = len(broker.records())
+    for first in (3, 14):
+        with pytest.raises(ConfigurationError, match="up to 12 now, and block 15 is above") as caught:
+            repaired(broker, Node(), first, 15, dry_run=dry_run)
+        assert caught.value.setting == "last"
+    assert len(broker.records()) == before
+    assert repaired(broker, Node(), 3, 12, dry_run=dry_run).sent == (0 if dry_run else 7)
 
 
 def test_what_has_no_batch_is_sent_where_the_node_has_it_by_hash_and_named_where_it_has_not(
