@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,9 +15,10 @@ import pytest
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import Partition
 from cardinal.server.faults import delivered, plays
-from cardinal.server.faults.ground import ClusterGround, FileGround, Ground
+from cardinal.server.faults.ground import ClusterGround, FileGround, Ground, TransactionGround
 from cardinal.server.faults.stage import Stage
 from cardinal.server.faults.worker import Worker
+from cardinal.transports import parse_url
 
 TIMES = 4
 
@@ -140,3 +142,11 @@ def test_what_is_whole_begins_above_the_highest_block_that_is_not(stage: Stage) 
         chain.append(payloads[chain[-1].parent])
     cut = {chain[5].hash, chain[30].hash}
     assert stage.begin(payloads.keys() - cut) == chain[4].number
+
+
+def test_a_broker_is_away_for_longer_than_a_transaction_may_be_open(tmp_path: Path) -> None:
+    ground = TransactionGround(tmp_path)
+    ground.broker = cast("Any", SimpleNamespace(bootstrap="127.0.0.1:9092"))
+    options = parse_url(ground.url).options
+    assert options["transactional"] == "update"
+    assert int(options["transaction.timeout.ms"]) < 1_000 * plays._AWAY

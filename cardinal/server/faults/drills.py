@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import CardinalError
 
 from . import plays
-from .ground import BadNetwork, ClusterGround, FileGround, Ground
+from .ground import BadNetwork, ClusterGround, FileGround, Ground, TransactionGround
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -149,6 +149,14 @@ DRILLS: Final = (
     Drill("leader-loss", "SIGKILL to the leading one of three brokers", plays.lose_leader, ClusterGround, alone=True),
     Drill("broker-pause", "SIGSTOP to the broker for 5 s", plays.pause_broker, alone=True),
     Drill("broker-kill", "SIGKILL to the broker, started again", plays.kill_broker, alone=True),
+    Drill(
+        "transactions",
+        "SIGKILL, SIGSTOP for 3 s, transactions open",
+        plays.break_transactions,
+        TransactionGround,
+        alone=True,
+        blocks=60,
+    ),
     Drill("connection-reset", "all connections reset", plays.reset_connections, BadNetwork, alone=True),
     Drill("bad-network", "latency, blackholes, cuts", plays.slow_network, BadNetwork, alone=True),
     Drill("disk-full", "the disk of a file transport full", plays.fill_disk, FileGround, alone=True),

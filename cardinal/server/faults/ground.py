@@ -1,4 +1,4 @@
-"""What is broken: one broker, one behind a proxy, a cluster of three, or a folder's disk; and orders to it."""
+"""What is broken: a broker, one with transactions or behind a proxy, a cluster, a folder's disk; and orders to it."""
 
 from __future__ import annotations
 
@@ -109,6 +109,15 @@ class Ground:
                 answer.result(_ORDER_SECONDS)
         except (KafkaException, TimeoutError) as error:
             raise StageError(f"an order to the broker failed: {error}") from error
+
+
+class TransactionGround(Ground):
+    """A broker to which producers write in transactions, none of which may be open for longer than 2 s."""
+
+    @property
+    def url(self) -> str:
+        """The transport for producers and consumers."""
+        return f"{super().url}&transactional=update&transaction.timeout.ms=2000"
 
 
 class BadNetwork(Ground):

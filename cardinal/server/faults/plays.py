@@ -17,7 +17,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.testing.proxy import Link
 
 from . import clock, delivered, work
-from .ground import BadNetwork, ClusterGround, FileGround, Ground
+from .ground import BadNetwork, ClusterGround, FileGround, Ground, TransactionGround
 from .worker import StageError, Worker
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _SOON: Final = 20.0
 _STILL: Final = 0.5
 """Seconds without a new acknowledgement of a chain that goes on: many blocks' time."""
+_AWAY: Final = 3.0
+"""Seconds: longer than :class:`TransactionGround`'s ``transaction.timeout.ms``."""
 _LAST: Final = 0.85
 """The part of the chain after which nothing is injected: whoever is to be killed must still be at work."""
 _BEYOND: Final = 0.95
@@ -87,6 +89,21 @@ def pause_broker(ground: Ground, stage: Stage, times: int) -> list[str]:
         ground.broker.pause()
         stage.wait(30.0 if index % 10 == 9 else 5.0)  # noqa: PLR2004 - that nobody answers for so long is the fault
         ground.broker.resume()
+    return stage.finish()
+
+
+def break_transactions(ground: Ground, stage: Stage, times: int) -> list[str]:
+    """In turn: the broker killed and away for 3 s; paused for 3 s. Either way the open transaction's time is over."""
+    broker = _expect(ground, TransactionGround).broker
+    for index in _each(stage, times):
+        if index % 2:
+            broker.pause()
+            stage.wait(_AWAY)
+            broker.resume()
+        else:
+            broker.kill()
+            stage.wait(_AWAY)
+            broker.start()
     return stage.finish()
 
 
