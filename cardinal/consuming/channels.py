@@ -1,7 +1,8 @@
 """Reorg channels that are read beside a stream: topics that come and go.
 
 One that is not there yet is looked for again, one that is gone is let go. None holds up the stream's own topics. Of
-several places that are read as one it is read in those that answer, and in the others when they are back.
+several places that are read as one it is read in those that answer, and in the others when they are back. One of which
+nobody says whether it is there counts as one that is there and was not read: it is not given up meanwhile.
 """
 
 from __future__ import annotations
@@ -43,13 +44,21 @@ class Channels:
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
         self._looking: dict[str, Future[tuple[Partition, ...]]] = {}
+        self._unknown: dict[str, UnreachableError] = {}
 
     def __bool__(self) -> bool:
         """Whether one is read."""
         return bool(self._read())
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest offset that is kept and the one after the highest."""
+        """The lowest offset that is kept and the one after the highest.
+
+        Raises:
+            UnreachableError: nobody says them, or whether a channel is there.
+
+        """
+        for error in self._unknown.values():
+            raise error
         marks: dict[Partition, tuple[int, int]] = {}
         for topic, source in self._read():
             with self._may_go(topic):
@@ -58,7 +67,7 @@ class Channels:
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of each."""
-        positions: dict[Partition, int] = {}
+        positions: dict[Partition, int] = {(topic, 0): 0 for topic in self._unknown}
         for _, source in self._read():
             positions |= source.positions()
         return positions
@@ -85,19 +94,28 @@ class Channels:
         for topic in self._channels.keys() - wanted:
             self._close(topic)
             del self._channels[topic]
+            self._unknown.pop(topic, None)
         if not wanted or not (wanted - self._channels.keys() or time.monotonic() - self._looked > _LOOK_SECONDS):
             return
         self._looked = time.monotonic()
         for topic in sorted(wanted):
             with contextlib.suppress(UnreachableError):  # looked for again
                 if self._channels.get(topic) is None:
-                    self._open(topic, self._open_beside, {})
+                    self._open_later(topic)
                 else:
                     self._look_elsewhere(topic)
 
     def close(self) -> None:
         """Read none. May be called twice."""
         self.follow(())
+
+    def _open_later(self, topic: str) -> None:
+        try:
+            self._open(topic, self._open_beside, {})
+        except UnreachableError as error:
+            self._unknown[topic] = error
+        else:
+            self._unknown.pop(topic, None)
 
     def _look_elsewhere(self, topic: str) -> None:
         """Read a channel also in places that have it by now."""

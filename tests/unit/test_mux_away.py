@@ -148,6 +148,34 @@ def test_a_channel_that_only_the_one_that_is_away_may_have_is_not_said_to_be_now
     source.close()
 
 
+def test_a_channel_of_which_nobody_says_whether_it_is_there_is_not_given_up(
+    served: Served, old: MemoryBroker, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is away may have it: until that is known it counts as not read to its end."""
+    monkeypatch.setattr(channels, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(member, "_AGAIN_SECONDS", 0.01)
+    reader = Reader(mux(served, new), Blocks(), wait=0.0)
+    reader.main.assign({where: low for where, (low, _) in reader.main.watermarks().items()})
+    port = served.port
+    reader.follow([CHANNEL])
+    assert (CHANNEL, 0) not in reader.positions(), "it is nowhere"
+    reader.follow([])
+    served.stop()
+    reader.follow([CHANNEL])
+    assert reader.positions()[CHANNEL, 0] == 0
+    with pytest.raises(UnreachableError):
+        reader._channels.watermarks()
+    with serving(old.url, Blocks(), port=port):
+
+        def known() -> bool:
+            reader.follow([CHANNEL])
+            return (CHANNEL, 0) not in reader.positions()
+
+        wait_for(known)
+        assert reader.ends()
+        reader.close()
+
+
 def test_what_is_to_prove_something_is_never_of_before(
     served: Served, old: MemoryBroker, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
