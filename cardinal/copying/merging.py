@@ -37,12 +37,15 @@ _Part: TypeAlias = tuple[bytes, bytes | None]
 
 _SKEW_MS: Final = 250
 _FAR: Final = 1 << 63
+_RECORD_BYTES: Final = 500
+"""What a record takes beside the bytes of its key and value, with two short headers, as measured."""
+
 _BATCH: Final = bytes((BATCH,))
 _CONTENT: Final = range(SUB_BATCH_HEADER, BATCH_DELETE_MSG + 1)
 
 
 class Merge:
-    """See the module. ``size`` is the bytes of keys and values that wait here."""
+    """See the module. ``size`` is about the bytes of memory that wait here."""
 
     def __init__(self, skew_ms: int = _SKEW_MS) -> None:
         self._skew = skew_ms
@@ -70,7 +73,7 @@ class Merge:
         """Records as they were read, in order within each partition."""
         for record in records:
             self._queues.setdefault((record.topic, record.partition), deque()).append(record)
-            self.size += len(record.key) + len(record.value)
+            self.size += _size(record)
             if record.key[:1] and record.key[0] in _CONTENT:
                 self._here[_part(record)] += 1
 
@@ -130,13 +133,17 @@ class Merge:
 
     def _pop(self, where: Partition) -> Record:
         record = self._queues[where].popleft()
-        self.size -= len(record.key) + len(record.value)
+        self.size -= _size(record)
         if record.key[:1] and record.key[0] in _CONTENT:
             part = _part(record)
             self._here[part] -= 1
             if not self._here[part]:
                 del self._here[part]
         return record
+
+
+def _size(record: Record) -> int:
+    return len(record.key) + len(record.value) + _RECORD_BYTES
 
 
 def _part(record: Record) -> _Part:

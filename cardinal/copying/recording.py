@@ -66,7 +66,7 @@ class Recorder:
             (everything that resuming it needs): where the recording begins. Partitions that come later, while it
             runs or is stopped, are recorded from their beginnings.
         wait: seconds to wait for the topics to exist.
-        waiting_bytes: what may wait in memory before partitions that are ahead are paused.
+        waiting_bytes: what may wait in memory, about, before partitions that are ahead are paused.
 
     Raises:
         ConfigurationError: the stream does not hold the block to start with, or the time has no zone.

@@ -151,8 +151,8 @@ def test_what_waits_in_memory_is_bounded(tmp_path: Path) -> None:
     ticks = itertools.count(1_700_000_000)
     with MemoryBroker(uuid.uuid4().hex, clock=lambda: float(next(ticks))) as broker:
         publish(broker, line(1, 2_000))
-        total = sum(len(record.key) + len(record.value) for record in broker.records())
-        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), waiting_bytes=20_000)
+        total = sum(len(record.key) + len(record.value) + 500 for record in broker.records())
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), waiting_bytes=100_000)
         peak = 0
         deadline = time.monotonic() + DEADLINE
         while not recorder.at_end:
@@ -161,8 +161,8 @@ def test_what_waits_in_memory_is_bounded(tmp_path: Path) -> None:
             peak = max(peak, recorder._merge.size)
         recorder.close()
         # Beyond the bound, one read of 500 records for every partition that was not ahead when it was asked: four with
-        # messages of 40 bytes, two with Batches of 200.
-        assert peak < 20_000 + 4 * 500 * 40 + 2 * 500 * 200 < total / 2
+        # messages of 40 bytes, two with Batches of 200, and 500 bytes for each record.
+        assert peak < 100_000 + 4 * 500 * 540 + 2 * 500 * 700 < total / 2
         assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import defaultdict
 
 from hypothesis import given, settings
@@ -142,6 +143,27 @@ def test_all_is_given_where_only_what_is_not_ahead_is_read(seed: int, blocks: in
         reading.take()
         assert before != (reading.positions, len(reading.given)), "it stands still"
     assert sorted(reading.given) == sorted(records)
+
+
+def test_what_waits_is_counted_as_the_memory_that_it_takes() -> None:
+    """Small messages take mostly what is not their keys and values."""
+    merge = Merge()
+    tracemalloc.start()
+    merge.add(
+        Record(
+            "logs",
+            0,
+            offset,
+            b"\3" + bytes(40) + b"%d" % offset,
+            b"%040d" % offset,
+            1_700_000_000_000 + offset,
+            (("cardinal-producer", b"one-%d" % offset),),
+        )
+        for offset in range(20_000)
+    )
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert merge.size / 2 < taken < merge.size * 1.5
 
 
 def test_nothing_is_given_before_a_second_look_at_the_ends() -> None:
