@@ -15,7 +15,8 @@ import pytest
 from secrets_watch import leaking, marks_in
 
 HEAD = """
-import base64, logging, os, subprocess, sys
+import asyncio, base64, bz2, gzip, io, logging, lzma, os, subprocess, sys, zlib
+import fastavro
 import pytest
 from secrets_watch import leaking
 SECRET = "my-s3cr3t-word"
@@ -28,6 +29,12 @@ def test_output():
 
 def test_header():
     print("Authorization: Basic", base64.b64encode(f"me:{SECRET}".encode()).decode())
+
+def test_percent():
+    print("".join(f"%{byte:02X}" for byte in SECRET.encode()))
+
+def test_digits():
+    print(SECRET.encode().hex().upper())
 """,
     "the log some.room": """
 def test_log():
@@ -38,6 +45,12 @@ def test_traceback():
         raise ValueError(SECRET)
     except ValueError:
         logging.getLogger("some.room").exception("oh")
+""",
+    "the log cardinal.room": """
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_nobody_reads(level, caplog):
+    logging.getLogger("cardinal.room").log(getattr(logging, level), "refused %s", SECRET)
+    assert not caplog.records
 """,
     "an error KeyError": """
 def test_error():
@@ -61,6 +74,13 @@ def test_attribute():
 def test_child():
     script = "import sys; sys.stderr.write(sys.argv[1])"
     subprocess.run([sys.executable, "-c", script, SECRET], capture_output=True, check=True)
+
+def test_awaited_child():
+    async def child():
+        script = "import sys; sys.stderr.write(sys.argv[1])"
+        done = await asyncio.create_subprocess_exec(sys.executable, "-c", script, SECRET, stderr=subprocess.PIPE)
+        await done.communicate()
+    asyncio.run(child())
 """,
 }
 """What is said, and the tests of which each is to be said."""
@@ -71,9 +91,39 @@ def test_file(tmp_path):
         file.write(bytes(5_000_000) + SECRET.encode())
 """
 
+PACKED = """
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zlib.compress])
+def test_packed(pack, tmp_path):
+    with open(tmp_path / "packed", "wb") as file:
+        file.write(pack(bytes(5_000_000) + SECRET.encode()))
+
+def test_avro(tmp_path):
+    records = [{"a": bytes(1_000)}] * 2_000 + [{"a": SECRET.encode()}]
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "bytes"}]}
+    with open(tmp_path / "avro", "wb") as file:
+        fastavro.writer(file, schema, records, codec="snappy")
+
+def test_cut_off(tmp_path):
+    for at, pack in enumerate([gzip.compress, bz2.compress, lzma.compress, zlib.compress]):
+        with open(tmp_path / str(at), "wb") as file:
+            file.write(pack(b"nothing")[:-4])
+    with open(tmp_path / "log", "wb") as file:
+        file.write(b"xx" + b"Obj")
+"""
+
+TWICE = """
+def test_written_again(tmp_path):
+    file = tmp_path / "settings"
+    file.write_text(f"password={SECRET}")
+    with open(file, "a") as product:
+        product.write(" # which is " + SECRET)
+"""
+
 KEPT = """
 def test_where_secrets_belong(tmp_path):
     (tmp_path / "password").write_text(SECRET)
+    (tmp_path / "fresh").write_text("new" + SECRET)
+    (tmp_path / "fresh").replace(tmp_path / "password")
     owner = os.open(tmp_path / "server.properties", os.O_CREAT | os.O_WRONLY, 0o600)
     os.write(owner, SECRET.encode())
     os.close(owner)
@@ -118,7 +168,7 @@ def run(folder: Path, source: str) -> tuple[int, str]:
 def test_every_planted_leak_fails_its_test(tmp_path: Path) -> None:
     status, said = run(tmp_path, "".join(LEAKS.values()))
     assert status == 1
-    assert "8 failed" in said
+    assert "13 failed" in said
     for where, tests in LEAKS.items():
         for name in re.findall(r"def (test_\w+)", tests):
             assert f"::{name}: {where} holds a secret" in said, (name, said)
@@ -129,6 +179,19 @@ def test_a_file_that_holds_a_secret_fails_the_run(tmp_path: Path) -> None:
     status, said = run(tmp_path, FILE)
     assert status == 1
     assert "test_file0/cursor holds a secret" in said
+
+
+def test_a_file_in_which_a_secret_is_packed_fails_the_run(tmp_path: Path) -> None:
+    status, said = run(tmp_path, PACKED)
+    assert status == 1
+    assert said.count("holds a secret") == 5, said
+    assert "test_avro0/avro holds a secret" in said
+
+
+def test_a_file_that_a_test_wrote_is_a_leak_when_it_holds_something_else(tmp_path: Path) -> None:
+    status, said = run(tmp_path, TWICE)
+    assert status == 1
+    assert "test_written_again0/settings holds a secret" in said
 
 
 def test_secrets_may_stand_where_they_belong(tmp_path: Path) -> None:
