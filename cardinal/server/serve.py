@@ -51,6 +51,7 @@ __all__ = ["DEFAULT_PORT", "ServeProgress", "ServeService", "ServeSettings"]
 DEFAULT_PORT: Final = 8765
 _WATCH_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 2.0
+_STOP_SECONDS: Final = 5.0
 _WINDOW_BITS: Final = 12
 _BEARER: Final = "Bearer "
 _METRICS: Final = "/metrics"
@@ -187,18 +188,18 @@ class ServeService:
                 raise streams.main.error
 
     async def stop(self) -> None:
-        """Send the clients away, and release everything. May be called twice."""
+        """Send the clients away, and release everything, as far as that goes in a few seconds. May be called twice."""
         server, self._server = self._server, None
-        if server is not None:
-            server.close(code=1001, reason="the server stops")
-            await server.wait_closed()
         streams, self._streams = self._streams, None
-        if streams is not None:
-            await streams.stop()
         errands, self._errands = self._errands, None
-        if errands is not None:
-            await asyncio.to_thread(errands.close)
-        await self._tokens.close()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                if server is not None:
+                    server.close(code=1001, reason="the server stops")
+                    await server.wait_closed()
+                await asyncio.gather(*(each.stop() for each in (streams, errands, self._tokens) if each is not None))
+        except TimeoutError:
+            _log.warning("what is served does not answer: its connections are left as they are")
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ from commands import Processes, fresh_chain_id
 
 from cardinal import apps
 from cardinal.consumer import Consumer
-from cardinal.errors import RefusedError, UnreachableError
+from cardinal.errors import CardinalError, RefusedError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.types import Routed
+from cardinal.server.serving import streams
 from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
 from serving import DEADLINE, from_start, read, serving, until
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
+    from cardinal.protocols.streams.types import Partition, Record
 
 APP = ChainGenerator().application
 
@@ -243,6 +247,54 @@ def test_closing_ends_one_that_is_connecting(broker: MemoryBroker, way: str) -> 
         source.close()
         assert time.monotonic() - began < 1
         assert not link._thread.is_alive()
+
+
+class Away(MemorySource):
+    """Its server does not answer any more, until it is back."""
+
+    away = threading.Event()
+    back = threading.Event()
+
+    def _wait(self) -> None:
+        if self.away.is_set():
+            self.back.wait(2 * DEADLINE)
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        self._wait()
+        return super().poll(limit, timeout)
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        self._wait()
+        return super().watermarks()
+
+
+def test_a_server_stops_within_seconds_while_what_it_serves_does_not_answer(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading, a question, a client that catches up and one on a channel all wait then."""
+    channel = f"{APP.default_topic}-re-{'ab' * 32}"
+    broker.create(channel, partitions=1)
+    _fill(broker, 0, 2_000)
+    monkeypatch.setattr(streams, "open_source", lambda _url, _app, *, topics: Away(broker, topics))
+    Away.away.clear()
+    Away.back.clear()
+    with serving(broker.url, APP, ring_bytes=1_000) as served, ThreadPoolExecutor(1) as pool:
+        old = from_start(open_source(f"{served.url}?window.bytes=5000", APP))
+        old.poll(1, DEADLINE)
+        other = from_start(open_source(served.url, APP, topics=[channel]))
+        until(lambda: served.progress.catching_up)
+        Away.away.set()
+        asked = pool.submit(old.watermarks)
+        until(lambda: any(thread.name == "cardinal-serve-ask" for thread in threading.enumerate()))
+        began = time.monotonic()
+        served.stop()
+        assert time.monotonic() - began < 10
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("cardinal-serve"))
+        Away.back.set()
+        old.close()
+        other.close()
+        assert isinstance(asked.exception(DEADLINE), CardinalError)
+        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("cardinal-serve")])
 
 
 # --- processes ---------------------------------------------------------------------------------------------------

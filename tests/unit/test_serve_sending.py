@@ -95,7 +95,7 @@ async def _catch_up(broker: MemoryBroker, socket: Socket, errands: Errands, taki
         task.cancel()
         (end,) = await asyncio.gather(task, return_exceptions=True)
         await streams.stop()
-        errands.close()
+        await errands.stop()
     assert isinstance(end, asyncio.CancelledError), end
 
 

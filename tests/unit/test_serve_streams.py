@@ -36,12 +36,12 @@ def test_who_leaves_a_channel_that_was_made_anew_leaves_the_new_one_to_its_clien
         gone.error = TopicError("deleted", topic=CHANNEL)
         anew = await streams.enter(frozenset({CHANNEL}))
         assert anew is not gone
-        await streams.leave(gone)
+        streams.leave(gone)
         assert await streams.enter(frozenset({CHANNEL})) is anew
-        await streams.leave(anew)
+        streams.leave(anew)
         assert await streams.enter(frozenset({CHANNEL})) is anew
-        await streams.leave(anew)
-        await streams.leave(anew)
+        streams.leave(anew)
+        streams.leave(anew)
         assert await streams.enter(frozenset({CHANNEL})) is not anew
 
     _with_a_channel(run)

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from .threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -33,7 +34,7 @@ class Errand:
 
     """
 
-    def __init__(self, make: Callable[[], Source], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, make: Callable[[], Source], pool: Threads) -> None:
         self._make = make
         self._pool = pool
         self._lock = threading.Lock()
@@ -41,7 +42,7 @@ class Errand:
 
     async def use(self, call: Callable[[Source], Any]) -> Any:  # noqa: ANN401 - what the call gives
         """Make a call of the source, on another thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._use, call)
+        return await self._pool.run(lambda: self._use(call))
 
     def _use(self, call: Callable[[Source], Any]) -> Any:  # noqa: ANN401 - the same
         with self._lock:
@@ -66,7 +67,7 @@ class Errands:
 
     def __init__(self, most: int) -> None:
         self._places = asyncio.Semaphore(most)
-        self._pool = ThreadPoolExecutor(most, "cardinal-serve-errand")
+        self._pool = Threads(most, "cardinal-serve-errand")
         self.under_way = 0
         self.waiting = 0
 
@@ -86,9 +87,9 @@ class Errands:
             # Not awaited: who leaves may be cancelled.
             self._pool.submit(errand.close).add_done_callback(partial(self._closed, asyncio.get_running_loop()))
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         """Wait for those under way; there will be no more."""
-        self._pool.shutdown(wait=True)
+        await self._pool.stop()
 
     def _closed(self, loop: asyncio.AbstractEventLoop, _: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before

@@ -72,7 +72,9 @@ class Session:
     async def run(self) -> None:
         """Serve until the client leaves, breaks the rules or is too slow."""
         self._counts.clients.add(self._taking)
-        tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._sender.run())]
+        # Who waits for what is served does not see that the client has gone.
+        works = (self._receive(), self._sender.run(), self._socket.wait_closed())
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -82,7 +84,7 @@ class Session:
             self._counts.clients.discard(self._taking)
             if (stream := self._taking.stream) is not None:
                 stream.forget(self._taking.wake.set)
-                await self._streams.leave(stream)
+                self._streams.leave(stream)
         await self._say_goodbye(ends)
 
     async def _say_goodbye(self, ends: Sequence[BaseException | None]) -> None:

@@ -25,10 +25,11 @@ from cardinal.transports.websocket.chunks import encode_chunks
 
 from .ring import Places, Ring
 from .rounds import Rounds
-from .threads import Threads
+from .threads import Threads, a_fact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
@@ -96,7 +97,7 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._told = threading.Event()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended: Future[None] | None = None
         self._asker: Source | None = None
         self._asking = Threads(1, "cardinal-serve-ask")
         self._rounds = Rounds(self._ask_marks)
@@ -107,18 +108,19 @@ class Stream:
 
     async def start(self) -> None:
         """Open both sources and begin to read. Raises what :func:`cardinal.transports.open_source` does."""
-        source = await asyncio.to_thread(self._open)
-        self._thread = threading.Thread(target=self._read, args=(source,), name="cardinal-serve-read", daemon=True)
-        self._thread.start()
+        source = await self._asking.run(self._open)
+        self._ended = a_fact()
+        reading = (source, self._ended)
+        threading.Thread(target=self._read, args=reading, name="cardinal-serve-read", daemon=True).start()
 
     async def stop(self) -> None:
         """End the reading and release both."""
         self._stop.set()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-        if self._asker is not None:
-            await self._asking.run(self._asker.close)
-        await self._asking.stop()
+        self._asking.submit(self._close_asker)
+        ends: list[Awaitable[None]] = [self._asking.stop()]
+        if self._ended is not None:
+            ends.append(asyncio.wrap_future(self._ended))
+        await asyncio.gather(*ends)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call this on the event loop whenever there is something new."""
@@ -157,6 +159,10 @@ class Stream:
             self._asker = self._make()
         return ask(self._asker)
 
+    def _close_asker(self) -> None:
+        if self._asker is not None:
+            self._asker.close()
+
     def _look(self, source: Source) -> Marks:
         now = time.monotonic()
         if now - self._counted > _PARTITIONS_SECONDS:
@@ -180,7 +186,7 @@ class Stream:
         source.assign(positions)
         self.ring.begin(positions)
 
-    def _read(self, source: Source) -> None:
+    def _read(self, source: Source, ended: Future[None]) -> None:
         self.reading = True
         try:
             self._read_on(source)
@@ -191,7 +197,10 @@ class Stream:
             self.error = TransportError(f"what is served cannot be read any more: {type(error).__name__}; see the log")
         self.reading = False
         self._tell()
-        source.close()
+        try:
+            source.close()
+        finally:
+            ended.set_result(None)
 
     def _read_on(self, source: Source) -> None:
         """Until told to stop. CardinalError: what does not heal by itself."""

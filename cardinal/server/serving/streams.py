@@ -59,6 +59,7 @@ class Streams:
         self._names = Rounds(self._look)
         self._starting: asyncio.Task[None] | None = None
         self._channels: dict[str, asyncio.Task[Stream]] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to read; topics that are not there yet are waited for, and clients told so until then.
@@ -75,17 +76,14 @@ class Streams:
 
     async def stop(self) -> None:
         """Read no longer."""
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
-        await self.main.stop()
-        for starting in list(self._channels.values()):
-            starting.cancel()
-            for stream in await asyncio.gather(starting, return_exceptions=True):
-                if isinstance(stream, Stream):
-                    await stream.stop()
+        starting = [*self._channels.values(), *([self._starting] if self._starting is not None else [])]
+        for task in starting:
+            task.cancel()
+        streams = [one for one in await asyncio.gather(*starting, return_exceptions=True) if isinstance(one, Stream)]
         self._channels.clear()
-        await self._looking.stop()
+        await asyncio.gather(
+            self._looking.stop(), *(stream.stop() for stream in (self.main, *streams)), *self._stopping
+        )
 
     async def _start_later(self) -> None:
         while True:
@@ -125,14 +123,16 @@ class Streams:
         stream.users += 1
         return stream
 
-    async def leave(self, stream: Stream) -> None:
+    def leave(self, stream: Stream) -> None:
         """A client less."""
         stream.users -= 1
         if stream is not self.main and stream.users == 0:
             for topic in stream.topics:
                 if _is(self._channels.get(topic), stream):  # another one where the channel was made anew
                     del self._channels[topic]
-            await stream.stop()
+            stopping = asyncio.create_task(stream.stop())
+            self._stopping.add(stopping)
+            stopping.add_done_callback(self._stopping.discard)
 
     async def _open_channel(self, topic: str) -> Stream:
         starting = self._channels.get(topic)
@@ -154,7 +154,11 @@ class Streams:
 
     async def _start_channel(self, topic: str) -> Stream:
         stream = Stream((topic,), lambda: self.open((topic,)), Ring(_CHANNEL_BYTES), _starts)
-        await stream.start()
+        try:
+            await stream.start()
+        except CardinalError:
+            await stream.stop()
+            raise
         return stream
 
 

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 
+def a_fact() -> Future[None]:
+    """A future that becomes true, whoever no longer waits for it."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 class Threads:
     """See the module. Used on the event loop.
 
@@ -40,7 +47,7 @@ class Threads:
         future: Future[_Answer] = Future()
         self._calls.put((future, call))
         if len(self._ends) < self._most:
-            self._ends.append(Future())
+            self._ends.append(a_fact())
             threading.Thread(target=self._work, args=(self._ends[-1],), name=self._name, daemon=True).start()
         return future
 
@@ -52,8 +59,7 @@ class Threads:
         """Wait until all calls are made; there will be no more."""
         for _ in self._ends:
             self._calls.put(None)
-        if self._ends:
-            await asyncio.wait([asyncio.wrap_future(end) for end in self._ends])
+        await asyncio.gather(*map(asyncio.wrap_future, self._ends))
 
     def _work(self, end: Future[None]) -> None:
         while (next_one := self._calls.get()) is not None:

@@ -90,7 +90,7 @@ class Tokens:
         await self._look(came)
         return self._has(shown)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Nobody comes any more."""
         await self._reading.stop()
 
