@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import Sink, Source, open_sink, open_source
+from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log
-from cardinal.transports.file.segments import numbers_of, path_of
 from cardinal.transports.partitioner import fnv1a_partition
 from serving import serving
 

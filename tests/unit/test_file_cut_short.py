@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.errors import LogDamagedError
-from cardinal.transports.file.segments import numbers_of, path_of
+from cardinal.transports.file.folders import numbers_of, path_of
 from file_logs import DEADLINE, block, everything, sink_of, source_of
 
 if TYPE_CHECKING:

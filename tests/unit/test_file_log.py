@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -149,6 +150,29 @@ def test_waiting_for_records_costs_no_processor_time(tmp_path: Path) -> None:
     assert time.thread_time() - began < 0.2
     source.close()
     sink.close()
+
+
+def test_waiting_where_there_are_very_many_segments_lists_them_when_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(tmp_path, FAST + "&segment.bytes=1000")
+    source = source_of(tmp_path)
+    source.assign({where: high for where, (_, high) in source.watermarks().items()})
+    listed: list[Path] = []
+    names = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or names(folder))
+    assert source.poll(10, 1.0) == []
+    assert len(listed) <= 2
+    for number in range(20):
+        sink.send(*block(number)).result(DEADLINE)
+    found: list[Record] = []
+    while len(found) < 100:
+        polled = source.poll(1_000, 2.0)
+        assert polled
+        found += polled
+    assert len(list(tmp_path.glob("*.avro"))) > 5
+    sink.close()
+    source.close()
 
 
 def test_retention_removes_the_oldest_segments_and_a_reader_there_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cardinal.transports.file import writer
-from cardinal.transports.file.segments import numbers_of, path_of
+from cardinal.transports.file.folders import numbers_of, path_of
 from file_logs import DEADLINE, block, sink_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams import Record
 from cardinal.transports.file import FileSettings, FileSource, LogWriter
-from cardinal.transports.file.segments import numbers_of, path_of
+from cardinal.transports.file.folders import numbers_of, path_of
 
 PLACES = [("block", 0), ("block", 1), ("logs", 0), ("logs", 64)]
 

@@ -128,7 +128,7 @@ class Log:
             LogDamagedError: there is more in the segment, and it cannot be read.
 
         """
-        numbers = self._segments.numbers()
+        numbers = self._segments.numbers_lately()
         following = bisect_right(numbers, place.number)
         if following == len(numbers):
             return None

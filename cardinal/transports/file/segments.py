@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import OrderedDict
 from contextlib import contextmanager
@@ -25,13 +24,13 @@ from cardinal.errors import LogDamagedError, TransportError
 
 from . import index
 from .container import PREFIX_SIZE, SYNC_SIZE, BadBytesError, Header, decode_block, read_header, read_prefix
+from .folders import Listing, numbers_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cardinal.protocols.streams.types import Partition, Record
 
-_NAME: Final = re.compile(r"(\d{12})\.avro")
 _OPEN_MAX: Final = 8
 _CACHED_BLOCKS: Final = 4
 _SETTLE_SECONDS: Final = 1.0
@@ -45,22 +44,6 @@ class Block(NamedTuple):
 
     records: list[Record]
     end: int
-
-
-def path_of(folder: Path, number: int) -> Path:
-    """The file of a segment."""
-    return folder / f"{number:012}.avro"
-
-
-def numbers_of(folder: Path) -> list[int]:
-    """The numbers of all segments that are there, ascending. TransportError where the folder cannot be read."""
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise TransportError(f"the folder {folder} cannot be read: {error.strerror}") from None
-    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 @contextmanager
@@ -196,10 +179,15 @@ class Segments:
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self._headers: dict[int, Header] = {}
         self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
+        self._listing = Listing(folder)
 
     def numbers(self) -> list[int]:
         """The numbers of the segments that are there."""
-        return numbers_of(self.folder)
+        return self._listing.numbers()
+
+    def numbers_lately(self) -> list[int]:
+        """The numbers of the segments that were there within the last second."""
+        return self._listing.lately()
 
     def get(self, number: int) -> Segment | None:
         """A segment; None where it is gone."""

@@ -26,9 +26,9 @@ from cardinal.errors import LogDamagedError, TransportError
 
 from . import index
 from .container import SYNC_SIZE, BadBytesError, Header, encode_block, encode_header
-from .folders import make_folder, sync_folder
+from .folders import make_folder, numbers_of, path_of, sync_folder
 from .lock import WriterLock
-from .segments import Segment, numbers_of, path_of
+from .segments import Segment
 from .settings import Recover
 
 if TYPE_CHECKING:
