@@ -110,16 +110,20 @@ def test_a_recording_takes_a_switched_off_clusters_place_in_a_mux(
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_recording_that_was_stopped_goes_on_where_it_ended(broker: MemoryBroker, tmp_path: Path, every: int) -> None:
-    payloads = fork()
-    resumed = []
-    for index, payload in enumerate(payloads):
-        publish(broker, [payload])
+    publish(broker, line(0, 0))
+    resumed, waiting = [], 0
+    for index, payload in enumerate(fork()):
         if index % every == 0:
             recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
             resumed.append(recorder.resumed)
+            publish(broker, [payload])  # read, and not recorded before the ends were looked at twice
             for _ in range(index % 4):
                 recorder.step(0.01)  # stopped anywhere: what was read and not yet recorded is read again
+            waiting += bool(recorder._merge.waiting)
             recorder.close()
+        else:
+            publish(broker, [payload])
+    assert waiting > len(resumed) // 2
     record_all(broker.url, tmp_path)
     assert resumed == [False] + [True] * (len(resumed) - 1)
     assert sorted(records_of(f"file://{tmp_path}")) == broker.records()

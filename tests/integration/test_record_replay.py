@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,16 @@ def publish_to(url: str, chain_id: int, payloads: list[Payload]) -> None:
         for payload in payloads:
             producer.add(payload)
         producer.flush(60)
+
+
+def publish_until(stopped: threading.Event, url: str, chain_id: int, first: int) -> int:
+    """Publish block after block, each when the one before is acknowledged; the last one."""
+    with Producer(url, apps.get("evm", chain_id=chain_id), producer_id="one") as producer:
+        for payload in evm_blocks(chain_id, first, first + 5_000):
+            producer.add(payload).result(60)
+            if stopped.is_set():
+                return payload.number
+    raise AssertionError("nobody stopped it")
 
 
 @pytest.fixture
@@ -151,17 +163,25 @@ def test_kafka_is_recorded_killed_recorded_on_and_played_again(
     folder = f"file://{tmp_path}/log"
     publish_to(url, chain_id, evm_blocks(chain_id, 1, 20))
     killed = processes.start("record", url, folder, "--chain-id", str(chain_id))
-    deadline = time.monotonic() + 60
-    while not any((tmp_path / "log").glob("*.avro")) or not records_of(folder, app):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(publish_until, stopped, url, chain_id, 21)
+        deadline = time.monotonic() + 60
+        while not any((tmp_path / "log").glob("*.avro")) or len(records_of(folder, app)) < 200:
+            assert time.monotonic() < deadline
+            assert not publishing.done()
+            time.sleep(0.01)
+        killed.send_signal(signal.SIGKILL)  # in the middle: the producer goes on all the while
+        killed.wait()
+        stopped.set()
+        last = publishing.result(60)
+    assert len(records_of(folder, app)) < len(records_of(url, app))
     with Consumer(url, app, start="start") as consumer:
         for update in consumer:
-            if update.added and update.added[-1].number == 20:
+            if update.added and update.added[-1].number == last:
                 break
-    publish_to(url, chain_id, evm_blocks(chain_id, 21, 30))
+    publish_to(url, chain_id, evm_blocks(chain_id, last + 1, last + 10))
+    last += 10
     args = ("record", url, folder, "--chain-id", str(chain_id), "--until", "end")
     status, _, said = processes.run(*args)
     assert status == 0, said
@@ -171,7 +191,7 @@ def test_kafka_is_recorded_killed_recorded_on_and_played_again(
     assert sorted(kept) == sorted(live)
     # A cursor of the live stream goes on with the recording, control records of transactions or not.
     with Consumer(url, app, start="start") as consumer:
-        cursor = next(u.cursor for u in consumer if u.added and u.added[-1].number == 30)
+        cursor = next(u.cursor for u in consumer if u.added and u.added[-1].number == last)
     with Consumer(folder, app, start=cursor, idle_timeout=1.0) as consumer:
         assert list(consumer) == []
     # Played again where the topics are gone: producers and headers as they were.
@@ -185,9 +205,9 @@ def test_kafka_is_recorded_killed_recorded_on_and_played_again(
     with Consumer(f"mux:{folder},kafka://{cardinal_broker.bootstrap}", app) as consumer:
         for update in consumer:
             numbers += [one.number for one in update.added]
-            if numbers[-1] == 30:
+            if numbers[-1] == last:
                 break
-    assert numbers == list(range(1, 31))
+    assert numbers == list(range(1, last + 1))
     again = [record for record in records_of(f"kafka://{cardinal_broker.bootstrap}", app) if record.key]
     assert sorted((r.topic, r.key, r.value, r.headers) for r in again) == sorted(
         (r.topic, r.key, r.value, r.headers) for r in live
