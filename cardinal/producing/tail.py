@@ -16,6 +16,8 @@ Rules:
 6. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
    ahead would take all others for dead: ``standby`` is refused there.
 
+7. Partitions that are added to the topics are read too, from a few seconds later on.
+
 One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
 that a block never goes before one that was offered earlier.
 """
@@ -29,6 +31,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, DecodeError
+from cardinal.producing.added import Added
 from cardinal.producing.horizon import Horizon
 from cardinal.producing.whole import Whole
 from cardinal.protocols.streams.codec import decode
@@ -101,6 +104,7 @@ class Tail:
         self._caught_up = threading.Event()
         self._thread: threading.Thread | None = None
         self._source: Source = open_source(url, app, topics=[app.default_topic])
+        self._added = Added(self._source, self._time)
         marks = self._source.watermarks()
         self._ends = {where: high for where, (_, high) in marks.items()}
         self._start_seconds = _START_SECONDS if transactions is None else min(transactions.longest, _START_SECONDS)
@@ -176,12 +180,13 @@ class Tail:
 
     def _read_once(self) -> None:
         now = time.monotonic()
+        self._added.look(now)
         records = self._source.poll(_LIMIT, self._patience(now))
         with self._lock:
             for record in records:
                 self._hear(record)
             if self._whole is not None:
-                for block_hash in self._whole.read():
+                for block_hash in self._whole.read(now):
                     self._standby.done(block_hash)
             if len(records) == _LIMIT:
                 return  # more is there that was appended before now
@@ -205,7 +210,7 @@ class Tail:
         return now if self._horizon is None else self._horizon.reached(now)
 
     def _has_read(self, ends: Mapping[Partition, int]) -> bool:
-        return all(at >= ends[where] for where, at in self._source.positions().items())
+        return all(at >= ends.get(where, 0) for where, at in self._source.positions().items())
 
     def _patience(self, now: float) -> float:
         with self._lock:

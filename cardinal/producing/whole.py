@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cardinal.producing.added import Added
 from cardinal.producing.ranges import read_range
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
@@ -46,11 +47,15 @@ class Whole:
 
     def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
         self._source = open_source(url, app)
+        self._added: Added | None = None
         self._reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
         self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - _BEFORE_BATCH_MS)))
 
-    def read(self) -> list[bytes]:
-        """The blocks that have become complete."""
+    def read(self, now: float) -> list[bytes]:
+        """The blocks that have become complete; the time is in seconds."""
+        if self._added is None:
+            self._added = Added(self._source, now)
+        self._added.look(now)
         records = self._source.poll(_LIMIT, 0.0)
         return [event.payload.hash for event in self._reassembler.receive(records) if isinstance(event, Completed)]
 

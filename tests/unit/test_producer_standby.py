@@ -12,6 +12,7 @@ import pytest
 
 from cardinal.errors import DeliveryError, TransportError
 from cardinal.producer import Producer, ping_id
+from cardinal.producing import added
 from cardinal.producing.horizon import Horizon
 from cardinal.protocols.streams import Ping, encode
 from cardinal.protocols.streams.payload import SubBatch
@@ -83,6 +84,20 @@ def test_the_lowest_sends_and_the_other_leaves_it_to_it(broker: MemoryBroker) ->
         first.flush(DEADLINE)
         assert first.stats.blocks == 5
     assert sealers(broker) == {payload.hash: ["a"] for payload in CHAIN}
+
+
+def test_a_standby_hears_partitions_that_are_added(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most blocks are in the new ones: not heard, each would be sent a second time."""
+    monkeypatch.setattr(added, "_SECONDS", 0.05)
+    with standby(broker, "b") as second, standby(broker, "a") as first:
+        knows(second, "a", "b")
+        broker.widen(TOPIC, 64)
+        line = chain(" ".join(f"{number}a" for number in range(1, 31)))
+        for payload in line:
+            first.add(payload).result(DEADLINE)
+        for future in [second.add(payload) for payload in line]:
+            future.result(DEADLINE)
+        assert (second.stats.blocks, second.stats.skipped) == (0, 30)
 
 
 def test_what_the_lowest_leaves_out_is_sent_after_the_step_in_order(broker: MemoryBroker) -> None:
