@@ -18,6 +18,7 @@ from cardinal.protocols.streams import (
     Payload,
     Quarantined,
     reorg_topic,
+    resuming,
 )
 from cardinal.protocols.streams.settings import OnIncomplete
 from cardinal.protocols.streams.types import Partition, short
@@ -103,6 +104,53 @@ def test_a_topic_that_was_made_anew_is_noticed_while_resuming() -> None:
     with pytest.raises(CursorExpiredError) as caught:
         follower.progress(shorter, shorter)
     assert set(caught.value.missing) == {place for place, end in stream.ends().items() if end}
+
+
+@pytest.mark.parametrize("anew", ["other", "shifted"])
+def test_topics_that_were_made_anew_and_are_longer_by_now_are_noticed(anew: str) -> None:
+    """They hold another chain; or the same, of which so much begins later that blocks lie below the floors."""
+    stream = published()
+    cursor = stream.follower.cursor()
+    again = Stream()
+    again.publish(line("z", 1, 40, "0r") if anew == "other" else line("a", 24, 60, "23a"))
+    again.restart(cursor)
+    with pytest.raises(CursorExpiredError, match="made anew: they hold none of the blocks 8 to 12 where") as caught:
+        again.read()
+    assert caught.value.missing == {place: (cursor.floor[place], at) for place, at in cursor.next.items()}
+    with pytest.raises(CursorExpiredError):
+        again.read()
+    assert again.updates == []
+
+
+@pytest.mark.parametrize("count", [4, 9])
+def test_one_delivered_block_that_is_found_again_is_enough_to_go_on(count: int) -> None:
+    """Of the others nothing is on the topics: they were supplied, and are none to be looked for."""
+    stream = published()
+    for payload in line("a", 13, supplied := 12 + count, "12a"):
+        stream._sort(stream.follower.supply(messages(payload)))
+    cursor = stream.follower.cursor()
+    assert cursor.missing == frozenset()
+    stream.restart()
+    stream.publish(line("a", supplied + 1, supplied + 2, f"{supplied}a"))
+    assert stream.read() == f"+{supplied + 1}a+{supplied + 2}a"
+
+
+def test_where_retention_has_cut_or_a_channel_is_open_what_was_delivered_may_be_missing() -> None:
+    stream = published()
+    cursor = stream.follower.cursor()
+    there = marks(stream)
+    assert resuming.whole(cursor, there)
+    for place, floor in cursor.floor.items():
+        assert not resuming.whole(cursor, there | {place: (floor + 1, cursor.next[place] + 9)})
+        assert not resuming.whole(cursor, {other: at for other, at in there.items() if other != place})
+    assert not resuming.whole(replace(cursor, channels=(BlockRef(3, h("3a")),)), there)
+
+
+@pytest.mark.parametrize("ring", [[], ["12a"]])
+def test_of_blocks_without_content_nothing_is_looked_for(ring: list[str]) -> None:
+    cursor = published().follower.cursor()
+    refs = tuple(ref for ref in cursor.ring if ref.hash in map(h, ring))
+    resuming.refuse_other(replace(cursor, ring=refs, missing=frozenset(map(h, ring))), lambda _: False)
 
 
 def test_a_partition_that_the_driver_does_not_have_holds_nothing_up() -> None:

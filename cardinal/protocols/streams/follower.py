@@ -36,7 +36,7 @@ from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
 from .reorgs import Graft, Outcome
 from .rest import Rest
-from .resuming import begin_at, check, left, refuse_shorter, without
+from .resuming import begin_at, check, left, refuse_other, refuse_shorter, whole, without
 from .settings import FollowerSettings, OnIncomplete
 from .splitter import reorg_topic
 from .types import Partition, Record, Routed, Row, short
@@ -60,6 +60,7 @@ class Follower:
     def __init__(self, settings: FollowerSettings, cursor: Cursor | None = None) -> None:
         self._settings = settings
         self._cursor = cursor
+        self._whole = False
         self._resume: dict[Partition, int] = {}
         self._reread: tuple[str, ...] = ()
         self._later: list[Event] = []
@@ -108,6 +109,7 @@ class Follower:
         if self._cursor is None:
             return {partition: low for partition, (low, _) in marks.items()}
         begin = begin_at(self._cursor, marks, self._reorgs.is_channel)
+        self._whole = whole(self._cursor, marks)
         if away := left(self._cursor, marks, self._reorgs.is_channel):
             self._cursor = without(self._cursor, away)
             self._where.restore(self._cursor)
@@ -221,7 +223,8 @@ class Follower:
             at_rest: nothing has come for a while, of any kind: no block is to be counted on any more.
 
         Raises:
-            CursorExpiredError: a partition ends before the cursor's position: its topic was made anew.
+            CursorExpiredError: a partition ends before the cursor's position, or holds nothing of what was delivered:
+                its topic was made anew.
 
         """
         out: Out = []
@@ -387,6 +390,8 @@ class Follower:
         refuse_shorter(self._resume, ends or {})
         if any(positions.get(partition, end) < end for partition, end in self._resume.items()):
             return
+        if self._whole and self._cursor is not None:
+            refuse_other(self._cursor, lambda block: self.reassembler.explain(block).state != "unknown")
         self._resume, self._reread = {}, ()
         self._where.resumed()
         self._order(self.orderer.release(), out)

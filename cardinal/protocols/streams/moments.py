@@ -27,10 +27,11 @@ class Held:
         known: whether floors can be made of that; not of what was forgotten and is needed again.
         missing: whether it was delivered without its content.
         disputed: whether its Batch is.
+        supplied: whether nothing of it is on the topics.
 
     """
 
-    __slots__ = ("disputed", "known", "missing", "places", "ref", "weight")
+    __slots__ = ("disputed", "known", "missing", "places", "ref", "supplied", "weight")
 
     def __init__(
         self, ref: BlockRef, weight: int, places: Mapping[Partition, int] | None, *, missing: bool = False
@@ -40,7 +41,7 @@ class Held:
         self.places = places or {}
         self.known = places is not None
         self.missing = missing
-        self.disputed = False
+        self.disputed = self.supplied = False
 
     def found(self, weight: int, places: Mapping[Partition, int]) -> None:
         """It is read again."""

@@ -8,6 +8,8 @@ Rules:
    ``floor`` and its ``next`` were: where they are gone, the content of blocks that have to be removed is missing, and
    blocks that were not complete have to be supplied or are given up.
 4. A partition that ends before the cursor's ``next``, or that is gone, was made anew: refused. A reorg channel may go.
+   One that is longer by now shows it by what it does not hold: where everything from the floors on is kept, and
+   nothing of any delivered block that should be there was read again, these are other topics.
 5. A place may hold partitions of the same topics under other numbers (old and new cluster read as one). Numbers that
    follow one another are one place. A place that is gone as a whole may go when nothing of it is needed: the cursor's
    floors have reached ``next`` in all of its partitions, and its topics are here under other numbers. What was not read
@@ -23,7 +25,7 @@ from cardinal.errors import CursorExpiredError, CursorMismatchError
 
 from .cursor import Cursor
 from .settings import FollowerSettings
-from .types import SHORT, Partition
+from .types import SHORT, Partition, short
 
 
 def check(settings: FollowerSettings, cursor: Cursor) -> None:
@@ -127,6 +129,24 @@ def _runs(numbers: set[int]) -> list[set[int]]:
             runs.append(set())
         runs[-1].add(number)
     return runs
+
+
+def whole(cursor: Cursor, marks: Mapping[Partition, tuple[int, int]]) -> bool:
+    """Whether everything is kept that the cursor's delivered blocks were read from, and read in one place."""
+    kept = all(place in marks and marks[place][0] <= floor for place, floor in cursor.floor.items())
+    return kept and not cursor.channels  # what was delivered may be read again there, and be no part of the stream yet
+
+
+def refuse_other(cursor: Cursor, was_read: Callable[[bytes], bool]) -> None:
+    """CursorExpiredError where nothing of what was delivered is there, although everything is kept (:func:`whole`)."""
+    # Of one that is done with, and not missing, nothing was ever there: it was supplied.
+    delivered = [ref for ref in cursor.ring if ref.hash not in cursor.missing and short(ref.hash) not in cursor.done]
+    if delivered and not any(was_read(ref.hash) for ref in delivered):
+        raise CursorExpiredError(
+            f"the topics were made anew: they hold none of the blocks {delivered[-1].number} to {delivered[0].number} "
+            "where this cursor's stream had them; start anew without a cursor, or restore the topics",
+            missing={place: (cursor.floor[place], following) for place, following in cursor.next.items()},
+        )
 
 
 def refuse_shorter(following: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:

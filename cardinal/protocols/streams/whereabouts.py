@@ -12,6 +12,7 @@ Rules:
    step the earlier ones also need what the later ones left behind.
 4. A block that was delivered as another Batch than its first said is marked like one without content: whether the
    first one is whole by the deadline depends on the order of reading, so that its content may differ another time.
+   One that was supplied as a whole, so that no reading finds it again, is named as done.
 5. While a stream resumes, its cursor says the same as the one that it resumes from.
 6. A block that is not whole after that, and that the cursor did not name as open, was done with before, however far
    above the floor it lies (after a deep reorg to a shorter chain) and however many there are: no cursor can name all of
@@ -128,6 +129,7 @@ class Whereabouts:
             elif not held.places:
                 held.found(block.weight, event.positions)
             held.disputed = block.hash in self._disputed
+            held.supplied = not held.places
             self._disputed.discard(block.hash)
             self.pins.put(block.hash, held.places)
             self.finished(block.number, block.hash)
@@ -318,7 +320,8 @@ class Whereabouts:
         finished = {one for one in standing.finished if one[0] < lowest}
         before = standing.cut_before
         finished |= {one for at, one in enumerate(standing.cut) if last or at < before or one[0] <= floor}
-        done = [*(short(held.ref.hash) for held in unknown), *(name for _, name in nlargest(most, finished))]
+        elsewhere = [*unknown, *(held for held in ring if held.supplied)]
+        done = [*(short(held.ref.hash) for held in elsewhere), *(name for _, name in nlargest(most, finished))]
         past = self._past.done if self._past is not None and self._past.ring else frozenset()
         if self._past is not None and self._past.ring and self._past.ring[0].number + most < ring[-1].ref.number:
             past = frozenset()  # nothing of what was done then can lie above the floor now
