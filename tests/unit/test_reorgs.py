@@ -432,6 +432,21 @@ def test_a_channel_that_holds_too_much_is_abandoned(bounds: ChannelBounds, reaso
     assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), reason)]
 
 
+def test_a_channel_on_which_ever_more_producers_begin_is_abandoned() -> None:
+    stream = Stream()
+    deep(stream)
+    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
+    stream.write([announced])
+    assert stream.read() == ""
+    (channel,) = stream.follower._reorgs._channels.values()
+    for number in range(1_000):
+        stream.write(content[:1], producer=str(number))
+    assert stream.read() == ""
+    assert len(channel.attempts()) <= 65
+    why = "more attempts are under way on it than may be"
+    assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), why)]
+
+
 def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> None:
     stream = Stream()
     deep(stream)

@@ -333,6 +333,9 @@ class Reorgs:
             yield event
             if isinstance(event, ReorgBegan):
                 lane.attempts[producer] = {}
+                if len(channel.attempts()) > _ATTEMPTS_MAX:
+                    yield from self._abandon(channel, "more attempts are under way on it than may be")
+                    return
             elif isinstance(event, ReorgEnded):
                 channel.ready |= channel.linked(lane.attempts.pop(producer, ()))
                 yield from self.judge()
