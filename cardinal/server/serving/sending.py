@@ -122,7 +122,7 @@ class Sender:
             return
         plan.place = found.place
         if found.chunks:
-            await self._socket.send(self._frame(plan, found.chunks))
+            await self._put(self._frame(plan, found.chunks))
         else:
             await self._taking.wake.wait()
 
@@ -130,7 +130,7 @@ class Sender:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TICK_SECONDS):
                 await self._taking.wake.wait()
-        idle = time.monotonic() - self._taking.credited
+        idle = time.monotonic() - self._taking.took
         if self._taking.credit <= 0 and idle > self._slow_seconds and not stream.ring.holds(self._taking.wanted()):
             raise TooSlowError
 
@@ -142,6 +142,10 @@ class Sender:
         self._counts.bytes += len(frame)
         self._counts.frames += 1
         return frame
+
+    async def _put(self, frame: bytes) -> None:
+        await self._socket.send(frame)
+        self._taking.took = time.monotonic()  # a large frame takes long on a slow link
 
     async def _left(self) -> None:
         """Wait until the frame that is under way has left, however long its client takes."""
@@ -237,7 +241,7 @@ class Sender:
 
     async def _send_in(self, turn: _Turn, frame: bytes) -> bool:
         """Send a frame; False where the turn is over before it has left: that is waited for without the source."""
-        self._leaving = leaving = asyncio.create_task(self._socket.send(frame))
+        self._leaving = leaving = asyncio.create_task(self._put(frame))
         while not (await asyncio.wait({leaving}, timeout=_TICK_SECONDS))[0]:
             if self._over(turn):
                 return False

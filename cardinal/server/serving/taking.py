@@ -43,7 +43,8 @@ class Taking:
         positions: the next offset of every partition that it has ever named; ``since``: how many losses the ring had
             had when it was named.
         plan: of its last READ.
-        credit: bytes that may be sent; ``credited``: when it last gave leave, by the monotonic clock.
+        credit: bytes that may be sent.
+        took: when it last gave leave, or a frame had gone to its socket, by the monotonic clock.
         wake: set whenever something of this changes.
 
     """
@@ -56,7 +57,7 @@ class Taking:
         self.since: dict[Partition, int] = {}
         self.plan = Plan(0, frozenset())
         self.credit = 0
-        self.credited = time.monotonic()
+        self.took = time.monotonic()
         self.wake = asyncio.Event()
 
     def open(self, stream: Stream, topics: frozenset[str]) -> None:
@@ -67,7 +68,7 @@ class Taking:
     def give(self, size: int) -> None:
         """So many more bytes may be sent."""
         self.credit = min(self.credit + size, _CREDIT_MAX)
-        self.credited = time.monotonic()
+        self.took = time.monotonic()
         self.wake.set()
 
     def read(self, frame: Read, losses: int) -> None:
