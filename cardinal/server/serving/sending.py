@@ -51,7 +51,6 @@ class _Turn:
 
     errand: Errand
     stream: Stream
-    appetite: Appetite
     reading: Plan | None = None
     began: float = field(default_factory=time.monotonic)
 
@@ -85,6 +84,7 @@ class Sender:
         self._errands = errands
         self._counts = counts
         self._slow_seconds = slow_seconds
+        self._appetite = Appetite(_ERRAND_BYTES)  # what it knows of one turn holds for the next
         self._leaving: asyncio.Task[None] | None = None
         """The last frame of a turn, where its client takes longer for it than the turn."""
 
@@ -174,7 +174,7 @@ class Sender:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _turn(self, stream: Stream, errand: Errand) -> None:
-        turn = _Turn(errand, stream, Appetite(_ERRAND_BYTES))
+        turn = _Turn(errand, stream)
         while not stream.ring.holds(self._taking.wanted()) and self._taking.plan.wanted and not self._taking.lost():
             if self._over(turn):
                 return
@@ -215,9 +215,9 @@ class Sender:
 
         def poll(source: Source) -> list[Chunk]:
             before = source.positions()
-            records = source.poll(turn.appetite.records, _POLL_SECONDS)
+            records = source.poll(self._appetite.records, _POLL_SECONDS)
             chunks = encode_chunks(records, before, source.positions())
-            turn.appetite.had(len(records), sum(len(chunk.data) for chunk in chunks))
+            self._appetite.had(len(records), sum(len(chunk.data) for chunk in chunks))
             return chunks
 
         chunks: list[Chunk] = await turn.errand.use(poll)
