@@ -188,10 +188,13 @@ def decode_block(count: int, body: bytes, sync: bytes) -> list[Record]:
         raise BadBytesError("a block cannot be decompressed") from None
     if zlib.crc32(data) != crc:
         raise BadBytesError("a block's checksum does not match")
+    whole = BytesIO(_long(count) + data + b"\0")
     try:
-        found: Any = schemaless_reader(BytesIO(_long(count) + data + b"\0"), _RECORDS, None)
+        found: Any = schemaless_reader(whole, _RECORDS, None)
     except (EOFError, ValueError, IndexError, OverflowError):  # the checksum is right, so somebody else wrote it
         raise BadBytesError("a block does not hold records of ours") from None
+    if len(found) != count or whole.read(1):  # the checksum is not of the count
+        raise BadBytesError("a block does not hold as many records as it says")
     return [
         Record(
             one["topic"],
