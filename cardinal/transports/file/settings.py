@@ -6,7 +6,10 @@
 * ``segment.bytes``: when a segment is this large, the next one is begun.
 * ``retention.bytes``: the oldest segments go when all of them are larger than this; -1 (default) keeps everything.
 * ``recover``: what a writer does with damage in the middle of the newest segment: ``refuse`` (default) or ``cut``
-  (drop everything from there on). A torn tail, which is what a crash leaves, is always cut.
+  (drop everything from there on). A torn tail, which is what a crash leaves, is always cut. A power cut can leave more:
+  of blocks that were on their way to the disk together, a later one may be there and an earlier one not. That is
+  refused as well, because nothing tells it from damage; with ``fsync=always`` nothing from there on was acknowledged,
+  and ``cut`` loses nothing that was.
 * ``cardinal.partitions`` (of topics that are created, default 2), ``cardinal.max.message.bytes``,
   ``cardinal.queue.bytes``: as for ``kafka://``.
 """

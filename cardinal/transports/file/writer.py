@@ -6,7 +6,8 @@ Rules:
    at once: what a reader has seen is never taken back.
 2. At opening, a torn tail (what a crash leaves: bytes after the last whole block, with no marker of the file behind)
    is cut. Whatever was acknowledged lies before it. Anything else that cannot be read is damage: refused, or cut where
-   that was asked for.
+   that was asked for. So is what a power cut may leave of blocks on their way to the disk together, a later one whole
+   and an earlier one not: nothing in the file says which were acknowledged.
 3. A segment is on the disk before the next one has a record; its name, and the folder's, before it has one itself.
 4. When the disk says that it could not keep what it took, nothing more is written: what it kept is only known to the
    next one that opens the folder and reads. So where somebody has removed the segment that is written: nobody would
