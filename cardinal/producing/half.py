@@ -13,8 +13,8 @@ Rules:
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.producing.found import Found
 from cardinal.producing.ranges import read_range
@@ -36,6 +36,9 @@ _RECORDS: Final = 16_384
 _NEWEST: Final = 2_048
 _BATCH: Final = bytes((BATCH,))
 
+_Range: TypeAlias = "tuple[dict[Partition, int], dict[Partition, int]]"
+"""Where to read from, and to."""
+
 
 @dataclass(frozen=True, slots=True)
 class HalfPublished:
@@ -49,6 +52,32 @@ class HalfPublished:
 def place(one: HalfPublished) -> tuple[bool, int, bytes]:
     """Where it stands among others: the lowest first, those without a number last."""
     return one.number is None, one.number or 0, one.hash
+
+
+@dataclass(slots=True)
+class _Heard:
+    """The Batches around some moments, and how many other messages there are of each block (``spoken``)."""
+
+    spoken: dict[bytes, int]
+    near: Found = field(default_factory=lambda: Found(0))
+    counted: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
+
+    def take(self, record: Record) -> None:
+        if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
+            if record.key[0] == BATCH:
+                self.near.add(record)
+            else:
+                self.counted[record.key[1:HASH_END]] += 1
+
+    def end(self) -> None:
+        """What is around one moment was read; where two are near each other, the same is read twice."""
+        for block, count in self.counted.items():
+            self.spoken[block] = max(count, self.spoken.get(block, 0))
+        self.counted.clear()
+
+    def take_later(self, record: Record) -> None:
+        if record.key[:1] == _BATCH and record.key[1:] in self.spoken:
+            self.near.add(record)
 
 
 def half_around(
@@ -73,30 +102,8 @@ def half_around(
 
     """
     found = Found(0) if found is None else found
-    near = Found(0)
-    spoken = dict.fromkeys(among, 0)
-    counted: dict[bytes, int] = defaultdict(int)
-
-    def take(record: Record) -> None:
-        if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
-            if record.key[0] == BATCH:
-                near.add(record)
-            else:
-                counted[record.key[1:HASH_END]] += 1
-
-    def take_later(record: Record) -> None:
-        if record.key[:1] == _BATCH and record.key[1:] in spoken:
-            near.add(record)
-
-    for moment in moments:
-        starts, ends, later = _window(source, app, moment)
-        counted.clear()
-        read_range(source, starts, ends, take)
-        for block, count in counted.items():  # where two moments are near each other, the same is read twice
-            spoken[block] = max(count, spoken.get(block, 0))
-        if spoken.keys() - near.complete - found.complete:
-            for begin, end in later:
-                read_range(source, begin, end, take_later)
+    heard = _read_around(source, app, moments, found.complete, among)
+    near, spoken = heard.near, heard.spoken
     complete = found.complete | near.complete
     complete |= whole_among(source, app, [one for one in near.unsealed() if one.batch.hash not in found.batches])
     batches = {**near.batches, **found.batches}
@@ -107,14 +114,36 @@ def half_around(
     return half, complete
 
 
-def _window(
-    source: Source, app: Stream, moment_ms: int | None
-) -> tuple[dict[Partition, int], dict[Partition, int], list[tuple[dict[Partition, int], dict[Partition, int]]]]:
+def _read_around(
+    source: Source, app: Stream, moments: Sequence[int | None], complete: set[bytes], before: Iterable[bytes]
+) -> _Heard:
+    heard = _Heard(dict.fromkeys(before, 0))
+    ranges: list[_Range] = []
+    for moment in moments:
+        (starts, ends), later = _window(source, app, moment)
+        if any(_covers(one, (starts, ends)) for one in ranges):
+            continue  # a producer that starts again at once left a moment ago
+        ranges.append((starts, ends))
+        read_range(source, starts, ends, heard.take)
+        heard.end()
+        if heard.spoken.keys() - heard.near.complete - complete:
+            for begin, end in later:
+                read_range(source, begin, end, heard.take_later)
+    return heard
+
+
+def _covers(one: _Range, other: _Range) -> bool:
+    return all(one[0][where] <= start for where, start in other[0].items()) and all(
+        one[1][where] >= end for where, end in other[1].items()
+    )
+
+
+def _window(source: Source, app: Stream, moment_ms: int | None) -> tuple[_Range, list[_Range]]:
     """Where to read everything from and to, and the ranges of the default topic to look for later Batches in."""
     marks = source.watermarks()
     high = {where: end for where, (_, end) in marks.items()}
     if moment_ms is None:
-        return {where: max(low, end - _RECORDS) for where, (low, end) in marks.items()}, high, []
+        return ({where: max(low, end - _RECORDS) for where, (low, end) in marks.items()}, high), []
     at, near, far, soon, late = (
         source.offsets_for_time(max(0, moment_ms + distance))
         for distance in (0, -_BEFORE_MS, -_FAR_MS, _AFTER_MS, _FAR_MS)
@@ -124,4 +153,4 @@ def _window(
     default = [where for where in marks if where[0] == app.default_topic]
     until = {where: min(high[where], max(ends[where], late[where])) for where in default}
     newest = {where: max(until[where], high[where] - _NEWEST) for where in default}
-    return starts, ends, [({where: ends[where] for where in default}, until), (newest, high)]
+    return (starts, ends), [({where: ends[where] for where in default}, until), (newest, high)]
