@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, TopicError, UnreachableError
@@ -59,6 +60,7 @@ class Streams:
         self._names = Rounds(self._look)
         self._starting: asyncio.Task[None] | None = None
         self._channels: dict[str, asyncio.Task[Stream]] = {}
+        self._waiting: Counter[str] = Counter()
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -126,6 +128,9 @@ class Streams:
     def leave(self, stream: Stream) -> None:
         """A client less."""
         stream.users -= 1
+        self._end_unused(stream)
+
+    def _end_unused(self, stream: Stream) -> None:
         if stream is not self.main and stream.users == 0:
             for topic in stream.topics:
                 if _is(self._channels.get(topic), stream):  # another one where the channel was made anew
@@ -140,17 +145,32 @@ class Streams:
             if len(self._channels) >= CHANNELS_MAX:
                 raise UnreachableError(f"{CHANNELS_MAX} reorg channels are read already", address=topic)
             starting = self._channels[topic] = asyncio.create_task(self._start_channel(topic))
+        self._waiting[topic] += 1
         try:
             stream = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the client has left; others may wait for it
+            starting.add_done_callback(lambda opened: self._end_unwanted(topic, opened))
+            raise
         except Exception:
             if self._channels.get(topic) is starting:
                 del self._channels[topic]
             raise
+        finally:
+            self._waiting[topic] -= 1
         if stream.error is not None and self._channels.get(topic) is starting:
             # It has gone, and may be there anew: who still is on it has been told.
             del self._channels[topic]
             return await self._open_channel(topic)
         return stream
+
+    def _end_unwanted(self, topic: str, opened: asyncio.Task[Stream]) -> None:
+        """A channel is open for which a client has waited that left; who still waits is about to enter."""
+        if self._channels.get(topic) is not opened or self._waiting[topic]:
+            return
+        if opened.cancelled() or opened.exception() is not None:
+            del self._channels[topic]
+        else:
+            self._end_unused(opened.result())
 
     async def _start_channel(self, topic: str) -> Stream:
         stream = Stream((topic,), lambda: self.open((topic,)), Ring(_CHANNEL_BYTES), _starts)

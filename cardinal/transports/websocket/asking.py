@@ -107,6 +107,12 @@ def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorE
         return CursorExpiredError(f"positions are not kept any more at {address}: start again", missing={})
     (topic, number), (position, limit) = next(iter(missing.items()))
     more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
+    if position == limit:
+        return CursorExpiredError(
+            f"{topic}:{number}{more} has other records below {position} at {address} than were read: the topic was "
+            "made anew; start again",
+            missing=missing,
+        )
     if position > limit:
         return CursorExpiredError(
             f"{topic}:{number}{more} ends at {limit} at {address}, before the position {position}: the topic was made "
