@@ -7,7 +7,8 @@ Rules:
 3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`). Where the
    server is away just then, they are asked for again, and the stream's own records waited for meanwhile.
 4. Partitions that are added while the stream is read are read from their beginning.
-5. What was read is given: an error that comes after it, of a channel, is raised by the next call.
+5. Sources beside the stream's own are of no group: its lag says how far the stream is read.
+6. What was read is given: an error that comes after it, of a channel, is raised by the next call.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cardinal.errors import CardinalError, UnreachableError
 from cardinal.transports import open_source
 from cardinal.transports.base import RowSource
 from cardinal.transports.pace import Unasked
+from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +75,7 @@ class Reader:
         again: Room = _ROOM,
         room: int = 10_000,
     ) -> None:
-        self._url = url
+        self._beside = beside = find_url(url).beside()
         self._app = app
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
@@ -85,8 +87,8 @@ class Reader:
         self._looked = time.monotonic()
         self._kept: CardinalError | None = None
         self._away_until = 0.0
-        self._channels = Channels(lambda topic: open_source(url, app, topics=(topic,)), self.main)
-        self._again = Again(lambda: open_source(url, app, topics=topics), again)
+        self._channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)), self.main)
+        self._again = Again(lambda: open_source(beside, app, topics=topics), again)
 
     # --- where -----------------------------------------------------------------------------------------------
 
@@ -222,7 +224,7 @@ class Reader:
         if self._is_away:
             return None
         with self._may_be_away(), contextlib.ExitStack() as opened:
-            source = open_source(self._url, self._app, topics=(self._app.default_topic,))
+            source = open_source(self._beside, self._app, topics=(self._app.default_topic,))
             opened.callback(source.close)
             begin = batches_from(source, self._app, number)
             return self.skipping.others([batch.record for batch in read_batches(source, begin)])

@@ -6,7 +6,7 @@ The value only: how a text is taken apart says :mod:`.parsing`, where a secret c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
@@ -18,6 +18,7 @@ _SECRET: Final = re.compile(
     r"(?:password|passphrase|secret|token|credential|\.pem|\.key$|oauthbearer\.config)(?!.*_file$)", re.IGNORECASE
 )
 _MASK: Final = "***"
+_GROUP: Final = "group.id"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,6 +42,13 @@ class TransportUrl:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     members: tuple[tuple[int, TransportUrl], ...] = ()
     unread: TransportUrl | None = field(default=None, compare=False)
+
+    def beside(self) -> TransportUrl:
+        """The same for a reader beside another one: it is of no group, whose lag says how far the other is."""
+        options = {name: value for name, value in self.options.items() if name != _GROUP}
+        members = tuple((first, member.beside()) for first, member in self.members)
+        unread = None if self.unread is None else self.unread.beside()
+        return replace(self, options=MappingProxyType(options), members=members, unread=unread)
 
     @property
     def address(self) -> str:

@@ -7,11 +7,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, TopicPartition
 from confluent_kafka import Consumer as Client
-from confluent_kafka import TopicPartition
 
-from blocks import DEADLINE, Blocks, line, publish, until
+from blocks import DEADLINE, Blocks, hash_of, line, publish, until
 from cardinal.consumer import Consumer
+from cardinal.consuming.reading import Reader
 from cardinal.transports.kafka import source
 
 if TYPE_CHECKING:
@@ -37,6 +38,31 @@ def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(
             while (committed := _committed(client, consumer.positions)) != consumer.positions:
                 assert time.monotonic() < deadline, f"{committed} of {consumer.positions}"
                 assert not list(consumer), "it goes on reading, and there is nothing to read"
+    finally:
+        client.close()
+
+
+def test_what_is_read_beside_the_stream_counts_for_no_group(cardinal_broker: EmbeddedKafka) -> None:
+    """Blocks that are read again, and older Batches, end where the stream was long ago."""
+    stem, group = uuid.uuid4().hex[:12], uuid.uuid4().hex
+    app = Blocks(default_topic=f"{stem}-block", topics={"a/": f"{stem}-a", "b/": f"{stem}-b"})
+    url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 20), app=app)
+    client = Client({"bootstrap.servers": cardinal_broker.bootstrap, "group.id": group})
+    reader = Reader(f"{url}&group.id={group}", app, wait=DEADLINE)
+    try:
+        marks = reader.marks()
+        reader.main.assign({where: high for where, (_, high) in marks.items()})
+        assert reader.older_batches(1)
+        reader.read_again(hash_of("5a"), dict.fromkeys(reader.positions(), 0))
+        deadline = time.monotonic() + DEADLINE
+        while reader.reads_again:
+            assert time.monotonic() < deadline
+            reader.poll_again()
+            reader.end_again(lambda _: True)
+        assert set(_committed(client, reader.positions()).values()) == {OFFSET_INVALID}
+        reader.close()
+        assert _committed(client, reader.positions()) == {where: high for where, (_, high) in marks.items()}
     finally:
         client.close()
 
