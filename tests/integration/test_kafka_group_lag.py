@@ -13,10 +13,12 @@ from confluent_kafka import Consumer as Client
 from blocks import DEADLINE, Blocks, hash_of, line, publish, until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reading import Reader
+from cardinal.embedded import EmbeddedKafka
 from cardinal.transports.kafka import source
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from pathlib import Path
+
     from cardinal.protocols.streams.types import Partition
 
 pytestmark = pytest.mark.broker
@@ -40,6 +42,32 @@ def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(
                 assert not list(consumer), "it goes on reading, and there is nothing to read"
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_consumer_of_a_group_is_closed_while_the_broker_is_away(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Whether the group knows already where the reading stands, or not."""
+    app, group = Blocks(), uuid.uuid4().hex
+    with EmbeddedKafka(tmp_path) as broker:
+        url = f"kafka://{broker.bootstrap}?cardinal.partitions=1"
+        publish(url, line(1, 20), app=app)
+        consumer = Consumer(f"{url}&group.id={group}", app, idle_timeout=0.2)
+        until(consumer, "20a")
+        if told:
+            monkeypatch.setattr(source, "_COMMIT_SECONDS", 0.0)
+            assert not list(consumer)
+            monkeypatch.setattr(source, "_COMMIT_SECONDS", 1_000.0)
+        broker.pause()
+        try:
+            begun = time.monotonic()
+            consumer.close()
+            assert time.monotonic() - begun < DEADLINE
+        finally:
+            broker.resume()
 
 
 def test_what_is_read_beside_the_stream_counts_for_no_group(cardinal_broker: EmbeddedKafka) -> None:

@@ -7,7 +7,7 @@ Rules:
    with the offset that comes next (``enable.partition.eof``).
 3. Offsets that retention has removed are reported with what is missing, never skipped in silence.
 4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
-   tools show the lag; nothing is ever read from them.
+   tools show the lag; nothing is ever read from them. Nobody waits for that where the broker is away.
 5. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
 6. A client that stops reading a partition is replaced by a new one (:mod:`.stalled`).
 """
@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 _BATCH_MAX: Final = 10_000
 _COMMIT_SECONDS: Final = 5.0
+_LAST_SECONDS: Final = 2.0
+_ANSWER_SECONDS: Final = 0.01
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
 _record: Final = partial(tuple.__new__, Record)  # past NamedTuple's own constructor, which takes twice as long
@@ -76,6 +78,7 @@ class KafkaSource:
         self._error: CardinalError | None = None
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
+        self._answer: dict[Partition, int] = {}
         self._whole = True
         self._closed = False
 
@@ -163,9 +166,11 @@ class KafkaSource:
     def close(self) -> None:
         """Release the connection. May be called twice."""
         if not self._closed:
-            self._commit(last=True)
             self._closed = True
-            self._consumer.close()
+            if self._commit_last():
+                self._consumer.close()
+            else:
+                _close_later(self._consumer)
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ class KafkaSource:
 
     def _connect(self) -> Consumer:
         try:
-            client = Consumer({**self._settings.consumer(), "error_cb": self._reasons})
+            client = Consumer({**self._settings.consumer(), "error_cb": self._reasons, "on_commit": self._answered})
         except KafkaException as error:
             raise bad_setting(error) from None
         if self._reasons.login is not None:
@@ -206,8 +211,7 @@ class KafkaSource:
         others = f" and {len(more)} more partitions" if more else ""
         _log.warning("The Kafka client has stopped reading %s:%d%s: a new one reads on.", topic, number, others)
         old, self._consumer = self._consumer, self._connect()
-        # Whatever it waits for: nobody waits for it.
-        threading.Thread(target=old.close, name="cardinal-kafka-closing", daemon=True).start()
+        _close_later(old)
         self._stalled.moved(self._positions)
         self._ends.clear()
         self._held.clear()  # the new client reads it again
@@ -215,18 +219,32 @@ class KafkaSource:
         self._assign()
         self.pause(paused)
 
-    def _commit(self, *, last: bool = False) -> None:
+    def _commit(self) -> None:
         """Tell the group's coordinator where the reading stands. Only a figure for operators: a failure is no error."""
         now = time.monotonic()
-        if not self._grouped or not self._positions or (now - self._committed < _COMMIT_SECONDS and not last):
+        if not self._grouped or not self._positions or now - self._committed < _COMMIT_SECONDS:
             return
-        self._committed = now
+        self._committed, self._answer = now, {}
         offsets = [TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()]
         with contextlib.suppress(KafkaException):
-            if last:
-                self._consumer.commit(offsets=offsets, asynchronous=False)
-            else:
-                self._consumer.commit(offsets=offsets, asynchronous=True)
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def _commit_last(self) -> bool:
+        """The same at the end, waited for as long as a broker needs that is there; whether it was answered."""
+        if not self._grouped or self._answer == self._positions:
+            return True
+        self._committed = -_COMMIT_SECONDS
+        self.pause(self._positions)  # what comes while we wait is not read any more
+        self._commit()
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._answer != self._positions and time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                self._consumer.consume(1, _ANSWER_SECONDS)
+        return self._answer == self._positions
+
+    def _answered(self, _error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        """The coordinator has answered to a commit, with whatever."""
+        self._answer = {(found.topic, found.partition): found.offset for found in offsets}
 
     def _wait(self, limit: int, timeout: float) -> list[Row]:
         """Wait for one message, then take what came with it.
@@ -304,3 +322,8 @@ class KafkaSource:
                 self._error = make()
             except TransportError as error:
                 self._error = error
+
+
+def _close_later(client: Consumer) -> None:
+    """Whatever it waits for: nobody waits for it."""
+    threading.Thread(target=client.close, name="cardinal-kafka-closing", daemon=True).start()
