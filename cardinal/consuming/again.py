@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams.block import BATCH_OVERHEAD, BLOCK_OVERHEAD, MESSAGE_OVERHEAD
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH
@@ -91,12 +92,18 @@ class Again:
             CardinalError: what opening and reading a source raises.
 
         """
-        if self._pass is None:
-            if not self._waiting:
-                return []
-            self._pass = self._begin()
-        now = self._pass
-        found = now.poll(limit, timeout)
+        try:
+            if self._pass is None:
+                if not self._waiting:
+                    return []
+                self._pass = self._begin()
+            now = self._pass
+            found = now.poll(limit, timeout)
+        except CursorExpiredError:
+            if self._pass is not None:
+                self._pass.put_off |= self._pass.spans
+                self._end(self._pass)
+            return []
         if now.at_end:
             self._end(now)
         return found
