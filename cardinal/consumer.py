@@ -257,6 +257,7 @@ class Consumer:
         """
         return (
             self.caught_up
+            and not self._driver.follower.about_to_begin
             and self._driver.delivered
             and not self._given
             and not (self._withholds and self._driver.follower.orderer.violation is not None)

@@ -40,6 +40,22 @@ def test_an_update_that_waits_to_be_fetched_is_not_delivered(broker: MemoryBroke
         assert consumer.ready
 
 
+def test_a_consumer_that_has_not_begun_because_lower_blocks_may_come_is_not_ready(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5a lacks a message: whether the stream begins above it is in doubt until nothing has come for a while."""
+    sink = broker.sink(Blocks(), producer_id="one")
+    for payload in line(1, 12):
+        sink.send(_messages(payload)[payload.number == 5 :], None).result(DEADLINE)
+    with Consumer(broker.url, Blocks(), idle_timeout=0.3) as consumer:
+        assert not list(consumer)
+        assert consumer.caught_up
+        assert not consumer.ready
+        monkeypatch.setattr("cardinal.consuming.driving._SETTLE_SECONDS", 0.0)
+        assert steps(list(consumer))
+        assert consumer.ready
+
+
 @pytest.mark.parametrize("policy", ["halt", "follow"])
 def test_a_consumer_that_withholds_a_switch_is_not_ready(broker: MemoryBroker, policy: str) -> None:
     """5a says that 4a is final; 3b to 9b are heavier."""

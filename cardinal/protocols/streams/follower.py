@@ -149,6 +149,11 @@ class Follower:
         """
         return self._patience is not None and self._caught_up and self.orderer.candidate() is not None
 
+    @property
+    def about_to_begin(self) -> bool:
+        """Whether blocks are complete, and the stream has not begun with any of them yet."""
+        return self._completed > 0 and self.orderer.head is None
+
     def settle(self) -> None:
         """Nothing comes any more: begin at the next :meth:`progress` with what is there."""
         if self._patience is not None:
