@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
 
-BEFORE_BATCH_MS: Final = 60_000
-"""How much earlier than its Batch the rest of a block may have been sent; ample."""
+BEFORE_BATCH_MS: Final = 600_000
+"""How much earlier than its Batch the rest of a block may have been sent; ample: a message may be under way for two
+minutes before it fails, and a seal waits for all of its block, and for a sub batch that was announced."""
 
 _POLL_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1

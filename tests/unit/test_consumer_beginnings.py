@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
+from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import ConfigurationError
 from cardinal.testing.memory import MemoryBroker
@@ -142,3 +142,21 @@ def test_it_is_ready_when_everything_that_was_there_is_delivered_not_merely_read
         publish(broker, [block("6a", "5a")])
         assert steps([next(seen)]) == ["+6a"]
         assert reading.caught_up
+
+
+@pytest.mark.parametrize("behind", [61, 130, 590])
+def test_the_rest_of_a_block_may_lie_minutes_before_its_batch(
+    broker: MemoryBroker, clock: Clock, behind: float
+) -> None:
+    """The seal was held for so long, and whoever begins with the Batch begins with the rest as well."""
+    sink = broker.sink(Blocks(), producer_id="one")
+    written = [(12.0 * one.number + later * behind, one, later) for one in line(1, 120) for later in (0, 1)]
+    for after, payload, later in sorted(written, key=lambda one: one[0]):
+        clock.now = 1_000_000.0 + after
+        *rest, batch = messages(payload)
+        sink.send([batch] if later else rest, None).result(DEADLINE)
+    with consumer(broker, start=60) as reading:
+        assert steps(until(reading, "120a")) == [f"+{number}a" for number in range(60, 121)]
+    moment = datetime.fromtimestamp(1_000_000.0 + 12 * 60 + behind, tz=UTC)
+    with consumer(broker, start=moment) as reading:
+        assert steps(until(reading, "120a")) == [f"+{number}a" for number in range(60, 121)]
