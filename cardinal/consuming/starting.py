@@ -184,7 +184,7 @@ def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Wind
 
 def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]:
     """The default topic from this moment on, the others from a little earlier."""
-    later = source.offsets_for_time(moment_ms)
+    later = source.offsets_for_time(max(0, moment_ms))
     earlier = source.offsets_for_time(max(0, moment_ms - BEFORE_BATCH_MS))
     return {where: offset if where[0] == app.default_topic else earlier[where] for where, offset in later.items()}
 

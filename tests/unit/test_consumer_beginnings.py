@@ -9,10 +9,12 @@ import pytest
 from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import ConfigurationError
-from cardinal.testing.memory import MemoryBroker
+from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cardinal.protocols.streams.types import Partition
 
 
 class Clock:
@@ -160,3 +162,19 @@ def test_the_rest_of_a_block_may_lie_minutes_before_its_batch(
     moment = datetime.fromtimestamp(1_000_000.0 + 12 * 60 + behind, tz=UTC)
     with consumer(broker, start=moment) as reading:
         assert steps(until(reading, "120a")) == [f"+{number}a" for number in range(60, 121)]
+
+
+def test_a_time_before_1970_is_the_beginning(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative times mean something else to a broker: the end, or the start."""
+    publish(broker, line(1, 5))
+    asked: list[int] = []
+    find = MemorySource.offsets_for_time
+
+    def noted(source: MemorySource, moment: int) -> dict[Partition, int]:
+        asked.append(moment)
+        return find(source, moment)
+
+    monkeypatch.setattr(MemorySource, "offsets_for_time", noted)
+    with consumer(broker, start=datetime(1960, 1, 1, tzinfo=UTC)) as reading:
+        assert steps(until(reading, "5a")) == [f"+{number}a" for number in range(1, 6)]
+    assert asked == [0, 0]
