@@ -30,6 +30,7 @@ from cardinal.consuming.checks import at_least, check_hashes, check_positions, c
 from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
+from cardinal.consuming.iterating import Updates
 from cardinal.consuming.options import room_again, room_of, settings_of
 from cardinal.consuming.pruning import wanted_topics
 from cardinal.consuming.reading import Reader
@@ -220,20 +221,9 @@ class Consumer:
             else:
                 self._step()
 
-    async def __aiter__(self) -> AsyncIterator[ChainUpdate]:
+    def __aiter__(self) -> AsyncIterator[ChainUpdate]:
         """The same, without holding up the event loop: records are read on another thread."""
-        last = time.monotonic()
-        self._given = False  # an iteration that was left for this one asks for the next update, too
-        while not self._closed.is_set():
-            if self._driver.ready:
-                self._given = True
-                yield self._driver.ready.popleft()
-                self._given = False
-                last = time.monotonic()
-            elif self._idle_since(last):
-                return
-            else:
-                await asyncio.to_thread(self._step)
+        return Updates(self._following)
 
     def explain(self, block_hash: bytes) -> Explanation:
         """What a block waits for, or why it is not delivered."""
@@ -282,6 +272,18 @@ class Consumer:
             self._reader.close()
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    async def _following(self, since: float) -> ChainUpdate | None:
+        """The update after the one that was done with at this time; None where iteration ends."""
+        self._given = False  # an iteration that was left for this one asks for the next update, too
+        while not self._closed.is_set():
+            if self._driver.ready:
+                self._given = True
+                return self._driver.ready.popleft()
+            if self._idle_since(since):
+                break
+            await asyncio.to_thread(self._step)
+        return None
 
     def _step(self) -> None:
         """Read once, unless the consumer was closed meanwhile."""

@@ -1,0 +1,41 @@
+"""Updates one after the other for ``async for``, and for whoever waits for each with a deadline of its own.
+
+A call that is cancelled, as ``asyncio.wait_for(anext(updates), 1)`` cancels it, loses nothing: the next call goes on.
+An asynchronous generator would be at its end then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cardinal.protocols.streams.events import ChainUpdate
+
+
+class Updates:
+    """See the module.
+
+    Arguments:
+        following: gives the next update, None at the end; told when the one before was done with.
+
+    """
+
+    def __init__(self, following: Callable[[float], Awaitable[ChainUpdate | None]]) -> None:
+        self._following = following
+        self._since: float | None = time.monotonic()
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> ChainUpdate:
+        """The next update."""
+        self._since = time.monotonic() if self._since is None else self._since
+        update = await self._following(self._since)
+        if update is None:
+            raise StopAsyncIteration
+        self._since = None
+        return update
