@@ -223,7 +223,7 @@ class Consumer:
 
     def __aiter__(self) -> AsyncIterator[ChainUpdate]:
         """The same, without holding up the event loop: records are read on another thread."""
-        return Updates(self._following)
+        return Updates(self._following, time.monotonic)
 
     def explain(self, block_hash: bytes) -> Explanation:
         """What a block waits for, or why it is not delivered."""

@@ -6,7 +6,6 @@ An asynchronous generator would be at its end then.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -20,12 +19,14 @@ class Updates:
 
     Arguments:
         following: gives the next update, None at the end; told when the one before was done with.
+        clock: seconds.
 
     """
 
-    def __init__(self, following: Callable[[float], Awaitable[ChainUpdate | None]]) -> None:
+    def __init__(self, following: Callable[[float], Awaitable[ChainUpdate | None]], clock: Callable[[], float]) -> None:
         self._following = following
-        self._since: float | None = time.monotonic()
+        self._clock = clock
+        self._since: float | None = clock()
 
     def __aiter__(self) -> Self:
         """Itself."""
@@ -33,7 +34,7 @@ class Updates:
 
     async def __anext__(self) -> ChainUpdate:
         """The next update."""
-        self._since = time.monotonic() if self._since is None else self._since
+        self._since = self._clock() if self._since is None else self._since
         update = await self._following(self._since)
         if update is None:
             raise StopAsyncIteration

@@ -96,11 +96,13 @@ def head(database: Path) -> int:
 def _rows(database: Path, query: str) -> list[tuple[Any, ...]]:
     if not database.exists():
         return []
-    store = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
+    store = sqlite3.connect(f"file:{database}?mode=rw", uri=True, timeout=_LOCKED_SECONDS)
     try:
         return store.execute(query).fetchall()
-    except sqlite3.OperationalError:
-        return []  # the tables are about to be made
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return []  # the tables are about to be made
+        raise
     finally:
         store.close()
 
