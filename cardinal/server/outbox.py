@@ -54,6 +54,7 @@ class Outbox:
         self._failed: asyncio.Queue[tuple[Step, BaseException]] = asyncio.Queue()
         self._under_way: dict[bytes, Step] = {}
         self._waiting_again: set[bytes] = set()
+        self._handing_over: set[bytes] = set()
 
     @property
     def unsealed(self) -> tuple[Payload, ...]:
@@ -64,17 +65,22 @@ class Outbox:
         """Hand a step over, waiting for room and for blocks that have to go again first."""
         loop = asyncio.get_running_loop()
         newest = newest_of(step)
-        if newest.hash in self._under_way and newest.hash not in self._waiting_again:
+        sent = newest.hash in self._under_way and newest.hash not in self._waiting_again
+        if sent or newest.hash in self._handing_over:
             return  # the node gave it by its hash a moment ago
         self._waiting_again.discard(newest.hash)  # whoever comes first hands it over
+        self._handing_over.add(newest.hash)
+        try:
+            while True:
+                try:
+                    future = await asyncio.to_thread(self._hand_over, step)
+                except DeliveryError:
+                    await asyncio.sleep(_AGAIN_SECONDS)  # `resend` is about to send the one that failed
+                else:
+                    break
+        finally:
+            self._handing_over.discard(newest.hash)
         self._under_way[newest.hash] = step
-        while True:
-            try:
-                future = await asyncio.to_thread(self._hand_over, step)
-            except DeliveryError:
-                await asyncio.sleep(_AGAIN_SECONDS)  # `resend` is about to send the one that failed
-            else:
-                break
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._ended, newest.hash, step, done))
 
     async def resend(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from concurrent.futures import Future
 
@@ -71,6 +72,27 @@ def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_handed_o
         assert outbox.unsealed == ()
 
     asyncio.run(twice())
+
+
+def test_a_block_that_waits_for_room_when_the_service_ends_was_not_taken() -> None:
+    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
+
+    async def ended() -> None:
+        room = threading.Event()
+
+        def hand_over(_: object) -> Future[None]:
+            assert room.wait(20)
+            return Future()
+
+        outbox = Outbox(hand_over, again=lambda *_: None, sealed=lambda _: None)
+        adding = asyncio.create_task(outbox.add(payload))
+        await asyncio.sleep(0.01)
+        adding.cancel()
+        await asyncio.wait([adding])
+        room.set()
+        assert outbox.unsealed == ()
+
+    asyncio.run(ended())
 
 
 def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:
