@@ -119,6 +119,7 @@ def test_a_fault_that_meets_nobody_does_not_count(stage: Stage) -> None:
     assert stage.injected == 1
 
 
+@pytest.mark.slow
 def test_a_consumer_goes_on_from_the_very_cursor_whose_floors_were_trimmed(stage: Stage, tmp_path: Path) -> None:
     ground = Untouched(tmp_path)
     assert plays.trim_behind(ground, stage, TIMES) == []

@@ -151,7 +151,7 @@ def test_what_cannot_work_is_one_sentence(processes: Processes, args: tuple[str,
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("options", ["", "?transactional=update"])
+@pytest.mark.parametrize("options", ["", pytest.param("?transactional=update", marks=pytest.mark.slow)])
 def test_kafka_is_recorded_killed_recorded_on_and_played_again(
     processes: Processes, tmp_path: Path, cardinal_broker: EmbeddedKafka, options: str
 ) -> None:

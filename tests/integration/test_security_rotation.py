@@ -113,6 +113,7 @@ def test_transactions_go_on_over_a_changed_password_file(at: Guarded, tmp_path: 
         assert _until(iter(consumer), 2) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_producer_whose_password_stopped_counting_says_so_soon_and_goes_on_when_it_counts_again(
     at: Guarded, tmp_path: Path
 ) -> None:
