@@ -21,11 +21,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
+from cardinal.transports.posting import new_future
 from cardinal.transports.websocket.chunks import encode_chunks
 
 from .ring import Places, Ring
 from .rounds import Rounds
-from .threads import Threads, a_fact
+from .threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -109,7 +110,7 @@ class Stream:
     async def start(self) -> None:
         """Open both sources and begin to read. Raises what :func:`cardinal.transports.open_source` does."""
         source = await self._asking.run(self._open)
-        self._ended = a_fact()
+        self._ended = new_future()
         reading = (source, self._ended)
         threading.Thread(target=self._read, args=reading, name="cardinal-serve-read", daemon=True).start()
 

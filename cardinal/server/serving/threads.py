@@ -14,17 +14,12 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cardinal.transports.posting import new_future
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Answer = TypeVar("_Answer")
-
-
-def a_fact() -> Future[None]:
-    """A future that becomes true, whoever no longer waits for it."""
-    future: Future[None] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 class Threads:
@@ -47,7 +42,7 @@ class Threads:
         future: Future[_Answer] = Future()
         self._calls.put((future, call))
         if len(self._ends) < self._most:
-            self._ends.append(a_fact())
+            self._ends.append(new_future())
             threading.Thread(target=self._work, args=(self._ends[-1],), name=self._name, daemon=True).start()
         return future
 
