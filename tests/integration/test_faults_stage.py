@@ -47,6 +47,14 @@ class SlowBroker:
         return self.stage.acknowledged >= len(may) or not self.stage.producer.running
 
 
+class SlowToDie(SlowBroker):
+    """When it is gone, everything is published that there was leave for."""
+
+    def kill(self) -> None:
+        self.stage.until(self._nothing_more, "without anything to publish")
+        super().kill()
+
+
 class FileCluster(ClusterGround):
     def leader(self, topic: str) -> int:
         return len([topic])
@@ -105,6 +113,13 @@ def test_whoever_is_met_by_a_fault_has_still_work_to_do_however_long_it_takes(
     assert broker.met == [True] * 2 * TIMES
     assert stage.injected == TIMES
     assert stage.acknowledged == stage.mined
+
+
+def test_a_leader_is_lost_after_everything_was_published_that_there_was_leave_for(stage: Stage, tmp_path: Path) -> None:
+    ground = FileCluster(tmp_path)
+    ground.cluster = cast("Any", SlowToDie(stage))
+    assert plays.lose_leader(ground, stage, TIMES) == []
+    assert stage.injected == TIMES
 
 
 def test_a_fault_that_meets_nobody_does_not_count(stage: Stage) -> None:

@@ -30,6 +30,8 @@ _STILL: Final = 0.5
 """Seconds without a new acknowledgement of a chain that goes on: many blocks' time."""
 _AWAY: Final = 3.0
 """Seconds: longer than :class:`TransactionGround`'s ``transaction.timeout.ms``."""
+_WITHOUT: Final = 10
+"""Blocks that are to be acknowledged without a leader that is lost."""
 _LAST: Final = 0.85
 """The part of the chain after which nothing is injected: whoever is to be killed must still be at work."""
 _BEYOND: Final = 0.95
@@ -113,7 +115,7 @@ def lose_leader(ground: Ground, stage: Stage, times: int) -> list[str]:
     for _ in _each(stage, times):
         node = cluster.node(ground.leader(stage.task.application.default_topic))
         node.kill()
-        more = min(stage.acknowledged + 10, stage.mined)
+        more = min(stage.acknowledged + _WITHOUT, stage.give_more(_WITHOUT))
         stage.until(partial(_reached, stage, more), "acknowledged by the two that are left")
         node.start()
     return stage.finish()

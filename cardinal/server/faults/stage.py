@@ -13,6 +13,7 @@ import signal
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final, Self
@@ -160,6 +161,15 @@ class Stage:
     def give_leave(self, part: float) -> None:
         """Let the producer go on until the consumer can come to this part of the chain, and not to its end."""
         self.task.leave.give(min(int(part * self.task.blocks) + _MORE, self.task.blocks - 1))
+
+    def give_more(self, numbers: int) -> int:
+        """Let it go on that much farther, again not to the end: how many blocks it may have acknowledged by then."""
+        last = self.task.leave.read()
+        if last is None:
+            return self.mined
+        last = min(last + numbers, self.task.blocks - 1)
+        self.task.leave.give(last)
+        return sum(1 for _ in takewhile(lambda payload: payload.number <= last, self._payloads))
 
     @contextmanager
     def injecting(self) -> Iterator[None]:
