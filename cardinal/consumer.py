@@ -243,11 +243,13 @@ class Consumer:
     def ready(self) -> bool:
         """Whether everything that was there at opening has been delivered, and nothing is withheld.
 
-        An update counts as delivered when the next one is asked for.
+        An update counts as delivered when the next one is asked for. Not delivered is a block that was there whole,
+        stands above the head, and waits for its parent.
         """
         return (
             self.caught_up
             and not self._driver.follower.about_to_begin
+            and not self._driver.follower.opening.leaves_blocks
             and self._driver.delivered
             and not self._given
             and not (self._withholds and self._driver.follower.orderer.violation is not None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps
+from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams import Payload, Routed, split
 from cardinal.protocols.streams.finality import FinalityViolated
@@ -53,6 +53,27 @@ def test_a_consumer_that_has_not_begun_because_lower_blocks_may_come_is_not_read
         assert not consumer.ready
         monkeypatch.setattr("cardinal.consuming.driving._SETTLE_SECONDS", 0.0)
         assert steps(list(consumer))
+        assert consumer.ready
+
+
+def test_a_consumer_that_has_whole_blocks_above_one_that_is_not_there_is_not_ready(broker: MemoryBroker) -> None:
+    """4a lacks a message; 5a to 9a are whole and wait for it. 11a comes later, and overtakes 10a."""
+    publish(broker, line(1, 3))
+    with Consumer(broker.url, Blocks()) as consumer:
+        cursor = until(consumer, "3a")[-1].cursor
+    sink = broker.sink(Blocks(), producer_id="one")
+    lacking, *content = _messages(block("4a", "3a"))
+    sink.send(content, None).result(DEADLINE)
+    publish(broker, line(5, 9))
+    with Consumer(broker.url, Blocks(), start=cursor, idle_timeout=0.3) as consumer:
+        assert steps(list(consumer)) == []
+        assert consumer.caught_up
+        assert not consumer.ready
+        sink.send([lacking], None).result(DEADLINE)
+        assert steps(list(consumer)) == [f"+{number}a" for number in range(4, 10)]
+        assert consumer.ready
+        publish(broker, line(11, 11))
+        assert steps(list(consumer)) == []
         assert consumer.ready
 
 

@@ -31,6 +31,7 @@ from .cursor import Cursor
 from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Stale, Superseded
 from .gaps import Gaps
 from .history import parents_of
+from .opening import Opening
 from .ordering import Past
 from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
@@ -64,7 +65,6 @@ class Follower:
         self._resume: dict[Partition, int] = {}
         self._reread: tuple[str, ...] = ()
         self._later: list[Event] = []
-        self._caught_up = False
         self._patience = Patience(settings.reorg_threshold) if settings.patient else None
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
@@ -72,6 +72,7 @@ class Follower:
         self.reassembler = assembler_of(settings)
         self._rest = Rest(self.reassembler, self._gaps)
         self.orderer = orderer_of(settings)
+        self.opening = Opening(self.orderer)
         self._reorgs = reorgs_of(settings, self.orderer)
         self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
         if cursor is not None:
@@ -139,7 +140,7 @@ class Follower:
     @property
     def caught_up(self) -> bool:
         """Whether everything that was there at opening has been read."""
-        return self._caught_up
+        return self.opening.is_read
 
     @property
     def in_doubt(self) -> bool:
@@ -147,7 +148,7 @@ class Follower:
 
         A driver to which nothing comes any more says so (:meth:`settle`).
         """
-        return self._patience is not None and self._caught_up and self.orderer.candidate() is not None
+        return self._patience is not None and self.caught_up and self.orderer.candidate() is not None
 
     @property
     def about_to_begin(self) -> bool:
@@ -161,7 +162,7 @@ class Follower:
 
     def not_caught_up(self) -> None:
         """The driver has looked at the watermarks again."""
-        self._caught_up = False
+        self.opening.look_again()
 
     # --- driving ---------------------------------------------------------------------------------------------
 
@@ -241,12 +242,11 @@ class Follower:
         if self._resume:
             self._go_on_resuming(positions, ends, out)
         # Those of the opening prove nothing of what was read beyond them: it may have been written since.
-        fresh = ends if self._caught_up else None
-        if not self._caught_up and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
-            self._caught_up = True
+        fresh = ends if self.caught_up else None
+        self.opening.progress(positions, ends)
         self._begin(positions, ends, out)
         self._look_for_gaps(positions, fresh, out, at_rest=at_rest)
-        waits = self.resuming or not self._caught_up
+        waits = self.resuming or not self.caught_up
         self._outcomes(self._reorgs.progress(self._completed, positions, fresh, patient=waits), out)
         self._where.step_ends()
         return out
@@ -273,11 +273,11 @@ class Follower:
     def _begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out) -> None:
         """Choose the start when it is time to; asked again until there is a block to start with."""
         if self._patience is None:
-            if self._caught_up:
+            if self.caught_up:
                 self._order(self.orderer.caught_up(), out)
             return
         self._ends = self._ends if ends is None else ends
-        if not self._patience.looks(caught_up=self._caught_up):
+        if not self._patience.looks(caught_up=self.caught_up):
             return
         candidate = self.orderer.candidate()
         if candidate is not None and self._patience.begins(
@@ -285,7 +285,7 @@ class Follower:
             self.reassembler.lowest_open,
             positions,
             self._ends,
-            caught_up=self._caught_up,
+            caught_up=self.caught_up,
             crowded=self.orderer.crowded,
             dropped=self.reassembler.recovers,
         ):

@@ -118,6 +118,15 @@ class OrderedBlocks:
         node = self._tree.get(block_hash)
         return None if node is None else not node.linked
 
+    def waits_above_head(self, block_hash: bytes) -> bool:
+        """Whether this block is held, waits for its parent, and has a higher number than the head."""
+        node, head = self._tree.get(block_hash), self._chain.head
+        return node is not None and not node.linked and (head is None or node.number > head.number)
+
+    def waiting(self) -> list[bytes]:
+        """The blocks that wait for their parents, in the order in which they came."""
+        return [node.hash for node in self._blocks.waiting]
+
     @property
     def crowded(self) -> bool:
         """Whether half of the room for waiting blocks is taken."""

@@ -1,0 +1,47 @@
+"""What was there when a stream was opened: when all of it is read, and when what was whole of it is delivered.
+
+Rules:
+
+1. Everything is read when every partition has passed the end that it had at opening.
+2. Blocks that are whole then, and wait for their parents above the head, are *left*: they were there, and are not
+   delivered. One is left no longer when it stops waiting, for whatever reason, or the head has reached its number.
+3. What comes later is never left: a block that overtakes its parent for a moment changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .ordered import OrderedBlocks
+from .types import Partition
+
+
+class Opening:
+    """See the module.
+
+    Arguments:
+        orderer: knows which blocks wait.
+
+    """
+
+    def __init__(self, orderer: OrderedBlocks) -> None:
+        self._orderer = orderer
+        self._left: list[bytes] = []
+        self.is_read = False
+
+    @property
+    def leaves_blocks(self) -> bool:
+        """Whether there are blocks of rule 2."""
+        return bool(self._left)
+
+    def look_again(self) -> None:
+        """The ends are newer ones from now on."""
+        self.is_read = False
+
+    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
+        """Where the reading stands, and every partition's end at opening, where that is known."""
+        if not self.is_read and ends is not None and all(positions.get(p, 0) >= end for p, end in ends.items()):
+            self.is_read = True
+            self._left = self._orderer.waiting()
+        while self._left and not self._orderer.waits_above_head(self._left[-1]):
+            self._left.pop()
