@@ -155,7 +155,12 @@ class Source(Protocol):
         ...
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
-        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any."""
+        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
+
+        Raises:
+            CursorExpiredError, TopicError: what comes next in a partition is gone; at every call until :meth:`assign`.
+
+        """
         ...
 
     def positions(self) -> dict[Partition, int]:

@@ -44,7 +44,7 @@ def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[R
             with rooms.websocket("?window.bytes=2000", ring_bytes=2_000, errands_max=2) as room:
                 yield room
         case _:
-            yield Room("null://", rooms.names(), lambda *_: None, members=0)
+            yield Room("null://", rooms.names(), lambda *_: None, lambda: None, members=0)
 
 
 @pytest.fixture(params=TRANSPORTS)

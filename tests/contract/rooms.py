@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +45,7 @@ class Room:
         url: how it is opened.
         app: topics that nobody has used.
         trim: removes the records of a partition below an offset, or some more, as retention does.
+        forget: removes the topics with all that they hold; a sink makes them anew.
         seeks: how many assignments a test may try: on a real server each costs a fifth of a second.
         members: how many copies of a record a reader sees: one in every member of a mux.
         writes: how it is written to, where that is elsewhere.
@@ -52,6 +55,7 @@ class Room:
     url: str
     app: Names
     trim: Callable[[str, int, int], None]
+    forget: Callable[[], None]
     members: int = 1
     seeks: int = 1_000
     writes: str = ""
@@ -94,7 +98,7 @@ def names() -> Names:
 @contextmanager
 def memory() -> Iterator[Room]:
     with MemoryBroker(uuid.uuid4().hex, partitions=PARTITIONS, max_message_bytes=LIMIT) as broker:
-        yield Room(broker.url, names(), broker.trim)
+        yield Room(broker.url, names(), broker.trim, lambda: _forget(broker))
 
 
 @contextmanager
@@ -105,20 +109,37 @@ def websocket(options: str = "", **settings: int) -> Iterator[Room]:
         MemoryBroker(uuid.uuid4().hex, partitions=PARTITIONS, max_message_bytes=LIMIT) as broker,
         serving(broker.url, app, **settings) as served,
     ):
-        yield Room(f"{served.url}{options}", app, broker.trim, seeks=8, writes=broker.url)
+        yield Room(f"{served.url}{options}", app, broker.trim, lambda: _forget(broker), seeks=8, writes=broker.url)
+
+
+def _forget(broker: MemoryBroker) -> None:
+    with broker._changed:
+        for log in broker._logs.values():
+            log.records.clear()
+        broker._changed.notify_all()
 
 
 def kafka(bootstrap: str) -> Room:
-    def trim(topic: str, partition: int, before: int) -> None:
-        from confluent_kafka import TopicPartition  # noqa: PLC0415 - only this case needs it
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
+    from confluent_kafka import TopicPartition  # noqa: PLC0415 - only this case needs it
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
 
+    app = names()
+
+    def trim(topic: str, partition: int, before: int) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
             done.result(DEADLINE)
 
+    def forget() -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for done in admin.delete_topics(list(app.all_topics)).values():
+            done.result(DEADLINE)
+        deadline = time.monotonic() + DEADLINE
+        while set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics):
+            assert time.monotonic() < deadline
+
     options = f"cardinal.partitions={PARTITIONS}&cardinal.max.message.bytes={LIMIT}"
-    return Room(f"kafka://{bootstrap}?{options}", names(), trim, seeks=4)
+    return Room(f"kafka://{bootstrap}?{options}", app, trim, forget, seeks=4)
 
 
 def file(folder: Path, options: str = "") -> Room:
@@ -132,7 +153,7 @@ def file(folder: Path, options: str = "") -> Room:
             path_of(folder, number).unlink()
         log.close()
 
-    return Room(f"{file_url(folder)}{options}", names(), trim)
+    return Room(f"{file_url(folder)}{options}", names(), trim, lambda: shutil.rmtree(folder))
 
 
 def mux(folder: Path) -> Room:
@@ -143,7 +164,11 @@ def mux(folder: Path) -> Room:
         for member in members:
             member.trim(topic, partition, before)
 
-    return Room("mux:" + ",".join(member.url for member in members), names(), trim, members=len(members))
+    def forget() -> None:
+        for member in members:
+            member.forget()
+
+    return Room("mux:" + ",".join(member.url for member in members), names(), trim, forget, members=len(members))
 
 
 def file_url(folder: Path) -> str:

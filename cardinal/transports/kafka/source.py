@@ -5,7 +5,8 @@ Rules:
 1. Partitions are assigned, never subscribed: where to read is the cursor's business, not a group's.
 2. Committed records only. A position passes control records and gaps, because the end of a partition is reported
    with the offset that comes next (``enable.partition.eof``).
-3. Offsets that retention has removed are reported with what is missing, never skipped in silence.
+3. Offsets that retention has removed are reported with what is missing, never skipped in silence. The client fetches
+   no more of such a partition, nor of a topic that is gone: every poll says so, until another assignment.
 4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
    tools show the lag; nothing is ever read from them. Nobody waits for that where the broker is away.
 5. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cardinal.errors import CardinalError, TransportError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError
 from cardinal.protocols.streams.types import Partition, Record, Row
 
 from .cluster import Cluster
@@ -75,7 +76,7 @@ class KafkaSource:
         self._ended: list[Partition] = []
         self._held: list[Row] = []
         self._messages = Messages(topics, self._note)
-        self._error: CardinalError | None = None
+        self._why: Callable[[], CardinalError] | None = None
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
         self._answer: dict[Partition, int] = {}
@@ -122,7 +123,7 @@ class KafkaSource:
         self._positions = dict(positions)
         self._ends.clear()
         self._held.clear()
-        self._error = None
+        self._why = None
         self._assign()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
@@ -175,9 +176,7 @@ class KafkaSource:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _poll(self, limit: int, timeout: float, *, whole: bool) -> list[Row]:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._raise_noted()
         if self._reasons.login is not None:
             self._reasons.login.goes_on(self, self._consumer)
         self._commit()
@@ -188,10 +187,17 @@ class KafkaSource:
             now = time.monotonic()
             if stalled := self._stalled.look(now, self._positions, self._paused, drained=not rows):
                 self._begin_anew(stalled)
-        if not rows and self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if not rows:
+            self._raise_noted()
         return rows
+
+    def _raise_noted(self) -> None:
+        """Raise what was noted: once, or at every call where nothing more is fetched (rule 3)."""
+        if self._why is None:
+            return
+        error = self._why()  # where the broker is away just now, it is asked again by the next call
+        self._why = (lambda: error) if isinstance(error, CursorExpiredError | TopicError) else None
+        raise error.with_traceback(None)
 
     def _connect(self) -> Consumer:
         try:
@@ -258,7 +264,7 @@ class KafkaSource:
             if rows and limit > 1:
                 rows += self._receive(limit - 1, 0.0)
             # An end of partition wakes us as well and is no record: wait on for the rest of the time.
-            if rows or left <= 0 or self._error is not None:
+            if rows or left <= 0 or self._why is not None:
                 return rows
             if refusal := self._reasons.refusal():
                 raise refusal
@@ -313,15 +319,13 @@ class KafkaSource:
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._grouped:
             pass  # librdkafka looks for the group's coordinator, which nothing here needs
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
-            self._keep(lambda: self._reasons.map(error, f"while reading {topic}".strip()))
+            mapped = self._reasons.map(error, f"while reading {topic}".strip())
+            self._keep(lambda: mapped)
 
-    def _keep(self, make: Callable[[], CardinalError]) -> None:
+    def _keep(self, why: Callable[[], CardinalError]) -> None:
         """Keep the first error until the records before it are delivered."""
-        if self._error is None:
-            try:
-                self._error = make()
-            except TransportError as error:
-                self._error = error
+        if self._why is None:
+            self._why = why
 
 
 def _close_later(client: Consumer) -> None:

@@ -177,6 +177,7 @@ class WebsocketSource:
         """Say again what is read, and from where."""
         with self._lock:
             self._given_up.clear()
+            self._error = None  # a server that still cannot read from there says so again
             credit = Credit(self._inbox.start_again())
             if not self._opened:
                 return [credit]
@@ -268,9 +269,8 @@ class WebsocketSource:
         return Read(number, chosen)
 
     def _raise(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._error is not None:  # the server sends no more until it is told where to read
+            raise self._error.with_traceback(None)
         if self._link.failure is not None:
             raise self._link.failure
 

@@ -1,0 +1,60 @@
+"""Topics that are deleted, or made anew, under a consumer that reads them: it says so for as long as it is asked."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from blocks import DEADLINE, Blocks, line, publish, until
+from cardinal.consumer import Consumer
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError
+
+if TYPE_CHECKING:
+    from cardinal.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.broker
+
+
+def _delete(broker: EmbeddedKafka, app: Blocks) -> None:
+    admin = AdminClient(broker.client_config())
+    for done in admin.delete_topics(list(app.all_topics)).values():
+        done.result(DEADLINE)
+    deadline = time.monotonic() + DEADLINE
+    while set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics):
+        assert time.monotonic() < deadline
+
+
+def _fresh() -> Blocks:
+    name = uuid.uuid4().hex
+    return Blocks(default_topic=f"{name}-block", topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+
+
+def _ends(consumer: Consumer) -> CardinalError:
+    with pytest.raises((CursorExpiredError, TopicError)) as caught:
+        list(consumer)
+    return caught.value
+
+
+@pytest.mark.parametrize("again", ["made anew", "gone"])
+def test_a_consumer_says_at_every_iteration_that_its_topics_are_gone(
+    cardinal_broker: EmbeddedKafka, again: str
+) -> None:
+    app, url = _fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 30), app=app)
+    with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:
+        until(consumer, "30a")
+        _delete(cardinal_broker, app)
+        if again == "made anew":
+            publish(url, line(1, 3), app=app)
+        first = _ends(consumer)
+        for _ in range(3):
+            repeated = _ends(consumer)
+            assert type(repeated) is type(first)
+            assert str(repeated) == str(first)
+    if again == "made anew":
+        with Consumer(url, app, idle_timeout=DEADLINE) as anew:
+            until(anew, "3a")
