@@ -163,6 +163,7 @@ class Consumer:
             whole=policy != "first",
             again=room_again(settings),
             room=room_of(settings),
+            threshold=settings.reorg_threshold,
         )
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)

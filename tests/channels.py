@@ -18,7 +18,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.events import Event
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record
-from streams import SCHEMA, TOPIC, WIDTH, block, h, messages
+from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, parents_of
 
 THRESHOLD = 4
 
@@ -92,7 +92,7 @@ class Stream:
             if (number := self.follower.wants_history) is not None:
                 self.recalled.append(number)
                 older = [record for place, found in self.partitions.items() if place[0] == TOPIC for record in found]
-                self._sort(self.follower.recall(older))
+                self._sort(self.follower.recall(parents_of(older)))
             left = any(at < len(self.partitions[place]) for place, at in self.at.items())
             if not left and not records and self._wanted() == wanted:
                 break

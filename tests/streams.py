@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
+from cardinal.consuming.looking_up import batch_of
 from cardinal.protocols.streams import ChainUpdate, Payload, Record, Routed, SubBatch, split
+from cardinal.protocols.streams.history import Parents
 
 SCHEMA = {r"b/\w+/t/": "tx", r"b/\w+/l/": "logs", "state/": "state"}
 TOPIC = "blocks"
@@ -54,6 +56,14 @@ def chain(spec: str, weights: Mapping[str, int] | None = None, *, root: str = "0
                 seen[block_name] = block(block_name, parent, weights.get(block_name))
             parent = block_name
     return list(seen.values())
+
+
+def parents_of(records: Iterable[Record]) -> Mapping[bytes, bytes]:
+    """What the Batches among these records say of parents."""
+    parents = Parents()
+    for batch in filter(None, map(batch_of, records)):
+        parents.add(batch.hash, batch.parent)
+    return parents.known
 
 
 def messages(payload: Payload) -> list[Routed]:

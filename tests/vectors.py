@@ -27,6 +27,7 @@ from cardinal.protocols.streams import (
     Record,
 )
 from cardinal.protocols.streams.types import path_bytes
+from streams import parents_of
 
 FOLDER = Path(__file__).parents[1] / "schemas/vectors"
 NEVER = 1_000_000
@@ -240,7 +241,7 @@ class Reader:
                 now = {place: max(at, self.ends.get(place, 0)) for place, at in self.positions.items()}
                 self._take(self.follower.progress(dict(self.positions), now), step)
             if self.follower.wants_history is not None:
-                self._take(self.follower.recall(self.log), step)
+                self._take(self.follower.recall(parents_of(self.log)), step)
             yield step
 
     def _take(self, out: Iterable[ChainUpdate | Event], step: Step) -> None:

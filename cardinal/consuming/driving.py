@@ -1,7 +1,8 @@
 """One step after the other: records are read and followed, and what came of them is sorted.
 
 Updates are kept until they are fetched; reports go to whoever asked for them. What a follower wants of its reader
-(watermarks that prove something, channels, older Batches, a block's messages once more) is had between two reads.
+(watermarks that prove something, channels, older Batches, a block's messages once more) is had between two reads, and
+what takes many of them goes on a poll at a time: the stream's own records come in between.
 
 A handler of reports may supply messages, and may raise. So it is called at the end of a step, when all that came about
 is noted, and updates and reports are given out in that order. Where it raises, what comes after that report waits for
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _BATCH_KEY: Final = bytes((BATCH,))
 _SETTLE_SECONDS: Final = 5.0
 _DOUBT_SECONDS: Final = 30.0
+_BESIDE_SECONDS: Final = 0.05
+"""For a poll of older Batches, when nothing of the stream was there: so long its next record may have to wait."""
 
 
 class Driver:
@@ -82,7 +85,7 @@ class Driver:
         return not self.ready and not self._noted
 
     def step(self) -> None:
-        """Read once, and sort what came of it; nothing is waited for while there are blocks to be had again.
+        """Read once, and sort what came of it; nothing is waited for while older records are read.
 
         Where a handler has raised, what it was not told yet comes first, and nothing is read.
         """
@@ -141,8 +144,16 @@ class Driver:
         self._note(follower.progress(positions, ends, at_rest=at_rest))
         self._wait_for_what_is_missing(records)
         reader.follow(follower.channels())
-        if (number := follower.wants_history) is not None and (older := reader.older_batches(number)) is not None:
-            self._note(follower.recall(older))
+        self._look_up_older(0.0 if records else _BESIDE_SECONDS)
+
+    def _look_up_older(self, timeout: float) -> None:
+        """Look on for older Batches, while a channel needs them."""
+        follower, reader = self.follower, self._reader
+        number, lowest = follower.wants_history, follower.orderer.lowest
+        if number is None or lowest is None:
+            reader.end_older()
+        elif (parents := reader.older_batches(number, lowest, timeout)) is not None:
+            self._note(follower.recall(parents))
 
     def _note(self, out: Iterable[ChainUpdate | Event | HealingFailed]) -> None:
         """Take an outcome whole: what it asks for is begun, and nobody is told of it yet."""

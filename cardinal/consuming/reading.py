@@ -5,7 +5,8 @@ Rules:
 1. Partitions are kept in step while they are caught up with (:mod:`.in_step`).
 2. Reorg channels come and go beside the stream (:mod:`.channels`).
 3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`). Where the
-   server is away just then, they are asked for again, and the stream's own records waited for meanwhile.
+   server is away just then, they are asked for again, and the stream's own records waited for meanwhile. Older Batches
+   are looked up in the same way (:mod:`.older`).
 4. Partitions that are added while the stream is read are read from their beginning.
 5. Sources beside the stream's own are of no group: its lag says how far the stream is read.
 6. What was read is given: an error that comes after it, of a channel, is raised by the next call.
@@ -17,12 +18,13 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
+from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.consuming.added import add_partitions
 from cardinal.consuming.again import Again, Room
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.in_step import InStep
+from cardinal.consuming.older import Older
 from cardinal.consuming.skipping import Skipping
-from cardinal.consuming.starting import batches_from, read_batches
 from cardinal.errors import CardinalError, UnreachableError
 from cardinal.transports import open_source
 from cardinal.transports.base import RowSource
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import Partition, Position, Record, Row
+    from cardinal.protocols.streams.types import BlockRef, Partition, Position, Record, Row
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.url import Topics
 
@@ -57,6 +59,7 @@ class Reader:
         whole: whether headers and times of all messages are needed.
         again: what blocks that are read again may hold together before they are whole.
         room: how many blocks may be open.
+        threshold: the application's reorg threshold, blocks.
 
     Raises:
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
@@ -74,9 +77,9 @@ class Reader:
         whole: bool = True,
         again: Room = _ROOM,
         room: int = 10_000,
+        threshold: int = REORG_THRESHOLD,
     ) -> None:
-        self._beside = beside = find_url(url).beside()
-        self._app = app
+        beside = find_url(url).beside()
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
         self._in_step = InStep(self.main, room)
@@ -89,6 +92,8 @@ class Reader:
         self._away_until = 0.0
         self._channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)), self.main)
         self._again = Again(lambda: open_source(beside, app, topics=topics), again)
+        batches = (app.default_topic,)
+        self._older = Older(lambda: open_source(beside, app, topics=batches), app, threshold, self.skipping)
 
     # --- where -----------------------------------------------------------------------------------------------
 
@@ -201,8 +206,8 @@ class Reader:
 
     @property
     def reads_again_now(self) -> bool:
-        """Whether there are some that :meth:`poll_again` looks for now: not while the server was away a moment ago."""
-        return self.reads_again and not self._is_away
+        """Whether there are some, or older Batches, that are read now: not while the server was away a moment ago."""
+        return (self.reads_again or self._older.comes) and not self._is_away
 
     def poll_again(self) -> list[Record]:
         """The next records of blocks that are read again; empty where there are none, or the server is away."""
@@ -216,19 +221,22 @@ class Reader:
         """Read no more of blocks that are whole by now."""
         self._again.end(is_whole)
 
-    def older_batches(self, number: int) -> list[Record] | None:
-        """Every Batch of the default topic from this number on, about; reads them all, which takes its time.
+    def older_batches(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
+        """Look on for the chain from the lowest remembered block down to a number: one poll, of so many seconds.
 
-        None: the server is away, ask again at the next step.
+        Returns:
+            hash to parent hash of what was found; None: not yet, ask again at the next step.
+
         """
         if self._is_away:
             return None
-        with self._may_be_away(), contextlib.ExitStack() as opened:
-            source = open_source(self._beside, self._app, topics=(self._app.default_topic,))
-            opened.callback(source.close)
-            begin = batches_from(source, self._app, number)
-            return self.skipping.others([batch.record for batch in read_batches(source, begin)])
+        with self._may_be_away():
+            return self._older.poll(number, lowest, timeout)
         return None
+
+    def end_older(self) -> None:
+        """No older Batches are wanted."""
+        self._older.close()
 
     # --- inside ----------------------------------------------------------------------------------------------
 
@@ -271,4 +279,5 @@ class Reader:
         """Release every connection. May be called twice."""
         self._channels.close()
         self._again.close()
+        self._older.close()
         self.main.close()

@@ -1,42 +1,30 @@
 """Where a consumer without a cursor begins: at the start, at the tail, at a time, or at a block's number.
 
 A block's number is found on the default topic alone: Batches lie there in nearly the order of their numbers, so their
-place is found by halving, and the chain that leads to the block is walked by parent hash. What lies on the other
-topics is found by time: a producer sends a block's Batch right after the rest of the block.
+place is found by halving (:mod:`.looking_up`), and the chain that leads to the block is walked by parent hash. What
+lies on the other topics is found by time: a producer sends a block's Batch right after the rest of the block.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, DecodeError, UnreachableError
-from cardinal.protocols.streams import avro
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH
+from cardinal.consuming.looking_up import Found, batches_from, finish, marks_of_batches, out_of_order, read_batches
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.types import BlockRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
-    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
 
 BEFORE_BATCH_MS: Final = 600_000
 """How much earlier than its Batch the rest of a block may have been sent; ample: a message may be under way for two
 minutes before it fails, and a seal waits for all of its block, and for a sub batch that was announced."""
-
-_POLL_RECORDS: Final = 1_000
-_POLL_SECONDS: Final = 0.1
-_IDLE_SECONDS: Final = 60.0
-"""Without a record although there are some. A client waits half as long for one answer, and then asks again."""
-_NEAR: Final = 64
-"""Offsets: below this distance reading on is quicker than halving."""
-_APART: Final = 16
-"""Blocks for each partition of the Batches within which one is sure to come in every partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +34,6 @@ class Beginning:
     positions: Mapping[Partition, int]
     below: BlockRef | None = None
     weight: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A Batch on its topic."""
-
-    number: int
-    hash: bytes
-    parent: bytes
-    weight: int
-    record: Record
 
 
 def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
@@ -98,6 +75,7 @@ class _Window:
 
     Attributes:
         known: these, by hash.
+        marks: start and end of every partition of the default topic.
         places: where those of this number and higher ones begin, in every partition of the default topic.
         since: when the first of them was written.
         highest, above: the highest number of all, and the lowest that is too high to belong here.
@@ -107,13 +85,19 @@ class _Window:
     def __init__(self, source: Source, app: Topics, number: int, threshold: int) -> None:
         self._number, self.last = number, number + threshold
         self.known: dict[bytes, Found] = {}
-        self.places = {where: high for where, (_, high) in source.watermarks().items() if where[0] == app.default_topic}
+        self.marks = marks_of_batches(source, app)
+        self.places = self.ends
         self.since = 0
         self.highest: int | None = None
         self.above: int | None = None
 
-    def take(self, batch: Found) -> None:
-        """One more."""
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """Where the default topic ends."""
+        return {where: high for where, (_, high) in self.marks.items()}
+
+    def take(self, batch: Found) -> bool:
+        """One more; whether it is too high to belong here."""
         number, record = batch.number, batch.record
         if number >= self._number:
             where = (record.topic, record.partition)
@@ -124,6 +108,7 @@ class _Window:
         if number > self.last:
             self.above = number if self.above is None else min(self.above, number)
         self.highest = number if self.highest is None else max(self.highest, number)
+        return number > self.last
 
     def block(self) -> Found:
         """The block of this number on the heaviest chain; raises as :func:`at_number`."""
@@ -154,9 +139,9 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
     it is looked for. Whoever begins where a producer that is far behind repeats a block misses those that come next.
     """
     window = _Window(source, app, number, threshold)
-    little = threshold + _APART * len(window.places)
-    for batch in read_batches(source, batches_from(source, app, number - little), until=window.last):
-        window.take(batch)
+    little = out_of_order(threshold, len(window.marks))
+    begin = finish(source, batches_from(source, window.marks, number - little))
+    finish(source, read_batches(source, begin, window.ends, window.take))
     if window.above is not None and window.above > window.last + 1:
         return None
     if window.highest is not None and window.highest > window.last + little:
@@ -171,14 +156,13 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
 def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Window:
     """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
     window = _Window(source, app, number, threshold)
-    marks = source.watermarks()
+    begin = {where: low for where, (low, _) in window.marks.items()}
 
-    def take(record: Record) -> bool:
-        if (batch := _batch(record)) is not None:
-            window.take(batch)
+    def take(batch: Found) -> bool:
+        window.take(batch)
         return False
 
-    _read(source, {where: marks[where][0] for where in window.places}, dict(window.places), take)
+    finish(source, read_batches(source, begin, window.ends, take))
     return window
 
 
@@ -187,90 +171,3 @@ def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]
     later = source.offsets_for_time(max(0, moment_ms))
     earlier = source.offsets_for_time(max(0, moment_ms - BEFORE_BATCH_MS))
     return {where: offset if where[0] == app.default_topic else earlier[where] for where, offset in later.items()}
-
-
-def batches_from(source: Source, app: Topics, number: int) -> dict[Partition, int]:
-    """For every partition of the default topic an offset below which no Batch of this number or a higher one lies.
-
-    Found by halving: right where Batches lie in the order of their numbers, and too low by little where a reorg or a
-    repair has mixed them.
-    """
-    marks = source.watermarks()
-    low = {where: first for where, (first, _) in marks.items() if where[0] == app.default_topic}
-    high = {where: marks[where][1] for where in low}
-    while wide := [where for where in low if high[where] - low[where] > _NEAR]:
-        middle = {where: (low[where] + high[where]) // 2 for where in wide}
-        first = _first_batches(source, middle, high)
-        for where in wide:
-            batch = first.get(where)
-            if batch is not None and batch.number < number:
-                low[where] = middle[where]
-            else:
-                high[where] = middle[where]
-    return low
-
-
-def read_batches(source: Source, begin: Mapping[Partition, int], *, until: int | None = None) -> list[Found]:
-    """Every Batch from these offsets on, to the end or to the first above ``until`` in every partition."""
-    marks = source.watermarks()
-    found: list[Found] = []
-    done: set[Partition] = set()
-
-    def take(record: Record) -> bool:
-        batch = _batch(record)
-        if batch is not None:
-            found.append(batch)
-            if until is not None and batch.number > until:
-                done.add((record.topic, record.partition))
-        return len(done) == len(begin)
-
-    _read(source, begin, {where: marks[where][1] for where in begin}, take)
-    return found
-
-
-def _first_batches(
-    source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int]
-) -> dict[Partition, Found]:
-    first: dict[Partition, Found] = {}
-
-    def take(record: Record) -> bool:
-        where = (record.topic, record.partition)
-        if where not in first and record.offset < end[where] and (batch := _batch(record)) is not None:
-            first[where] = batch
-        return len(first) == len(begin)
-
-    _read(source, begin, end, take)
-    return first
-
-
-def _read(
-    source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int], take: Callable[[Record], bool]
-) -> None:
-    """Give every record of these ranges to ``take``, until it has enough."""
-    source.assign(begin)
-    heard = time.monotonic()
-    while any(at < end[where] for where, at in source.positions().items()):
-        records = source.poll(_POLL_RECORDS, _POLL_SECONDS)
-        if records:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > _IDLE_SECONDS:
-            raise UnreachableError(
-                f"the default topic's records did not arrive within {_IDLE_SECONDS:.0f} s: "
-                "the server is away, or the line is too slow; try again",
-                address=min(begin)[0],
-            )
-        enough = False
-        for record in records:
-            enough = take(record)
-        if enough:
-            return
-
-
-def _batch(record: Record) -> Found | None:
-    if len(record.key) != HASH_END or record.key[0] != BATCH:
-        return None
-    try:
-        fields = avro.read_batch(record.value)
-    except DecodeError:
-        return None
-    return Found(fields.number, record.key[1:], fields.parent, fields.weight, record)

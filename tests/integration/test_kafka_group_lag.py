@@ -14,6 +14,7 @@ from blocks import DEADLINE, Blocks, hash_of, line, publish, until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reading import Reader
 from cardinal.embedded import EmbeddedKafka
+from cardinal.protocols.streams import BlockRef
 from cardinal.transports.kafka import source
 
 if TYPE_CHECKING:
@@ -81,9 +82,11 @@ def test_what_is_read_beside_the_stream_counts_for_no_group(cardinal_broker: Emb
     try:
         marks = reader.marks()
         reader.main.assign({where: high for where, (_, high) in marks.items()})
-        assert reader.older_batches(1)
-        reader.read_again(hash_of("5a"), dict.fromkeys(reader.positions(), 0))
         deadline = time.monotonic() + DEADLINE
+        while (parents := reader.older_batches(1, BlockRef(20, hash_of("20a")), 0.1)) is None:
+            assert time.monotonic() < deadline
+        assert parents == {hash_of(f"{number}a"): hash_of(f"{number - 1}a") for number in range(2, 21)}
+        reader.read_again(hash_of("5a"), dict.fromkeys(reader.positions(), 0))
         while reader.reads_again:
             assert time.monotonic() < deadline
             reader.poll_again()

@@ -9,7 +9,7 @@ import pytest
 
 from cardinal.protocols.streams import BlockRef, Completed, Orderer, Payload, Quarantined, Stale
 from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent
-from cardinal.protocols.streams.history import History
+from cardinal.protocols.streams.history import History, Parents
 from cardinal.protocols.streams.ordered import Reach
 from cardinal.protocols.streams.ordering import Past
 from cardinal.protocols.streams.pins import Pins
@@ -350,6 +350,24 @@ def test_a_history_begins_anew_where_a_number_is_skipped() -> None:
     assert history.recall({h(f"{n}a"): h(f"{n - 1}a") for n in range(1, 6)}, 3) == 2
     assert history.at(3) == h("3a")
     assert list(history.upwards(4)) == [BlockRef(4, h("4a")), BlockRef(5, h("5a"))]
+    assert history.recalls(2)
+    assert not history.recalls(1), "4 blocks are remembered at most"
+
+
+def test_parents_lead_down_as_far_as_batches_agree() -> None:
+    parents = Parents()
+    for number in range(1, 9):
+        parents.add(h(f"{number}a"), h(f"{number - 1}a"))
+    parents.add(h("5a"), h("4a"))
+    top = BlockRef(8, h("8a"))
+    assert parents.lead(top, 8)
+    assert parents.lead(top, 0)
+    assert not parents.lead(BlockRef(8, h("8b")), 7)
+    for parent in ("4b", "4a"):
+        parents.add(h("5a"), h(parent))
+        assert parents.lead(top, 5)
+        assert not parents.lead(top, 4)
+        assert h("5a") not in parents.known
 
 
 def test_pins_give_the_lowest_offset_that_is_still_needed() -> None:

@@ -29,7 +29,7 @@ from cardinal.protocols.streams.messages import ReorgComplete
 from cardinal.protocols.streams.reorgs import ChannelBounds
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, shape
-from streams import SCHEMA, TOPIC, WIDTH, block, h, messages
+from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, parents_of
 
 
 def deep(stream: Stream) -> None:
@@ -219,6 +219,40 @@ def test_after_a_restart_older_batches_extend_what_is_remembered() -> None:
     assert stream.recalled == [2]
 
 
+def test_a_channel_is_not_given_up_while_older_batches_are_looked_up_for_it() -> None:
+    """However many steps that takes: the blocks that come meanwhile say nothing about it."""
+    stream = Stream()
+    deep(stream)
+    stream.restart()
+    stream.read()
+    recall = stream.follower.recall
+    stream.follower.recall = lambda _parents: []  # type: ignore[method-assign] # a driver that is at it
+    announced, content = stream.channel("2a", 2, line("b", 3, 33, "2a", 1))
+    stream.write([announced, *content])
+    assert stream.read(steps=20) == ""
+    stream.publish(line("a", 13, 13 + 4 * THRESHOLD, "12a"))
+    assert stream.read(step=1, steps=1_000).endswith(f"+{13 + 4 * THRESHOLD}a")
+    assert stream.named(ReorgAbandoned) == []
+    stream.follower.recall = recall  # type: ignore[method-assign] # it has them
+    assert stream.read().endswith("+32b+33b")
+
+
+def test_an_ancestor_deeper_than_may_be_remembered_is_not_looked_up() -> None:
+    """What is remembered is bounded, and so is what is looked up for it."""
+    stream = Stream(history=8)
+    deep(stream)
+    stream.restart()
+    stream.read()
+    stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
+    stream.read()
+    assert stream.follower.wants_history is None
+    assert stream.recalled == []
+    stream.write([stream.channel("5a", 5, line("c", 6, 13, "5a", 1))[0]])
+    stream.read()
+    assert stream.recalled == [5]
+    assert stream.follower.orderer.lowest == BlockRef(5, h("5a"))
+
+
 def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
     stream = Stream()
     deep(stream)
@@ -231,12 +265,14 @@ def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
         Record(TOPIC, 0, 99, b"", b""),
         found[0]._replace(value=b"x"),
     ]
+    parents = parents_of([*found, *lied, found[-1], *lied])
+    assert parents.keys() == {h(f"{number}a") for number in range(1, 13)} - {h("6a")} | {h("0r")}
     stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
     stream.follower.receive(stream.partitions[TOPIC, 1][-1:] + stream.partitions[TOPIC, 0][-1:])
     assert stream.follower.wants_history == 2
-    assert stream.follower.recall([*found, *lied]) == []
-    assert stream.follower.wants_history == 2, "less is missing than before"
-    assert stream.follower.recall([*found, *lied]) == []
+    assert stream.follower.orderer.lowest == BlockRef(8, h("8a"))
+    assert stream.follower.recall(parents) == []
+    assert stream.follower.orderer.lowest == BlockRef(6, h("6a")), "less is missing than before"
     assert stream.follower.wants_history is None, "asked in vain"
 
 
@@ -500,10 +536,16 @@ def test_a_forgotten_chain_is_the_reason_why_a_channel_is_abandoned() -> None:
     stream.restart()
     stream.read()
     announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
-    stream.follower.recall = lambda _records: []  # type: ignore[method-assign] # a driver that cannot
+    recall = stream.follower.recall
+    stream.follower.recall = lambda _parents: []  # type: ignore[method-assign] # a driver that is at it
     stream.write([announced, *content])
     stream.read(steps=20)
     stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
+    assert stream.read(steps=20).startswith("+13a")
+    assert stream.named(ReorgAbandoned) == [], "it may still be found"
+    stream.follower.recall = lambda _parents: recall({})  # type: ignore[method-assign] # there is nothing
+    assert stream.read(steps=20) == ""
+    stream.publish(line("a", 14 + THRESHOLD, 14 + 2 * THRESHOLD, f"{13 + THRESHOLD}a"))
     stream.read(steps=20)
     (event,) = stream.named(ReorgAbandoned)
     assert isinstance(event, ReorgAbandoned)

@@ -11,7 +11,9 @@ Rules for the driver:
 3. Between two calls of ``progress`` the driver begins to read the topics that ``channels`` names, from their
    beginning or from where the cursor says, and drops the channels that it names no longer. A channel that the
    positions leave out counts as one that is not there.
-4. Where ``wants_history`` names a number, older Batches of the default topic down to that number go to ``recall``.
+4. Where ``wants_history`` names a number, older Batches of the default topic are looked up, of the chain from
+   ``orderer.lowest`` down to that number. This may take many steps; then all that was found, or nothing, goes to
+   ``recall``. No channel that needs it is given up before.
 5. What :class:`~.events.Incomplete` reports may be read again (``reread``, then ``receive``) or supplied (``supply``).
 
 Resumed from a cursor (``begin_at`` says where to read), it delivers nothing that the cursor's ring holds, and judges
@@ -30,7 +32,6 @@ from .block import Explanation
 from .cursor import Cursor
 from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarantined, ReorgBegan, Stale, Superseded
 from .gaps import Gaps
-from .history import parents_of
 from .opening import Opening
 from .ordering import Past
 from .parts import assembler_of, orderer_of, reorgs_of
@@ -211,10 +212,15 @@ class Follower:
         self._where.reread()
         return known if known is not None else found
 
-    def recall(self, records: Iterable[Record]) -> Out:
-        """Learn more of the delivered chain from older Batches of the default topic (see :attr:`wants_history`)."""
+    def recall(self, parents: Mapping[bytes, bytes]) -> Out:
+        """Learn more of the delivered chain: what was asked for by :attr:`wants_history` is looked up, or cannot be.
+
+        Arguments:
+            parents: hash to parent hash, as older Batches of the default topic say (:class:`~.history.Parents`).
+
+        """
         out: Out = []
-        self._outcomes(self._reorgs.recalled(parents_of(records)), out)
+        self._outcomes(self._reorgs.recalled(parents), out)
         return out
 
     def progress(

@@ -1,19 +1,14 @@
 """Which blocks were delivered, far below what the fork graph holds: hashes only, for reorgs through a channel.
 
 The blocks stand one number after another; where a chain skips a number, the history begins anew there. It is bounded,
-and can be extended downwards from older Batches by parent links (:meth:`History.recall`).
+and can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`History.recall`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from cardinal.errors import DecodeError
-
-from .avro import read_batch
-from .keys import HASH_END
-from .messages import BATCH
-from .types import BlockRef, Record
+from .types import BlockRef
 
 
 class History:
@@ -63,11 +58,15 @@ class History:
         if count:
             del self._hashes[-count:]
 
+    def recalls(self, number: int) -> bool:
+        """Whether there is room to remember a block so far down."""
+        return self._first - number <= self._most - len(self)
+
     def recall(self, parents: Mapping[bytes, bytes], floor: int) -> int:
         """Extend the history downwards.
 
         Arguments:
-            parents: hash to parent hash, of any blocks.
+            parents: hash to parent hash, of any blocks (:attr:`Parents.known`).
             floor: the number below which nothing was delivered.
 
         Returns:
@@ -85,18 +84,29 @@ class History:
         return len(found)
 
 
-def parents_of(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """Hash to parent hash of every Batch among these records; nothing for a hash whose Batches disagree."""
-    parents: dict[bytes, bytes] = {}
-    disputed: set[bytes] = set()
-    for record in records:
-        if len(record.key) != HASH_END or record.key[0] != BATCH:
-            continue
-        block_hash = record.key[1:]
-        try:
-            parent = read_batch(record.value).parent
-        except DecodeError:
-            continue
-        if parents.setdefault(block_hash, parent) != parent:
-            disputed.add(block_hash)
-    return {block_hash: parent for block_hash, parent in parents.items() if block_hash not in disputed}
+class Parents:
+    """Hash to parent hash of blocks, taken one by one; nothing for a hash whose Batches disagree.
+
+    Attributes:
+        known: what they say.
+
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, bytes] = {}
+        self._disputed: set[bytes] = set()
+
+    def add(self, block_hash: bytes, parent: bytes) -> None:
+        """What one more Batch says."""
+        if block_hash not in self._disputed and self.known.setdefault(block_hash, parent) != parent:
+            del self.known[block_hash]
+            self._disputed.add(block_hash)
+
+    def lead(self, block: BlockRef, number: int) -> bool:
+        """Whether they lead from a block down to this number."""
+        current = block.hash
+        for _ in range(block.number - number):
+            if current not in self.known:
+                return False
+            current = self.known[current]
+        return True

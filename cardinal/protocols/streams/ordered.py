@@ -105,6 +105,15 @@ class OrderedBlocks:
         """The number of the first block that this stream delivered, or will; 0 where that is not known yet."""
         return self._deepest + 1 if self.start is not None else 0
 
+    @property
+    def lowest(self) -> BlockRef | None:
+        """The lowest delivered block that is remembered."""
+        return self._chain.history.lowest
+
+    def recalls(self, number: int) -> bool:
+        """Whether :meth:`Orderer.recall` may lead down to this number: so many blocks are remembered at most."""
+        return self._chain.history.recalls(number)
+
     def hash_at(self, number: int) -> bytes | None:
         """The hash of the delivered block with this number, as far down as that is remembered."""
         return self._chain.history.at(number)
@@ -166,7 +175,7 @@ class OrderedBlocks:
 
     def reach(self, ancestor: BlockRef) -> Reach:
         """How the ancestor of a reorg stands to the delivered chain."""
-        head, lowest = self._chain.head, self._chain.history.lowest
+        head, lowest = self._chain.head, self.lowest
         if head is None or lowest is None or self._held or ancestor.number > head.number:
             return Reach.AHEAD
         if ancestor.number < self._deepest:

@@ -15,7 +15,8 @@ Rules:
    chain stays, and may become heavier by what comes later.
 4. A channel is done with when its chain is delivered, no attempt is under way, and the driver has read it to its end.
    It is abandoned, and reported, when nothing came on it for a threshold of blocks completed elsewhere, although the
-   driver has read it to its end, or cannot read it; and when it holds more than it may.
+   driver has read it to its end, or cannot read it; and when it holds more than it may. Nothing has to come while the
+   driver looks up older Batches for it (:attr:`Reorgs.wants_history`), however many steps that takes.
 5. The main topics go on meanwhile; nothing here holds them up.
 """
 
@@ -179,23 +180,23 @@ class Reorgs:
 
     @property
     def wants_history(self) -> int | None:
-        """The number of the lowest ancestor that the orderer does not remember; None where it remembers all.
+        """The number of the lowest ancestor that the orderer does not remember, and could; None where there is none.
 
-        Asked again only after it was asked in vain (:meth:`recalled`) when another channel needs more.
+        After it was asked in vain (:meth:`recalled`) it is asked again when another channel's is the lowest.
         """
         forgotten = (
             channel.ancestor.number
             for channel in self._channels.values()
-            if self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
+            if self._is_forgotten(channel) and self._orderer.recalls(channel.ancestor.number)
         )
         lowest = min(forgotten, default=None)
         return None if lowest == self._vain else lowest
 
     def recalled(self, parents: Mapping[bytes, bytes]) -> list[Outcome]:
-        """Older blocks' parents were looked up: what can join the graph now."""
-        wanted = self.wants_history
+        """Older blocks' parents were looked up, as far down as they are there: what can join the graph now."""
         found = self._orderer.recall(parents)
-        self._vain = None if found else wanted
+        self._vain = None
+        self._vain = self.wants_history
         return self.judge() if found else []
 
     # --- events ----------------------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ class Reorgs:
             )
             if read and self._done(channel):
                 self._drop(channel)
-            elif channel.since is None or channel.grown() or patient:
+            elif channel.since is None or channel.grown() or patient or self._is_looked_up(channel):
                 channel.since = completed
             elif read and self._stalled(channel, completed):
                 out += self._abandon(channel, self._reason(channel))
@@ -339,6 +340,13 @@ class Reorgs:
             elif isinstance(event, ReorgEnded):
                 channel.ready |= channel.linked(lane.attempts.pop(producer, ()))
                 yield from self.judge()
+
+    def _is_forgotten(self, channel: _Channel) -> bool:
+        return self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
+
+    def _is_looked_up(self, channel: _Channel) -> bool:
+        """Whether a look-up that the driver is asked for, and may be at, may show what the channel stands on."""
+        return self.wants_history is not None and self._is_forgotten(channel)
 
     def _done(self, channel: _Channel) -> bool:
         """Whether the chain is delivered and no attempt is under way; another one may follow."""

@@ -1,0 +1,290 @@
+"""Older Batches for a reorg through a channel, looked up beside the stream: what is read, what is kept, what waits."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
+from cardinal.consumer import Consumer
+from cardinal.consuming import older
+from cardinal.consuming.looking_up import batch_of
+from cardinal.consuming.older import Older
+from cardinal.consuming.reading import Reader
+from cardinal.consuming.skipping import Skipping
+from cardinal.errors import UnreachableError
+from cardinal.protocols.streams import BlockRef, Payload, Record, Rejected, split_reorg
+from cardinal.testing.memory import MemoryBroker, MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from cardinal.protocols.streams.types import Position
+
+POLLED: Final = 5
+THRESHOLD: Final = 4
+FAR: Final = 60
+"""Blocks above the lowest remembered one, or below the wanted one, of which none is read at first."""
+
+
+@pytest.fixture(autouse=True)
+def _small_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older, "POLL_RECORDS", POLLED)
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=getattr(request, "param", 1)) as broker:
+        yield broker
+
+
+def write(broker: MemoryBroker, *runs: list[Payload]) -> None:
+    """Batches alone, in this order."""
+    sink = broker.sink(Blocks(), producer_id="one")
+    for run in runs:
+        for payload in run:
+            sink.send([], messages(payload)[-1]).result(DEADLINE)
+
+
+def chain(first: int, last: int) -> dict[bytes, bytes]:
+    return {hash_of(f"{number}a"): hash_of(f"{number - 1}a") for number in range(first, last + 1)}
+
+
+class Watched(MemorySource):
+    """Notes what was read, and whether it was closed."""
+
+    def __init__(self, broker: MemoryBroker, looking: Looking) -> None:
+        super().__init__(broker, ("block",))
+        self.closed = False
+        self._looking = looking
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        self._looking.polls += 1
+        if self._looking.away:
+            raise UnreachableError("the broker is away for a moment", address="broker")
+        records = super().poll(limit, timeout)
+        self._looking.read |= {batch.number for batch in map(batch_of, records) if batch is not None}
+        return records
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Looking:
+    """Look-ups in a broker's Batches; the numbers of those that were read."""
+
+    def __init__(self, broker: MemoryBroker, skip: Collection[Position] = ()) -> None:
+        self.sources: list[Watched] = []
+        self.read: set[int] = set()
+        self.polls = 0
+        self.away = False
+        self.skipping = Skipping(skip)
+        self.older = Older(self._open, Blocks(), THRESHOLD, self.skipping)
+        self._broker = broker
+
+    def _open(self) -> Watched:
+        self.sources.append(Watched(self._broker, self))
+        return self.sources[-1]
+
+    def poll(self, number: int, lowest: int) -> Mapping[bytes, bytes] | None:
+        before = self.polls
+        found = self.older.poll(number, BlockRef(lowest, hash_of(f"{lowest}a")), 0.0)
+        assert self.polls - before <= 1, "a step polls once"
+        return found
+
+    def find(self, number: int, lowest: int) -> Mapping[bytes, bytes]:
+        deadline = time.monotonic() + DEADLINE
+        while (found := self.poll(number, lowest)) is None:
+            assert time.monotonic() < deadline
+        assert all(source.closed for source in self.sources)
+        assert not self.older.comes
+        return found
+
+
+# --- what is read, and what is kept ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broker", [1, 2], indirect=True)
+def test_batches_about_the_chain_are_read_and_no_others(broker: MemoryBroker) -> None:
+    write(broker, line(1, 600))
+    looking = Looking(broker)
+    assert looking.find(250, 300) == chain(251, 300)
+    near = [number for number in looking.read if 250 - FAR <= number <= 300 + FAR]
+    assert len(looking.read) - len(near) < 100, "of what is far away only what halving looks at"
+    assert len(looking.sources) == 1
+
+
+def test_of_what_was_read_hashes_are_kept_and_nothing_else(broker: MemoryBroker) -> None:
+    write(broker, line(1, 400))
+    looking = Looking(broker)
+    most = 0
+    while looking.poll(100, 300) is None:
+        look_up = looking.older._look_up
+        assert look_up is not None
+        kept = look_up.parents.known
+        assert kept.items() <= chain(101, 300).items()
+        assert {type(one) for pair in kept.items() for one in pair} <= {bytes}
+        most = max(most, len(kept))
+    assert most > 150
+    assert max(looking.read) > 300
+
+
+@pytest.mark.parametrize("broker", [1, 2], indirect=True)
+def test_batches_that_a_repair_wrote_far_above_are_found(broker: MemoryBroker) -> None:
+    write(broker, line(1, 29), line(41, 400), line(30, 40))
+    looking = Looking(broker)
+    assert looking.find(20, 60) == chain(21, 60)
+    assert 400 in looking.read
+
+
+def test_batches_below_the_place_that_is_found_by_halving_are_found(broker: MemoryBroker) -> None:
+    """A repair has written so many old ones that the number seems to lie above them."""
+    write(broker, line(1, 100), *[line(1, 5)] * 50)
+    assert Looking(broker).find(60, 90) == chain(61, 90)
+
+
+def test_what_is_not_there_is_looked_for_once(broker: MemoryBroker) -> None:
+    write(broker, line(1, 50), line(52, 100))
+    looking = Looking(broker)
+    assert looking.find(40, 60) == {**chain(41, 50), **chain(52, 60)}
+    assert looking.read == {*range(1, 51), *range(52, 101)}
+    assert looking.polls < 3 * 100 / POLLED, "nothing is read twice but what halving looks at"
+
+
+def test_a_hash_whose_batches_disagree_counts_for_nothing(broker: MemoryBroker) -> None:
+    write(broker, line(1, 55), [block("50a", "49z")], line(50, 50), line(54, 54), line(56, 100))
+    found = Looking(broker).find(40, 60)
+    assert found == {**chain(41, 49), **chain(51, 60)}
+
+
+def test_a_record_that_is_to_be_passed_over_is_none(broker: MemoryBroker) -> None:
+    write(broker, line(1, 55), [block("50a", "49z")], line(56, 100))
+    (lie,) = [one[:3] for one in broker.records("block") if (found := batch_of(one)) and found.parent == hash_of("49z")]
+    looking = Looking(broker, skip=[lie])
+    assert looking.find(40, 60) == chain(41, 60)
+    assert {type(report) for report in looking.skipping.found()} == {Rejected}
+
+
+def test_a_topic_without_batches_has_none(broker: MemoryBroker) -> None:
+    broker.create("block")
+    assert Looking(broker).find(40, 60) == {}
+
+
+# --- how it goes on ----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_away_while_it_is_polled_is_polled_again(broker: MemoryBroker) -> None:
+    write(broker, line(1, 100))
+    looking = Looking(broker)
+    while not looking.read & {45}:
+        assert looking.poll(40, 60) is None
+    assert looking.older.comes
+    looking.away = True
+    for _ in range(10):
+        assert looking.poll(40, 60) is None
+        assert not looking.older.comes, "whoever waits may wait for the stream"
+    looking.away = False
+    assert looking.find(40, 60) == chain(41, 60)
+    assert len(looking.sources) == 1
+
+
+def test_another_number_or_a_higher_chain_is_looked_up_anew(broker: MemoryBroker) -> None:
+    write(broker, line(1, 100))
+    looking = Looking(broker)
+    for number, lowest, opened in ((40, 60, 1), (40, 50, 1), (40, 61, 2), (30, 61, 3), (45, 61, 4)):
+        assert looking.poll(number, lowest) is None
+        assert len(looking.sources) == opened
+        assert [source.closed for source in looking.sources] == [True] * (opened - 1) + [False]
+    assert looking.find(45, 61) == chain(46, 61)
+    looking.older.close()
+
+
+def test_what_retention_leaves_is_looked_up_where_it_overtakes(broker: MemoryBroker) -> None:
+    write(broker, line(1, 100))
+    looking = Looking(broker)
+    while not looking.read & {15}:
+        assert looking.poll(40, 60) is None
+    broker.trim("block", 0, 50)
+    assert looking.find(40, 60) == chain(50, 60)
+    assert len(looking.sources) == 2
+
+
+def test_an_error_closes_what_it_met(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(broker, line(1, 100))
+    looking = Looking(broker)
+
+    def away(_source: MemorySource, _positions: Mapping[object, int]) -> None:
+        raise UnreachableError("the broker is away for a moment", address="broker")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemorySource, "assign", away)
+        with pytest.raises(UnreachableError):
+            looking.poll(40, 60)
+    assert [source.closed for source in looking.sources] == [True]
+    assert looking.find(40, 60) == chain(41, 60)
+
+
+# --- beside the stream -------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_looks_up_waits_for_nothing_else_and_closes_what_it_opened(broker: MemoryBroker) -> None:
+    write(broker, line(1, 100))
+    reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
+    reader.main.assign(reader.ends())
+    assert not reader.reads_again_now
+    assert reader.older_batches(40, BlockRef(60, hash_of("60a")), 0.0) is None
+    assert reader.reads_again_now
+    reader.end_older()
+    assert not reader.reads_again_now
+    assert reader.older_batches(40, BlockRef(60, hash_of("60a")), 0.0) is None
+    reader.close()
+    assert not reader.reads_again_now
+
+
+def test_the_stream_s_blocks_are_delivered_while_a_long_look_up_is_under_way(broker: MemoryBroker) -> None:
+    """Each of its steps looks up a few Batches and delivers a block."""
+    publish(broker, line(1, 300))
+    with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE) as first:
+        update = until(first, "300a")[-1]
+    with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE, start=str(update.cursor)) as resumed:
+        deep(broker, "100a", line(101, 330, "b", "100a", weight=50))
+        for number in range(301, 331):
+            publish(broker, line(number, number))
+            assert steps([next(iter(resumed))]) == [f"+{number}a"]
+        switch = until(resumed, "330b")[-1]
+    assert [one.number for one in switch.removed] == list(range(330, 100, -1))
+
+
+def test_a_look_up_ends_with_the_channel_that_needed_it(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(broker, line(1, 300))
+    with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE) as first:
+        update = until(first, "300a")[-1]
+    closed: list[object] = []
+    close = older.LookUp.close
+    monkeypatch.setattr(older.LookUp, "close", lambda self: closed.append(self) or close(self))
+    with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE, start=str(update.cursor)) as resumed:
+        deep(broker, "100a", line(101, 102, "b", "100a"))
+        driver = resumed._driver
+        deadline = time.monotonic() + DEADLINE
+        while not driver._reader.reads_again_now:
+            assert time.monotonic() < deadline
+            driver.step()
+        (channel,) = driver.follower._reorgs._channels.values()
+        driver.follower._reorgs._drop(channel)
+        driver.step()
+        assert len(closed) == 1
+        assert not driver._reader.reads_again_now
+
+
+def deep(broker: MemoryBroker, ancestor: str, blocks: list[Payload]) -> None:
+    """A reorg through a channel."""
+    announcement, channel = split_reorg(
+        BlockRef(int(ancestor[:-1]), hash_of(ancestor)), blocks, Blocks().topics, "block"
+    )
+    broker.create(channel[0].topic, partitions=1)
+    broker.sink(Blocks(), producer_id="one").send([announcement], None).result(DEADLINE)
+    app = Blocks(default_topic=channel[0].topic, topics={}, prefixes=())
+    broker.sink(app, producer_id="one").send(channel, None).result(DEADLINE)
