@@ -8,16 +8,18 @@ Rules:
    the first that is well above the lowest remembered block.
 3. Where these do not lead down to the number, the rest of the topic is read as well, once: what lies above, as a repair
    writes it, and then what lies below.
-4. A server that is away while it is polled is polled again later; nobody waits for it, and nothing is lost. One that
-   is away when a range is begun, and retention that was faster, end the look-up: the next poll begins another one.
+4. Nobody waits for a server that is away. The topic is opened on a thread of its own, and a server that is away while
+   it is polled is polled again later. One that is away when a range is begun, and retention that was faster, end the
+   look-up: the next poll begins another one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from concurrent.futures import wait
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.consuming.looking_up import (
     POLL_RECORDS,
@@ -30,14 +32,21 @@ from cardinal.consuming.looking_up import (
 )
 from cardinal.errors import CursorExpiredError, UnreachableError
 from cardinal.protocols.streams.history import Parents
+from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from cardinal.consuming.skipping import Skipping
-    from cardinal.protocols.streams.types import BlockRef, Record
+    from cardinal.protocols.streams.types import BlockRef, Partition, Record
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
+
+    Marks = Mapping[Partition, tuple[int, int]]
+    Opened: TypeAlias = tuple[Source, Marks]
+
+_THREAD: Final = "cardinal-older-batches"
 
 
 class Older:
@@ -56,6 +65,7 @@ class Older:
         self._app = app
         self._threshold = threshold
         self._skipping = skipping
+        self._opening: Future[Opened] | None = None
         self._look_up: LookUp | None = None
 
     @property
@@ -77,9 +87,9 @@ class Older:
             self.close()
         with contextlib.suppress(CursorExpiredError), contextlib.ExitStack() as over:
             over.callback(self.close)
-            if self._look_up is None:
-                self._look_up = LookUp(self._open(), self._app, number, lowest, self._threshold)
-            if self._look_up.poll(timeout, self._skipping.others):
+            if self._look_up is None and (opened := self._opened(timeout)) is not None:
+                self._look_up = LookUp(*opened, number, lowest, self._threshold)
+            if self._look_up is not None and self._look_up.poll(timeout, self._skipping.others):
                 return self._look_up.parents.known
             over.pop_all()
         return None
@@ -89,6 +99,35 @@ class Older:
         if self._look_up is not None:
             look_up, self._look_up = self._look_up, None
             look_up.close()
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            opening.add_done_callback(_close)
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _opened(self, timeout: float) -> Opened | None:
+        """The default topic, opened once more; None: not yet."""
+        if self._opening is None:
+            self._opening = later(self._open_and_ask, _THREAD)
+        if not wait((self._opening,), timeout).done:
+            return None
+        opening, self._opening = self._opening, None
+        return opening.result()
+
+    def _open_and_ask(self) -> Opened:
+        with contextlib.ExitStack() as opened:
+            source = self._open()
+            opened.callback(source.close)
+            marks = marks_of_batches(source, self._app)
+            opened.pop_all()
+            return source, marks
+
+
+def _close(opening: Future[Opened]) -> None:
+    """Nobody wants any more what was opened."""
+    if opening.exception() is None:
+        source, _ = opening.result()
+        source.close()
 
 
 class LookUp:
@@ -96,7 +135,7 @@ class LookUp:
 
     Arguments:
         source: what to read; closed with the look-up.
-        app: the application.
+        marks: start and end of every partition of the default topic.
         number: of the block whose hash is wanted.
         lowest: the block to begin at.
         threshold: blocks.
@@ -107,11 +146,11 @@ class LookUp:
 
     """
 
-    def __init__(self, source: Source, app: Topics, number: int, lowest: BlockRef, threshold: int) -> None:
+    def __init__(self, source: Source, marks: Marks, number: int, lowest: BlockRef, threshold: int) -> None:
         self.parents = Parents()
         self.comes = True
         self._source = source
-        self._app = app
+        self._marks = marks
         self._number = number
         self._lowest = lowest
         self._threshold = threshold
@@ -156,11 +195,10 @@ class LookUp:
         return ()
 
     def _looks(self) -> Look[None]:
-        marks = marks_of_batches(self._source, self._app)
-        start = {where: low for where, (low, _) in marks.items()}
-        end = {where: high for where, (_, high) in marks.items()}
-        apart = out_of_order(self._threshold, len(marks))
-        begin = yield from batches_from(self._source, marks, self._number - apart)
+        start = {where: low for where, (low, _) in self._marks.items()}
+        end = {where: high for where, (_, high) in self._marks.items()}
+        apart = out_of_order(self._threshold, len(self._marks))
+        begin = yield from batches_from(self._source, self._marks, self._number - apart)
         last = self._lowest.number + apart
         read = yield from read_batches(self._source, begin, end, partial(self._take, last))
         for first, behind in ((read, end), (start, begin)):

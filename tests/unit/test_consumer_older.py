@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ from cardinal.protocols.streams import BlockRef, Payload, Record, Rejected, spli
 from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from cardinal.protocols.streams.types import Position
 
@@ -53,6 +54,10 @@ def chain(first: int, last: int) -> dict[bytes, bytes]:
     return {hash_of(f"{number}a"): hash_of(f"{number - 1}a") for number in range(first, last + 1)}
 
 
+def away(*_asked: object) -> None:
+    raise UnreachableError("the broker is away for a moment", address="broker")
+
+
 class Watched(MemorySource):
     """Notes what was read, and whether it was closed."""
 
@@ -64,7 +69,7 @@ class Watched(MemorySource):
     def poll(self, limit: int, timeout: float) -> list[Record]:
         self._looking.polls += 1
         if self._looking.away:
-            raise UnreachableError("the broker is away for a moment", address="broker")
+            away()
         records = super().poll(limit, timeout)
         self._looking.read |= {batch.number for batch in map(batch_of, records) if batch is not None}
         return records
@@ -81,17 +86,19 @@ class Looking:
         self.read: set[int] = set()
         self.polls = 0
         self.away = False
+        self.opens: Callable[[], object] = lambda: None
         self.skipping = Skipping(skip)
         self.older = Older(self._open, Blocks(), THRESHOLD, self.skipping)
         self._broker = broker
 
     def _open(self) -> Watched:
+        self.opens()
         self.sources.append(Watched(self._broker, self))
         return self.sources[-1]
 
     def poll(self, number: int, lowest: int) -> Mapping[bytes, bytes] | None:
         before = self.polls
-        found = self.older.poll(number, BlockRef(lowest, hash_of(f"{lowest}a")), 0.0)
+        found = self.older.poll(number, BlockRef(lowest, hash_of(f"{lowest}a")), DEADLINE)
         assert self.polls - before <= 1, "a step polls once"
         return found
 
@@ -191,6 +198,39 @@ def test_a_server_that_is_away_while_it_is_polled_is_polled_again(broker: Memory
     assert len(looking.sources) == 1
 
 
+def test_nobody_waits_until_the_topic_is_opened(broker: MemoryBroker) -> None:
+    """A server that is away answers after its client's patience, or not at all."""
+    write(broker, line(1, 100))
+    looking, answers = Looking(broker), threading.Event()
+    looking.opens = lambda: answers.wait(DEADLINE)
+    lowest = BlockRef(60, hash_of("60a"))
+    for _ in range(3):
+        assert looking.older.poll(40, lowest, 0.0) is None
+        assert not looking.older.comes
+    looking.older.close()
+    assert looking.older.poll(40, lowest, 0.0) is None
+    assert not looking.sources
+    answers.set()
+    assert looking.older.poll(40, lowest, DEADLINE) is None
+    looking.older.close()
+    deadline = time.monotonic() + DEADLINE
+    while [source.closed for source in looking.sources] != [True, True]:
+        assert time.monotonic() < deadline, "one that was opened for nothing is closed as well"
+
+
+@pytest.mark.parametrize("call", ["open", "watermarks"])
+def test_a_server_that_is_away_when_the_topic_is_opened_is_an_error(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    write(broker, line(1, 100))
+    looking = Looking(broker)
+    with monkeypatch.context() as patched:
+        patched.setattr(*{"open": (looking, "opens"), "watermarks": (MemorySource, "watermarks")}[call], away)
+        with pytest.raises(UnreachableError):
+            looking.older.poll(40, BlockRef(60, hash_of("60a")), DEADLINE)
+    assert looking.find(40, 60) == chain(41, 60)
+
+
 def test_another_number_or_a_higher_chain_is_looked_up_anew(broker: MemoryBroker) -> None:
     write(broker, line(1, 100))
     looking = Looking(broker)
@@ -215,10 +255,6 @@ def test_what_retention_leaves_is_looked_up_where_it_overtakes(broker: MemoryBro
 def test_an_error_closes_what_it_met(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     write(broker, line(1, 100))
     looking = Looking(broker)
-
-    def away(_source: MemorySource, _positions: Mapping[object, int]) -> None:
-        raise UnreachableError("the broker is away for a moment", address="broker")
-
     with monkeypatch.context() as patched:
         patched.setattr(MemorySource, "assign", away)
         with pytest.raises(UnreachableError):
@@ -235,11 +271,11 @@ def test_a_reader_that_looks_up_waits_for_nothing_else_and_closes_what_it_opened
     reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
     reader.main.assign(reader.ends())
     assert not reader.reads_again_now
-    assert reader.older_batches(40, BlockRef(60, hash_of("60a")), 0.0) is None
+    assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
     assert reader.reads_again_now
     reader.end_older()
     assert not reader.reads_again_now
-    assert reader.older_batches(40, BlockRef(60, hash_of("60a")), 0.0) is None
+    assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
     reader.close()
     assert not reader.reads_again_now
 
