@@ -98,7 +98,7 @@ def half_around(
         among: hashes of blocks that were half published before, and still are unless they are found complete.
 
     Raises:
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     found = Found(0) if found is None else found

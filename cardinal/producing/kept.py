@@ -64,7 +64,7 @@ def complete_blocks(
         open_channel: opens the topic of a reorg's channel; without it none is read.
 
     Raises:
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     found, near = Found(0), _Near(first, last)

@@ -82,7 +82,7 @@ def survey(
         open_channel: opens the topic of a reorg's channel; without it none is read.
 
     Raises:
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
@@ -101,7 +101,7 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
         tail: how many records of every partition to look at; more are looked at where these do not suffice.
 
     Raises:
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     return _look(source, app, tail)[0]

@@ -42,7 +42,7 @@ def read_channels(open_channel: Callable[[str], Source], app: Stream, found: Fou
         found: what was found so far.
 
     Raises:
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     for ancestor in list(found.reorgs)[-CHANNELS_MAX:]:

@@ -73,7 +73,7 @@ def whole_among(source: Source, app: Stream, blocks: Iterable[Unsealed]) -> set[
         blocks: Batches without a seal, and when they came.
 
     Raises:
-        TransportError: the records do not arrive.
+        UnreachableError: the records do not arrive.
 
     """
     left = sorted(blocks, key=lambda one: one.first_ms)
