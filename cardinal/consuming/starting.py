@@ -8,10 +8,11 @@ lies on the other topics is found by time: a producer sends a block's Batch righ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cardinal.consuming.looking_up import Found, batches_from, finish, marks_of_batches, out_of_order, read_batches
 from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.types import BlockRef
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
-
-BEFORE_BATCH_MS: Final = 600_000
-"""How much earlier than its Batch the rest of a block may have been sent; ample: a message may be under way for two
-minutes before it fails, and a seal waits for all of its block, and for a sub batch that was announced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH_MSG
 from cardinal.protocols.streams.reassembler import Reassembler
+from cardinal.protocols.streams.sealing import BEFORE_BATCH_MS
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
     from cardinal.transports.url import TransportUrl
 
 _LIMIT: Final = 5_000
-_BEFORE_BATCH_MS: Final = 60_000
-"""A producer sends a block's Batch right after the rest of the block, or before it; this is ample."""
-
-_NEAR_MS: Final = 5_000
-"""So near is nearly all of it: what is not whole within that is looked for in all of the time."""
+_MARGINS_MS: Final = (5_000, 60_000, BEFORE_BATCH_MS)
+"""So far around its Batch the rest of a block is looked for, farther only what is not whole by then: nearly always a
+producer sends the one right after the other, and ten minutes of everything are much to read for a block."""
 
 _BLOCKS: Final = 8_192
 _MESSAGES: Final = 500_000
@@ -43,20 +42,20 @@ _VALUE: Final = bytes((BATCH_MSG,))
 
 
 class Whole:
-    """Sees blocks complete whose Batches are not sealed: reads all topics from a minute before the first of them."""
+    """Sees blocks complete whose Batches are not sealed: reads all topics from ten minutes before the first of them."""
 
     def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
         self._source = open_source(url, app)
         self._added: Added | None = None
         self._reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
-        self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - _BEFORE_BATCH_MS)))
+        self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - BEFORE_BATCH_MS)))
 
     def read(self, now: float) -> list[bytes]:
         """The blocks that have become complete; the time is in seconds."""
         if self._added is None:
             self._added = Added(self._source, now)
         self._added.look(now)
-        records = self._source.poll(_LIMIT, 0.0)
+        records = map(_bare, self._source.poll(_LIMIT, 0.0))
         return [event.payload.hash for event in self._reassembler.receive(records) if isinstance(event, Completed)]
 
     def close(self) -> None:
@@ -78,7 +77,7 @@ def whole_among(source: Source, app: Stream, blocks: Iterable[Unsealed]) -> set[
     """
     left = sorted(blocks, key=lambda one: one.first_ms)
     whole: set[bytes] = set()
-    for margin in (_NEAR_MS, _BEFORE_BATCH_MS):
+    for margin in _MARGINS_MS:
         for window in _windows(left, margin):
             whole |= _whole_within(source, app, window, margin)
         left = [one for one in left if one.batch.hash not in whole]
@@ -118,10 +117,15 @@ def _whole_within(source: Source, app: Stream, window: list[Unsealed], margin: i
 
     def take(record: Record) -> None:
         if record.key[1:HASH_END] in open_:
-            held.append(record._replace(value=b"") if record.key[:1] == _VALUE else record)  # that it is there is all
+            held.append(_bare(record))
             if len(held) == _AT_ONCE:
                 give()
 
     read_range(source, starts, {where: min(ends.get(where, high), high) for where, (_, high) in marks.items()}, take)
     give()
     return whole
+
+
+def _bare(record: Record) -> Record:
+    """A record without the value of a path: that it is there is all, and many blocks may be open."""
+    return record._replace(value=b"") if record.key[:1] == _VALUE else record

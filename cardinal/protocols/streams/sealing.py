@@ -30,8 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, auto
+from typing import Final
 
 from cardinal.errors import LocalProtocolError
+
+BEFORE_BATCH_MS: Final = 600_000
+"""How much earlier than its Batch the rest of a block may have been sent; ample: a message may be under way for two
+minutes before it fails, and a seal waits for all of its block, and for a sub batch that was announced."""
 
 
 class _State(Enum):

@@ -1,0 +1,86 @@
+"""Blocks of producers that do not seal: complete when all of it is there, however long that was under way."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from blocks import DEADLINE, Blocks, line, messages
+from cardinal.producing.published import published_chain
+from cardinal.producing.whole import Whole
+from cardinal.protocols.streams.types import Partition
+from cardinal.testing.memory import MemoryBroker
+
+CHAIN = line(1, 6)
+
+
+class Clock:
+    """What the broker stamps records by."""
+
+    def __init__(self) -> None:
+        self.now = 10_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def broker(clock: Clock) -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, clock=clock) as broker:
+        yield broker
+
+
+def _send_slowly(broker: MemoryBroker, clock: Clock, seconds: float) -> None:
+    """Every block's Batch so long after the rest of it."""
+    sink = broker.sink(Blocks(), producer_id="other")
+    for payload in CHAIN:
+        *content, batch = messages(payload)
+        sink.send(content, None).result(DEADLINE)
+        clock.now += seconds
+        sink.send([batch], None).result(DEADLINE)
+
+
+@pytest.mark.parametrize("seconds", [0, 4, 50, 300, 590])
+def test_a_block_whose_batch_came_minutes_after_the_rest_counts(
+    broker: MemoryBroker, clock: Clock, seconds: float
+) -> None:
+    """As long as for consumers, who begin to read it so much earlier than its Batch."""
+    _send_slowly(broker, clock, seconds)
+    chain = published_chain(broker.source(Blocks().all_topics), Blocks())
+    assert chain == [payload.ref for payload in CHAIN]
+
+
+def test_nothing_is_read_ten_minutes_around_where_all_is_near(
+    broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _send_slowly(broker, clock, 1)
+    asked: list[int] = []
+    source = broker.source(Blocks().all_topics)
+    look = source.offsets_for_time
+
+    def asks(timestamp_ms: int) -> dict[Partition, int]:
+        asked.append(timestamp_ms)
+        return look(timestamp_ms)
+
+    monkeypatch.setattr(source, "offsets_for_time", asks)
+    assert published_chain(source, Blocks()) == [payload.ref for payload in CHAIN]
+    assert asked
+    assert min(asked) >= 9_990_000
+
+
+@pytest.mark.parametrize("seconds", [4, 300, 590])
+def test_who_follows_them_from_a_batch_on_sees_blocks_that_were_minutes_under_way(
+    broker: MemoryBroker, clock: Clock, seconds: float
+) -> None:
+    _send_slowly(broker, clock, seconds)
+    first = next(record for record in broker.records("block") if record.key == messages(CHAIN[0])[-1].key)
+    whole = Whole(broker.url, Blocks(), first)
+    assert set(whole.read(0.0)) == {payload.hash for payload in CHAIN}
+    whole.close()
