@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import random
-import threading
 import uuid
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
-from websockets.sync.server import serve
-from websockets.typing import Subprotocol
 
 from cardinal.errors import CardinalError, RefusedError, RemoteProtocolError, TransportError
-from cardinal.protocols.streams.types import Record
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing import MemoryBroker
 from cardinal.transports import open_source
-from cardinal.transports.websocket.chunks import encode_chunks
 from cardinal.transports.websocket.frames import (
     SUBPROTOCOL,
     CloseCode,
@@ -31,26 +25,17 @@ from cardinal.transports.websocket.frames import (
     Reading,
     Reason,
 )
-from cardinal.transports.websocket.wire import (
-    decode_answer,
-    decode_request,
-    encode_answer,
-    encode_records,
-    encode_request,
-)
+from cardinal.transports.websocket.wire import decode_answer, encode_request
+from scripted_server import APP, WHERE, Scripted, records_frame
 from serving import DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from websockets.sync.client import ClientConnection
     from websockets.sync.server import ServerConnection
 
     from cardinal.transports.websocket.frames import Request, ServerFrame
-
-APP = ChainGenerator().application
-WHERE = (APP.default_topic, 0)
-SPOKEN = (Subprotocol(SUBPROTOCOL),)
 
 
 @pytest.fixture
@@ -168,42 +153,24 @@ def test_a_record_with_a_header_of_any_length_is_served_and_so_is_what_follows(b
 # --- servers -----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def pretending(
-    records: Callable[[ServerConnection], None], *, subprotocols: Sequence[Subprotocol] | None = SPOKEN
-) -> Iterator[str]:
-    """A server that answers by the rules until it is asked to read; then it does this."""
+class Breaking(Scripted):
+    """By the rules until it is asked to read; then it does this."""
 
-    def handle(socket: ServerConnection) -> None:
-        for message in socket:
-            match decode_request(message):
-                case Open(number, _) | Marks(number):
-                    socket.send(encode_answer(MarkList(number, {WHERE: (0, 100)})))
-                case Read(number, _):
-                    socket.send(encode_answer(Reading(number)))
-                    records(socket)
+    def __init__(self, records: Callable[[ServerConnection], None]) -> None:
+        super().__init__()
+        self._records = records
 
-    with serve(handle, "127.0.0.1", 0, subprotocols=subprotocols) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-        finally:
-            server.shutdown()
-            thread.join(DEADLINE)
-
-
-def _records(first: int, count: int, size: int = 10, number: int = 1_000) -> bytes:
-    records = [Record(*WHERE, first + index, b"k", bytes(size)) for index in range(count)]
-    return encode_records(number, [chunk.data for chunk in encode_chunks(records, {WHERE: first}, {})])
+    def on(self, socket: ServerConnection, request: Request) -> None:
+        if isinstance(request, Read):
+            self.say(socket, Reading(request.id))
+            self._records(socket)
+        else:
+            self.answer(socket, request)
 
 
 def _flood(socket: ServerConnection) -> None:
-    try:
-        for first in range(0, 10_000_000, 1_000):
-            socket.send(_records(first, 1_000, 1_000))
-    except ConnectionClosed:
-        pass
+    for first in range(0, 10_000_000, 1_000):
+        socket.send(records_frame(first, 1_000, size=1_000))
 
 
 @pytest.mark.parametrize(
@@ -212,15 +179,15 @@ def _flood(socket: ServerConnection) -> None:
         (lambda socket: socket.send("text"), "text"),
         (lambda socket: socket.send(b"\x07\0\0\0\0"), "begins with"),
         (lambda socket: socket.send(b"\x86\0\0\x03\xe8rubbish"), "too early"),
-        (lambda socket: socket.send(_records(0, 5)[:-1]), "too early"),
-        (lambda socket: socket.send(_records(7, 5)), "left out"),
+        (lambda socket: socket.send(records_frame(0, 5)[:-1]), "too early"),
+        (lambda socket: socket.send(records_frame(7, 5)), "left out"),
         (_flood, "beyond"),
     ],
 )
 def test_a_server_that_breaks_the_protocol_ends_the_source_with_an_error_of_ours(
     records: Callable[[ServerConnection], None], says: str
 ) -> None:
-    with pretending(records) as url:
+    with Breaking(records).running() as url:
         source = open_source(f"{url}?window.bytes=100000", APP)
         source.assign({WHERE: 0})
         if records is _flood:
@@ -233,7 +200,7 @@ def test_a_server_that_breaks_the_protocol_ends_the_source_with_an_error_of_ours
 
 
 def test_a_frame_larger_than_the_client_takes_is_named() -> None:
-    with pretending(lambda socket: socket.send(bytes(200_000))) as url:
+    with Breaking(lambda socket: socket.send(bytes(200_000))).running() as url:
         source = open_source(f"{url}?max.frame.bytes=100000", APP)
         source.assign({WHERE: 0})
         with pytest.raises(TransportError, match=r"max\.frame\.bytes"):
@@ -250,6 +217,6 @@ def test_a_request_larger_than_the_server_takes_is_named_as_ours(broker: MemoryB
 
 
 def test_what_is_no_server_of_ours_is_named() -> None:
-    with pretending(_flood, subprotocols=None) as url, pytest.raises(CardinalError) as caught:
+    with Breaking(_flood).running(subprotocols=None) as url, pytest.raises(CardinalError) as caught:
         open_source(url, APP)
     assert isinstance(caught.value, RemoteProtocolError | RefusedError)

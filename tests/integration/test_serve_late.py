@@ -3,89 +3,20 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.server import serve
-from websockets.typing import Subprotocol
 
 from cardinal.errors import UnreachableError
-from cardinal.protocols.streams.types import Record
-from cardinal.testing import ChainGenerator
 from cardinal.transports import open_source
-from cardinal.transports.websocket.chunks import encode_chunks
-from cardinal.transports.websocket.frames import SUBPROTOCOL, Failed, MarkList, Marks, Open, Read, Reading, Reason
-from cardinal.transports.websocket.wire import decode_request, encode_answer, encode_records
+from cardinal.transports.websocket.frames import Failed, Marks, Read, Reading, Reason
+from scripted_server import APP, WHERE, Scripted
 from serving import DEADLINE, read, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from websockets.sync.server import ServerConnection
 
-    from cardinal.transports.websocket.frames import Answer, Request
-
-APP = ChainGenerator().application
-WHERE = (APP.default_topic, 0)
-LENGTH = 100
-
-
-class Scripted:
-    """A server that does what its test says; what is left unsaid it does by the rules.
-
-    It sends the records of one partition from where the last READ says, at most five at a time.
-    """
-
-    def __init__(self) -> None:
-        self.reads: list[Read] = []
-        self.connections = 0
-        self.url = ""
-        self._at = 0
-
-    def on(self, socket: ServerConnection, request: Request) -> None:
-        self.answer(socket, request)
-
-    def answer(self, socket: ServerConnection, request: Request) -> None:
-        """By the rules."""
-        match request:
-            case Open(number, _) | Marks(number):
-                self.say(socket, MarkList(number, {WHERE: (0, LENGTH)}))
-            case Read(number, positions):
-                self.say(socket, Reading(number))
-                at = positions[WHERE]
-                self._at = self._at if at < 0 else at
-                records = [Record(*WHERE, offset, b"k", b"v") for offset in range(self._at, min(self._at + 5, LENGTH))]
-                chunks = encode_chunks(records, {WHERE: self._at}, {})
-                socket.send(encode_records(number, [chunk.data for chunk in chunks]))
-                self._at += 5
-
-    @staticmethod
-    def say(socket: ServerConnection, answer: Answer) -> None:
-        socket.send(encode_answer(answer))
-
-    def _serve(self, socket: ServerConnection) -> None:
-        self.connections += 1
-        try:
-            for message in socket:
-                request = decode_request(message)
-                if isinstance(request, Read):
-                    self.reads.append(request)
-                self.on(socket, request)
-        except ConnectionClosed:
-            pass
-
-    @contextmanager
-    def running(self) -> Iterator[str]:
-        with serve(self._serve, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            try:
-                yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-            finally:
-                server.shutdown()
-                thread.join(DEADLINE)
+    from cardinal.transports.websocket.frames import Request
 
 
 def test_a_connection_that_breaks_just_after_positions_were_taken_does_not_bring_the_old_ones_back() -> None:
