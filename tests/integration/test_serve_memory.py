@@ -1,7 +1,9 @@
-"""What a server process holds in memory when its clients take nothing."""
+"""What a server process, and the system for it, holds in memory when its clients take nothing."""
 
 from __future__ import annotations
 
+import socket
+import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,10 +15,11 @@ from websockets.typing import Subprotocol
 
 from cardinal import apps
 from cardinal.protocols.streams.types import Routed
+from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.websocket.frames import SUBPROTOCOL, Credit, MarkList, Open, Read
 from cardinal.transports.websocket.wire import decode_answer, encode_request
-from serving import DEADLINE, from_start, read, until
+from serving import DEADLINE, from_start, read, serving, until
 
 MB = 1 << 20
 CLIENTS = 20
@@ -54,15 +57,40 @@ def test_clients_that_ask_for_everything_and_read_nothing_cost_a_bounded_amount(
     sink.close()
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system has no such bound")
+def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
+    app = ChainGenerator().application
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, ExitStack() as stack:
+        sink = broker.sink(app, producer_id="a")
+        sink.send([Routed(app.default_topic, _key(0, n), bytes(10_000)) for n in range(1_000)], None).result(DEADLINE)
+        served = stack.enter_context(serving(broker.url, app))
+        plain = stack.enter_context(socket.socket())
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)  # its own side's buffers are no matter here
+        plain.connect(("127.0.0.1", served.port))
+        _greedy(stack, served.port, app.default_topic, 0, plain)
+        until(lambda: served.progress.unsent_bytes)
+        assert served.progress.bytes < 2 * MB
+        plain.shutdown(socket.SHUT_RDWR)
+    sink.close()
+
+
 def _key(block: int, number: int) -> bytes:
     return b"\x03" + (block * 1_000 + number).to_bytes(32, "big")
 
 
-def _greedy(stack: ExitStack, port: int, topic: str, at: int) -> None:
+def _greedy(stack: ExitStack, port: int, topic: str, at: int, plain: socket.socket | None = None) -> None:
     """A client that gives all the leave there is, and then does not take what comes; it begins at the start or end."""
     uri = f"ws://127.0.0.1:{port}"
     connection = stack.enter_context(
-        connect(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None, max_queue=1, close_timeout=0.1)
+        connect(
+            uri,
+            sock=plain,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            compression=None if plain else "deflate",
+            proxy=None,
+            max_queue=1,
+            close_timeout=0.1,
+        )
     )
     connection.send(encode_request(Open(1, (topic,))))
     marks = decode_answer(connection.recv(DEADLINE))

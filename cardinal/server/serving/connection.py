@@ -5,12 +5,15 @@ Rules:
 1. What the client sends is a sign of life, and so is what it takes: where more was to be sent than its socket took,
    and then some of it went. :class:`~cardinal.transports.websocket.life.Life` says when it is gone.
 2. A large frame is sent in fragments, so that pings get between them.
+3. Memory of the system is bounded for each client as well, where the system can (``TCP_NOTSENT_LOWAT``): what was not
+   sent yet. What is on its way is not bounded, because a fast link with a long delay needs it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 _FRAGMENT_BYTES: Final = 64 << 10
 _FRAGMENTS_MAX: Final = 1024
 """The library takes 4096 of one message."""
+
+_UNSENT_BYTES: Final = 512 << 10
+"""A frame or two. Linux would keep up to 4 MiB of it for a client that takes nothing."""
+
+_UNSENT_OPTION: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+"""Linux and macOS have it."""
 
 
 class Connection(ServerConnection):
@@ -58,6 +67,13 @@ class Connection(ServerConnection):
         await super().send(_fragments(message) if large else message, text=text)
 
     # --- told by the event loop ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        super().connection_made(transport)
+        if _UNSENT_OPTION is not None:
+            with contextlib.suppress(OSError):  # it is gone already
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
