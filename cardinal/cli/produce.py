@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import signal
 import socket
 import sys
 import time
@@ -17,6 +16,7 @@ import click
 from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.named import config_option, stream
+from cardinal.cli.stopping import cancelled_when_told
 from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.server.feeds import Feed, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
@@ -152,32 +152,30 @@ async def _produce(
 ) -> None:
     service: ProduceService | None = None
     try:
-        _check_start(feed, start)
-        app = apps.get("evm", chain_id=await feed.chain_id())
-        service = ProduceService(feed, to, app, settings=settings, again=_Again())
-        published = await service.prepare()
-        _say_half("half published where the topics end, sent again as the node gives them", service.progress.half)
-        begins = f"continues after block {published[-1].number}" if published else "begins a stream"
-        click.echo(f"{begins} on {to}", err=True)
-        first = await _number(feed, start, published)
-        await _until_told(service, asyncio.create_task(service.run(published, start=first, until=until)))
+        with cancelled_when_told():
+            _check_start(feed, start)
+            app = apps.get("evm", chain_id=await feed.chain_id())
+            service = ProduceService(feed, to, app, settings=settings, again=_Again())
+            published = await service.prepare()
+            _say_half("half published where the topics end, sent again as the node gives them", service.progress.half)
+            begins = f"continues after block {published[-1].number}" if published else "begins a stream"
+            click.echo(f"{begins} on {to}", err=True)
+            first = await _number(feed, start, published)
+            await _until_told(service, asyncio.create_task(service.run(published, start=first, until=until)))
+    except asyncio.CancelledError:
+        pass  # told to stop before it began
     finally:
         await (service or feed).close()
 
 
 async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
     began = time.monotonic()
     try:
-        with BlockBar() as bar:
+        with cancelled_when_told(running), BlockBar() as bar:
             await _reported(service, running, bar)
         with contextlib.suppress(asyncio.CancelledError):
             running.result()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
         await service.close()
         final, seconds = service.progress, time.monotonic() - began
         left = f", {final.skipped} blocks left to others" if final.skipped else ""

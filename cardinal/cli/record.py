@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ import click
 from cardinal import apps
 from cardinal.cli.beginning import from_option
 from cardinal.cli.named import config_option, stream
+from cardinal.cli.stopping import call_when_told, exit_when_told
 from cardinal.consumer import find_application
 from cardinal.copying.recording import Recorder
 
@@ -61,14 +61,14 @@ def record(
     target = stream(to_url, config)
     if target.scheme != "file":
         raise click.BadParameter("a recording is kept in a folder: write file://DIR", param_hint="TO")
+    exit_when_told()  # nothing is recorded yet
     if chain_id is None:
         app = find_application(source, app_name, wait=_TOPICS_SECONDS)
     else:
         app = apps.get(app_name, chain_id=chain_id)
     stopped = threading.Event()
     recorder = Recorder(source, target, app, start=start, wait=_TOPICS_SECONDS)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    call_when_told(stopped.set)
     began = time.monotonic()
     try:
         click.echo(

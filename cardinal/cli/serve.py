@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,12 @@ import click
 
 from cardinal import apps
 from cardinal.cli.named import config_option, stream
+from cardinal.cli.stopping import cancelled_when_told
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
 from cardinal.server.serving.tokens import read_tokens
+from cardinal.transports.later import later
 from cardinal.transports.variables import variable
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
 
 _REPORT_SECONDS = 10.0
+_THREAD = "cardinal-serve-finding"
 _TOKEN_VARIABLE = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]+)(?::(?P<port>\d{1,5}))?")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -100,22 +102,18 @@ def serve(  # noqa: PLR0917 - click gives options by name
 
 
 async def _serve(from_url: TransportUrl, settings: ServeSettings, chain_id: int | None) -> None:
-    running = asyncio.current_task()
-    loop = asyncio.get_running_loop()
     service: ServeService | None = None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel if running else loop.stop)
     try:
-        app = await asyncio.to_thread(_application, from_url, chain_id)
-        service = ServeService(from_url, app, settings)
-        await service.start()
-        _say_where(settings, service.port, app.chain)
-        await _until_it_ends(service)
+        with cancelled_when_told():
+            # On a thread that nobody waits for who is told to stop before the stream has answered.
+            app = await asyncio.wrap_future(later(lambda: _application(from_url, chain_id), _THREAD))
+            service = ServeService(from_url, app, settings)
+            await service.start()
+            _say_where(settings, service.port, app.chain)
+            await _until_it_ends(service)
     except asyncio.CancelledError:
         pass  # told to stop
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
         if service is not None:
             await service.stop()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import click
 
 from cardinal.cli.beginning import from_option
 from cardinal.cli.named import config_option, stream
+from cardinal.cli.stopping import exit_when_told
 from cardinal.cli.writing import output, write_line
 from cardinal.consumer import Consumer
 from cardinal.consuming.finding import application_of
@@ -54,6 +53,7 @@ def tail(
     """
     show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
     source = stream(url, config)
+    exit_when_told()
     with output(), ExitStack() as stack:
         healer = None
         if heal is not None:
@@ -62,8 +62,6 @@ def tail(
                 FeedHealer(find_node(heal, config), app, chain_id=int(app.chain.removeprefix("evm:")))
             )
         consumer = stack.enter_context(Consumer(source, "evm", start=start, chain_id=chain_id, heal=healer))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: sys.exit(0))
         if until is not None and consumer.head is not None and consumer.head.number >= until:
             return
         for update in consumer:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import ConfigurationError, NodeAnswerError
@@ -28,6 +28,7 @@ from cardinal.server.completing import Completing
 from cardinal.server.coverage import check_coverage
 from cardinal.server.feeds import Aiming, ByHash, Feed, Learning, open_feed
 from cardinal.server.outbox import Outbox
+from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
 
 __all__ = ["ByHash", "Feed", "ProduceService", "ProduceSettings", "Progress", "open_feed"]
+
+_THREAD: Final = "cardinal-produce-connecting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,9 @@ class ProduceService:
             CardinalError: of the feed or the stream.
 
         """
-        self._producer = await asyncio.to_thread(self._connect)
-        found = await asyncio.to_thread(self._survey)
+        # On threads that nobody waits for who is told to stop before the stream has answered.
+        self._producer = await asyncio.wrap_future(later(self._connect, _THREAD))
+        found = await asyncio.wrap_future(later(self._survey, _THREAD))
         if isinstance(self._feed, Learning):
             self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
         if not self._settings.allow_coverage_change:
@@ -174,23 +178,23 @@ class ProduceService:
         """
         resend = asyncio.create_task(self._outbox.resend())
         pump = asyncio.create_task(self._pump(published, start, until))
-        later = asyncio.create_task(self._complete_later())
+        completing = asyncio.create_task(self._complete_later())
         try:
-            running = {resend, pump, later}
+            running = {resend, pump, completing}
             while not pump.done():
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-            later.cancel()
+            completing.cancel()
             await self._outbox.drain(resend)
             self._looks = False
             await self._completing.look()
             await self._completing.ask(self._highest)
             await self._outbox.drain(resend)
         finally:
-            for task in (pump, resend, later):
+            for task in (pump, resend, completing):
                 task.cancel()
-            await asyncio.gather(pump, resend, later, return_exceptions=True)
+            await asyncio.gather(pump, resend, completing, return_exceptions=True)
 
     async def close(self) -> None:
         """Wait for what is under way, for a bounded time, and release the connections."""

@@ -52,6 +52,9 @@ DEFAULT_PORT: Final = 8765
 _WATCH_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 2.0
 _STOP_SECONDS: Final = 5.0
+_FAILED_SECONDS: Final = 1.0
+"""To release what was opened where the beginning failed, or was broken off."""
+
 _WINDOW_BITS: Final = 12
 _BEARER: Final = "Bearer "
 _METRICS: Final = "/metrics"
@@ -176,7 +179,7 @@ class ServeService:
             await self._streams.start()
             self._server = await self._listen(tls)
         except BaseException:
-            await self.stop()
+            await self._release(_FAILED_SECONDS)
             raise
 
     async def run(self) -> NoReturn:
@@ -189,19 +192,22 @@ class ServeService:
 
     async def stop(self) -> None:
         """Send the clients away, and release everything, as far as that goes in a few seconds. May be called twice."""
+        await self._release(_STOP_SECONDS)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    async def _release(self, seconds: float) -> None:
         server, self._server = self._server, None
         streams, self._streams = self._streams, None
         errands, self._errands = self._errands, None
         try:
-            async with asyncio.timeout(_STOP_SECONDS):
+            async with asyncio.timeout(seconds):
                 if server is not None:
                     server.close(code=1001, reason="the server stops")
                     await server.wait_closed()
                 await asyncio.gather(*(each.stop() for each in (streams, errands, self._tokens) if each is not None))
         except TimeoutError:
             _log.warning("what is served does not answer: its connections are left as they are")
-
-    # --- inside --------------------------------------------------------------------------------------------------
 
     def _started(self) -> Streams:
         if self._streams is None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _AWAY_SECONDS: Final = 1.0
+_SIGNAL_SECONDS: Final = 0.5
 
 
 class Link:
@@ -186,7 +187,9 @@ class Link:
 
     def _wait_for_first(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._socket is not None or self._failure is not None)
+            while self._socket is None and self._failure is None:
+                # A signal that comes just before a wait does not end it: what it raises comes after the wait.
+                self._changed.wait(_SIGNAL_SECONDS)
         if self._failure is not None:
             self.close()
             raise self._failure
