@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 
 from cardinal.errors import ConfigurationError, UnreachableError
 
+from .unused import refuse_login, refuse_options
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -70,15 +72,21 @@ DIRECTORY: Final = _Directory()
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> Sink:
     """A sink of the broker that the URL names."""
-    return DIRECTORY.find(url.address).sink(app, producer_id=producer_id)
+    return _broker(url).sink(app, producer_id=producer_id)
 
 
 def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> Source:
     """A source of the broker that the URL names."""
     del app
-    return DIRECTORY.find(url.address).source(topics, wait=wait)
+    return _broker(url).source(topics, wait=wait)
 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
     """The topics of the broker that the URL names."""
-    return DIRECTORY.find(url.address).topics()
+    return _broker(url).topics()
+
+
+def _broker(url: TransportUrl) -> InProcessBroker:
+    refuse_login(url)
+    refuse_options(url)
+    return DIRECTORY.find(url.address)

@@ -7,7 +7,9 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
-from cardinal.errors import ConfigurationError, TopicError, TransportError
+from cardinal.errors import TopicError, TransportError
+
+from .unused import refuse_login, refuse_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -144,5 +146,5 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 
 
 def _check(url: TransportUrl) -> None:
-    for name in url.options:
-        raise ConfigurationError(f"there is no option {name} of null:// URLs", setting=name)
+    refuse_login(url)
+    refuse_options(url)

@@ -74,7 +74,8 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
         )
     if scheme == "null":
         if parts.netloc:
-            raise ConfigurationError(f"a null URL names nothing: write {form}", setting="url")
+            login = ", and has no user and no password" if "@" in parts.netloc else ""
+            raise ConfigurationError(f"a null URL names nothing{login}: write {form}", setting="url")
         return TransportUrl(scheme, (), options=_options(scheme, options))
     user, password, where = _login(scheme, parts.netloc)
     return TransportUrl(scheme, _hosts(scheme, where), user, password, _options(scheme, options))
@@ -148,6 +149,11 @@ def _mux(text: str) -> TransportUrl:
 
 
 def _file(parts: SplitResult, options: list[tuple[str, str]]) -> TransportUrl:
+    if "@" in parts.netloc + parts.query:
+        raise ConfigurationError(
+            f"a file URL has no user and no password: write {_FORMS['file']}, with %40 for an @ before the first /",
+            setting="url",
+        )
     folder = unquote(parts.netloc + parts.path)
     if not folder or "\0" in folder or parts.fragment:
         raise ConfigurationError(
@@ -167,6 +173,11 @@ def _safe_name(scheme: str) -> str:
 
 def _misplaced(scheme: str) -> ConfigurationError:
     """A part of the user or the password stands where a host or an option belongs, and is not repeated."""
+    if scheme != "kafka":
+        return ConfigurationError(
+            f"a {scheme} URL has no @ and no ?, as it has no user and no password: write {_FORMS[scheme]}",
+            setting="url",
+        )
     return ConfigurationError(
         f"this {scheme} URL has an @ or a ? where none belongs: write {scheme}://user:password@host:port, with %3F, "
         "%23, %2F or %40 for a ?, #, / or @ in a user or password",

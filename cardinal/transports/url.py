@@ -21,6 +21,7 @@ Rules:
 6. A secret may come from a file: ``password_file=/run/secrets/kafka``, and likewise every secret option with ``_file``
    behind its name (:mod:`.secrets`). It is read when the transport is opened.
 7. Where a URL is wanted, the name of one may stand as well: :mod:`.settings` says who gives names.
+8. A login or an option that the transport has no use for is refused by its name when it is opened, wherever it stood.
 """
 
 from __future__ import annotations

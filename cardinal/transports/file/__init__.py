@@ -70,6 +70,7 @@ def open_source(url: TransportUrl, app: Topics | None, *, topics: Sequence[str] 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
     """The names of all topics that are there."""
+    file_settings(url)  # as for a source
     log = Log(folder_of(url))
     try:
         with readable(log.folder):

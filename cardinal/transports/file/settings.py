@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cardinal.errors import ConfigurationError
+from cardinal.transports.unused import refuse_login
 
 if TYPE_CHECKING:
     from cardinal.transports.url import TransportUrl
 
 _SEGMENT_MIN: Final = 1_000
+_INTERVAL: Final = "fsync.interval.ms"
 
 
 class Fsync(Enum):
@@ -50,7 +52,7 @@ class FileSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     fsync: Fsync = Fsync.ALWAYS
-    fsync_interval_ms: Annotated[int, Field(ge=1, le=60_000, alias="fsync.interval.ms")] = 50
+    fsync_interval_ms: Annotated[int, Field(ge=1, le=60_000, alias=_INTERVAL)] = 50
     segment_bytes: Annotated[int, Field(ge=_SEGMENT_MIN, alias="segment.bytes")] = 64 << 20
     retention_bytes: Annotated[int, Field(ge=-1, alias="retention.bytes")] = -1
     recover: Recover = Recover.REFUSE
@@ -61,6 +63,16 @@ class FileSettings(BaseModel):
 
 def file_settings(url: TransportUrl) -> FileSettings:
     """The options of a URL. ConfigurationError names the one that cannot work."""
+    refuse_login(url)
+    settings = _checked(url)
+    if "fsync_interval_ms" in settings.model_fields_set and settings.fsync is not Fsync.INTERVAL:
+        raise ConfigurationError(
+            f"{_INTERVAL} is for fsync=interval only: add that, or leave it out", setting=_INTERVAL
+        )
+    return settings
+
+
+def _checked(url: TransportUrl) -> FileSettings:
     try:
         return FileSettings.model_validate(dict(url.options))
     except ValidationError as error:

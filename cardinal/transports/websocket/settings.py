@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from cardinal.transports.url import TransportUrl
 
 TOKEN_VARIABLE: Final = "CARDINAL_TOKEN"  # noqa: S105 - the variable's name
+_CA: Final = "ssl.ca.location"
+_CERTIFICATE: Final = "ssl.certificate.location"
+_KEY: Final = "ssl.key.location"
+_KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - the option's name
 
 
 class WebsocketOptions(BaseModel):
@@ -46,10 +50,10 @@ class WebsocketOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
     token: SecretStr | None = None
-    ca: str | None = Field(default=None, alias="ssl.ca.location")
-    certificate: str | None = Field(default=None, alias="ssl.certificate.location")
-    key: str | None = Field(default=None, alias="ssl.key.location")
-    key_password: SecretStr | None = Field(default=None, alias="ssl.key.password")
+    ca: str | None = Field(default=None, alias=_CA)
+    certificate: str | None = Field(default=None, alias=_CERTIFICATE)
+    key: str | None = Field(default=None, alias=_KEY)
+    key_password: SecretStr | None = Field(default=None, alias=_KEY_PASSWORD)
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/"
     compression: Literal["none", "deflate"] = "none"
     window: Annotated[int, Field(ge=1_000, le=1 << 30, alias="window.bytes")] = 8 << 20
@@ -102,8 +106,7 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
         )
     options = _checked(url)
     secure = url.scheme == "wss"
-    if not secure and (options.ca or options.certificate or options.key):
-        raise ConfigurationError(f"{url.scheme}:// is not encrypted: write wss://{url.address}", setting="url")
+    _check_tls(options, url, secure=secure)
     token = options.token.get_secret_value() if options.token else variable(TOKEN_VARIABLE)
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
         where = "" if options.token else f" of {TOKEN_VARIABLE}"
@@ -122,6 +125,19 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
     )
 
 
+def _check_tls(options: WebsocketOptions, url: TransportUrl, *, secure: bool) -> None:
+    """Refuse what would be left out without a word."""
+    keys = [name for name, value in ((_KEY, options.key), (_KEY_PASSWORD, options.key_password)) if value]
+    others = [name for name, value in ((_CA, options.ca), (_CERTIFICATE, options.certificate)) if value]
+    if not secure and (keys or others):
+        raise ConfigurationError(
+            f"{[*others, *keys][0]} is for TLS, and {url.scheme}:// is not encrypted: write wss://{url.address}",
+            setting="url",
+        )
+    if keys and not options.certificate:
+        raise ConfigurationError(f"{keys[0]} is of no use without {_CERTIFICATE}: give both", setting=keys[0])
+
+
 def _checked(url: TransportUrl) -> WebsocketOptions:
     try:
         return WebsocketOptions.model_validate(dict(url.options))
@@ -138,10 +154,10 @@ def _checked(url: TransportUrl) -> WebsocketOptions:
 
 def _context(options: WebsocketOptions) -> ssl.SSLContext:
     """The TLS context of a client. ConfigurationError: a file cannot be used."""
-    where = "ssl.ca.location"
+    where = _CA
     try:
         context = ssl.create_default_context(cafile=options.ca and Path(options.ca).expanduser())
-        where = "ssl.certificate.location"
+        where = _CERTIFICATE
         if options.certificate:
             password = options.key_password.get_secret_value() if options.key_password else ""
             context.load_cert_chain(options.certificate, options.key, password)
