@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.metadata import entry_points
 
@@ -47,6 +48,11 @@ class _Commands(click.Group):
 @click.version_option(package_name="cardinal-streams", prog_name="cardinal")
 def cardinal() -> None:
     """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark."""
+    if any(name.startswith("CARDINAL_") for name in os.environ):
+        from cardinal.transports.misspelt import unknown  # noqa: PLC0415 - takes longer than the rest of `--help`
+
+        for sentence in unknown(os.environ):
+            click.echo(f"warning: {sentence}", err=True)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ The environment goes before the file: ``CARDINAL_MAIN_URL``, ``CARDINAL_MAIN_USE
 a file differ then, too), and ``CARDINAL_MAINNET_URL``, ``CARDINAL_MAINNET_URL_FILE``, ``CARDINAL_MAINNET_TOKEN``,
 ``CARDINAL_MAINNET_TOKEN_FILE`` and ``CARDINAL_MAINNET_HEADER`` for a node. A stream or node may be named by the
 environment alone. ``CARDINAL_CONFIG`` names the file where nothing else does. One that is set to nothing is not set.
+Commands tell of those that are misspelt (:mod:`.misspelt`).
 
 Rules:
 

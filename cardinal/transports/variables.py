@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PREFIX: Final = "CARDINAL_"
+PREFIX: Final = "CARDINAL_"
+"""How every variable of ours begins."""
+
 _OTHER: Final = re.compile(r"[^A-Z0-9]")
 
 
@@ -24,7 +26,7 @@ def variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 def stem(name: str) -> str:
     """How the variables of a stream or node begin."""
-    return f"{_PREFIX}{_OTHER.sub('_', name.upper())}_"
+    return f"{PREFIX}{_OTHER.sub('_', name.upper())}_"
 
 
 @dataclass(frozen=True, slots=True)
