@@ -18,8 +18,9 @@ from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.named import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.errors import ConfigurationError, DeliveryError
-from cardinal.server.feeds import Feed, Locating, open_feed
+from cardinal.server.feeds import Bounded, Feed, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
+from cardinal.transports import list_topics
 from cardinal.transports.node_url import join_nodes, options_of_all, split_nodes, written
 from cardinal.transports.settings import find_node
 
@@ -136,6 +137,12 @@ def _check_start(feed: Feed, start: str | None) -> None:
             ) from None
 
 
+async def _check_beginning(feed: Feed, to: TransportUrl, topic: str, start: str | None, until: int | None) -> None:
+    """ConfigurationError where a stream that is not there would stay empty; one that is there goes on from its end."""
+    if isinstance(feed, Bounded) and topic not in await asyncio.to_thread(list_topics, to):
+        await feed.check_beginning(None if start is None else int(start), until)
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
@@ -155,6 +162,7 @@ async def _produce(
         with cancelled_when_told():
             _check_start(feed, start)
             app = apps.get("evm", chain_id=await feed.chain_id())
+            await _check_beginning(feed, to, app.default_topic, start, until)
             service = ProduceService(feed, to, app, settings=settings, again=_Again())
             published = await service.prepare()
             _say_half("half published where the topics end, sent again as the node gives them", service.progress.half)

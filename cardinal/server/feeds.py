@@ -67,6 +67,15 @@ class Locating(Protocol):
 
 
 @runtime_checkable
+class Bounded(Protocol):
+    """A feed whose blocks are all there, so that it can be asked beforehand whether a stream may begin with one."""
+
+    async def check_beginning(self, start: int | None, until: int | None) -> None:
+        """ConfigurationError where a new stream from ``start`` (None: the feed's first) to ``until`` would be none."""
+        ...
+
+
+@runtime_checkable
 class Aiming(Protocol):
     """A feed that knows how far it is going."""
 

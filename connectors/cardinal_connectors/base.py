@@ -11,6 +11,7 @@ scheme:
 * ``block(hash) -> Payload | None``: any block by its hash, for healing and for half-published blocks;
 * ``learn(weights) -> None``: takes the weights of published blocks, by hash, which those above them have to fit;
 * ``locate(text) -> int``: a block's number by its hash or time;
+* ``check_beginning(start, until)``: refuses numbers that it has no blocks for, before a stream is begun;
 * ``target -> int | None``: the number of the block that is gone to, for progress.
 """
 

@@ -6,9 +6,11 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
 from ethereum_blocks import grow
 from feeding import asynchronous, everything, take
 
+from cardinal.errors import ConfigurationError
 from cardinal_connectors.archive.feed import ArchiveFeed
 from cardinal_connectors.dev import DevFeed, DevSettings
 
@@ -23,7 +25,8 @@ async def test_target_of_an_archive_is_its_last_file_or_the_block_asked_for(tmp_
     for until, target in ((None, 7), (4, 4), (90, 7)):
         payloads = await everything(feed.follow(until=until))
         assert (feed.target, payloads[-1].number) == (target, target)
-    assert not await everything(feed.follow(start=9))
+    with pytest.raises(ConfigurationError, match="holds blocks 0 to 7, not block 9"):
+        await everything(feed.follow(start=9))
     assert feed.target is None, "nothing will come"
 
 

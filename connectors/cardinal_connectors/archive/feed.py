@@ -3,6 +3,7 @@
 Rules:
 
 1. Files are looked up when the reading begins; numbers have no gap, and each block is the child of the one before.
+   A stream begins with a block that is there.
 2. A block passes the same checks as one from a node. There is nobody to ask again: one that fails is reported.
 3. The feed ends with the last file.
 """
@@ -33,16 +34,47 @@ from cardinal.protocols.streams.types import BlockRef
 from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings
 
+_RUNS: Final = 3
+"""How many stretches of numbers without a gap an error names."""
+
 _ENDING: Final = ".json.gz"
 _FILE: Final = re.compile(r"\d+\.json\.gz")
 
 
 def check_folder(folder: Path) -> None:
     """ConfigurationError where a folder cannot be read or holds no block: nothing is begun for a wrong name."""
-    if not _numbers_in(folder):
+    _first(folder, _numbers_in(folder), None, None)
+
+
+def _first(folder: Path, numbers: Sequence[int], start: int | None, until: int | None) -> int:
+    """The number of the block that a stream begins with; ConfigurationError where the archive does not hold it."""
+    if not numbers:
         raise ConfigurationError(
             f"the archive {folder} holds no block: name a folder with files NUMBER{_ENDING}", setting="from"
         )
+    first = numbers[0] if start is None else start
+    if first not in numbers:
+        raise ConfigurationError(
+            f"the archive {folder} holds {_shown(numbers)}, not block {first}: begin with one that it holds",
+            setting="start",
+        )
+    if until is not None and until < first:
+        raise ConfigurationError(
+            f"the archive {folder} holds {_shown(numbers)}, and what begins with block {first} does not end with block "
+            f"{until}: end with a later one, or begin with an earlier one",
+            setting="until",
+        )
+    return first
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    """These numbers in words, the first few stretches without a gap."""
+    begins = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
+    ends = [*(at - 1 for at in begins[1:]), len(numbers) - 1]
+    runs = [(numbers[begin], numbers[end]) for begin, end in zip(begins, ends, strict=True)]
+    words = [f"{low} to {high}" if low != high else str(low) for low, high in runs[:_RUNS]]
+    more = f" and others up to {numbers[-1]}" if len(runs) > _RUNS else ""
+    return f"block{'s' if len(numbers) > 1 else ''} {', '.join(words)}{more}"
 
 
 def _numbers_in(folder: Path) -> list[int]:
@@ -91,7 +123,7 @@ class ArchiveFeed:
         """Give what is not published; see :class:`~cardinal_connectors.base.BlockFeed`.
 
         Raises:
-            ConfigurationError: the folder cannot be read.
+            ConfigurationError: the folder cannot be read; nothing is published, and it does not hold the first block.
             ReorgTooDeepError: the archive has none of ``published``.
             NodeAnswerError: a file is missing in the middle, or is none.
             WrongChainError: a block is no child of the one before.
@@ -100,9 +132,9 @@ class ArchiveFeed:
         """
         numbers = await asyncio.to_thread(_numbers_in, self._folder)
         before = await self._common(published, numbers)
-        first = (start or (numbers[0] if numbers else 0)) if before is None else before.number + 1
-        there = numbers[-1] if numbers else -1
-        last = there if until is None else min(until, there)
+        self._target = None
+        first = _first(self._folder, numbers, start, until) if before is None else before.number + 1
+        last = numbers[-1] if until is None else min(until, numbers[-1])
         self._target = last if last >= first else None
         for number in range(first, last + 1):
             block = await asyncio.to_thread(self._read, number)
@@ -114,6 +146,16 @@ class ArchiveFeed:
                 )
             before = BlockRef(number, payload.hash)
             yield payload
+
+    async def check_beginning(self, start: int | None, until: int | None) -> None:
+        """ConfigurationError where a stream could not begin with this block, or with the archive's first, and have it.
+
+        Arguments:
+            start: the first block; None: the first that there is.
+            until: the last block; None: the last that there is.
+
+        """
+        _first(self._folder, await asyncio.to_thread(_numbers_in, self._folder), start, until)
 
     async def block(self, block_hash: bytes) -> Payload | None:
         """The block with this hash; None where no file has it. Every file is read, up to the one."""

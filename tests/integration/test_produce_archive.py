@@ -1,0 +1,122 @@
+"""`cardinal produce --from archive://…`: what it says of blocks that the archive does not hold, and what it makes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from commands import Processes, fresh_chain_id
+from ethereum_blocks import grow
+from feeding import asynchronous, everything
+
+from cardinal.errors import ConfigurationError
+from cardinal.transports import list_topics
+from cardinal_connectors.archive.feed import ArchiveFeed
+
+if TYPE_CHECKING:
+    from cardinal.embedded import EmbeddedKafka
+
+HOLE = (*range(2, 6), *range(8, 11))
+"""Blocks 2 to 5 and 8 to 10."""
+
+
+def archive(folder: Path, numbers: Iterable[int]) -> Path:
+    """Files of these blocks of one chain."""
+    folder.mkdir()
+    chain = grow(None, max(numbers) + 1)
+    for number in numbers:
+        content = {"block": chain[number].block, "receipts": chain[number].receipts}
+        (folder / f"{number}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    return folder
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as running:
+        yield running
+
+
+def produce(processes: Processes, folder: Path, to: str, chain: int, *args: str) -> tuple[int, str]:
+    status, _, said = processes.run(
+        *("produce", "--from", f"archive://{folder}?chain-id={chain}", "--to", to, "--producer-id", "a", *args)
+    )
+    return status, said
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--start", "11"), "holds blocks 2 to 5, 8 to 10, not block 11: begin with one that it holds"),
+        (("--start", "99999"), "not block 99999"),
+        (("--start", "0"), "holds blocks 2 to 5, 8 to 10, not block 0"),
+        (("--start", "1"), "not block 1:"),
+        (("--start", "6"), "not block 6:"),
+        (("--until", "1"), "what begins with block 2 does not end with block 1"),
+        (("--start", "5", "--until", "4"), "what begins with block 5 does not end with block 4"),
+    ],
+)
+def test_block_that_an_archive_does_not_hold_begins_no_stream(
+    processes: Processes, tmp_path: Path, args: tuple[str, ...], says: str
+) -> None:
+    folder = archive(tmp_path / "archive", HOLE)
+    status, said = produce(processes, folder, f"file://{tmp_path}/log", 1337, *args)
+    assert status == 1, said
+    assert says in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.broker
+def test_no_topic_is_made_for_a_block_that_an_archive_does_not_hold(
+    cardinal_broker: EmbeddedKafka, processes: Processes, tmp_path: Path
+) -> None:
+    folder, chain = archive(tmp_path / "archive", HOLE), fresh_chain_id()
+    to = f"kafka://{cardinal_broker.bootstrap}"
+    for number in (0, 7, 11):
+        status, said = produce(processes, folder, to, chain, "--start", str(number))
+        assert (status, f"not block {number}:" in said) == (1, True), said
+    assert not [topic for topic in list_topics(to) if str(chain) in topic]
+
+
+def test_what_stands_before_a_hole_is_published_and_the_hole_is_told(processes: Processes, tmp_path: Path) -> None:
+    folder, to = archive(tmp_path / "archive", HOLE), f"file://{tmp_path}/log"
+    status, said = produce(processes, folder, to, 1337)
+    assert status == 1, said
+    assert "lacks block 6" in said
+    assert "4 blocks, " in said
+    status, said = produce(processes, folder, to, 1337, "--start", "2")
+    assert status == 1, said
+    assert "continues after block 5" in said
+    assert "lacks block 6" in said
+
+
+def test_where_a_stream_begins_is_of_no_matter_to_one_that_is_there(processes: Processes, tmp_path: Path) -> None:
+    folder, to = archive(tmp_path / "archive", range(4)), f"file://{tmp_path}/log"
+    status, said = produce(processes, folder, to, 1337, "--start", "0")
+    assert status == 0, said
+    for number in range(3):
+        (folder / f"{number}.json.gz").unlink()
+    status, said = produce(processes, folder, to, 1337, "--start", "0")
+    assert status == 0, said
+    assert "continues after block 3" in said
+
+
+@asynchronous
+async def test_archive_gives_no_stream_that_begins_elsewhere(tmp_path: Path) -> None:
+    feed = ArchiveFeed(archive(tmp_path / "archive", (1, 3, 5, 7, 8)), chain_id=1337)
+    for start, until, says in (
+        (0, None, "holds blocks 1, 3, 5 and others up to 8, not block 0"),
+        (9, None, "not block 9"),
+        (7, 6, "what begins with block 7 does not end with block 6"),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            await everything(feed.follow(start=start, until=until))
+        with pytest.raises(ConfigurationError, match=says):
+            await feed.check_beginning(start, until)
+        assert feed.target is None, "nothing will come"
+    assert [payload.number for payload in await everything(feed.follow(start=7))] == [7, 8]
+    await feed.check_beginning(7, None)
