@@ -13,7 +13,7 @@ from cardinal import apps
 from cardinal.cli.named import config_option, stream
 from cardinal.cli.writing import output
 from cardinal.consumer import find_application
-from cardinal.copying.replaying import Player
+from cardinal.copying.replaying import Player, whole
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
@@ -104,16 +104,18 @@ def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, s
         player = Player(source, sink, app, speed=speed)
         began = reported = time.monotonic()
         before = player.played
-        while player.step():
-            now = time.monotonic()
-            if now - reported >= _REPORT_SECONDS:
-                before = _report(before, player, now - reported)
-                reported = now
-        done, seconds = player.played, time.monotonic() - began
-        click.echo(
-            f"{done.records} records, {done.seals} blocks sealed, {done.bytes / 1e6:.1f} MB in {seconds:.1f} s",
-            err=True,
-        )
+        try:
+            while player.step():
+                now = time.monotonic()
+                if now - reported >= _REPORT_SECONDS:
+                    before = _report(before, player, now - reported)
+                    reported = now
+        finally:
+            done, seconds = player.played, time.monotonic() - began
+            click.echo(
+                f"{done.records} records, {done.seals} blocks sealed, {done.bytes / 1e6:.1f} MB in {seconds:.1f} s",
+                err=True,
+            )
 
 
 def _report(before: Played, player: Player, seconds: float) -> Played:
@@ -124,12 +126,14 @@ def _report(before: Played, player: Player, seconds: float) -> Played:
 
 
 def _print(source: Source) -> None:
-    marks = source.watermarks()
+    marks, damage = whole(source)
     source.assign({where: low for where, (low, _) in marks.items()})
     with output() as write:
         while any(at < marks[where][1] for where, at in source.positions().items()):
             for record in source.poll(_POLL_RECORDS, 0.0):
                 write(_line(record))
+        if damage is not None:
+            raise damage
 
 
 def _line(record: Record) -> str:

@@ -12,6 +12,8 @@ Rules:
    record without a time, or with a wrong one, and a stream that stood still for long, keep nobody waiting.
 5. Heartbeats stay behind: the sink's topics have their own.
 
+6. Where the recording is damaged, what stands before the damage is played whole, seals and all, and then it is told.
+
 What fails is raised; to play it again is harmless, because consumers recognise copies.
 """
 
@@ -21,14 +23,16 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cardinal.errors import TransportError
+from cardinal.errors import CardinalError, TransportError
 from cardinal.protocols.streams.types import SEALED_HEADER, Record, Routed
 from cardinal.transports import ChannelSink, RecordSink
+from cardinal.transports.file import FileSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from cardinal.errors import LogDamagedError
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Sink, Source
     from cardinal.transports.url import Topics
@@ -56,6 +60,17 @@ class _Later(NamedTuple):
 
     record: Record
     after: int | None
+
+
+def whole(source: Source) -> tuple[Mapping[Partition, tuple[int, int]], LogDamagedError | None]:
+    """The watermarks of a recording; where it is damaged those before the damage, and what it is.
+
+    Raises:
+        LogDamagedError: it is damaged where its partitions stand.
+        TransportError: see :meth:`cardinal.transports.base.Source.watermarks`.
+
+    """
+    return source.whole() if isinstance(source, FileSource) else (source.watermarks(), None)
 
 
 class Player:
@@ -90,7 +105,7 @@ class Player:
         self._clock = clock
         self._began: tuple[float, int] | None = None
         self._last = 0
-        marks = source.watermarks()
+        marks, self._damage = whole(source)
         self._ends: dict[Partition, int] = {where: high for where, (_, high) in marks.items()}
         source.assign({where: low for where, (low, _) in marks.items()})
         self._chunk: list[Record] = []
@@ -116,12 +131,12 @@ class Player:
 
         Raises:
             DeliveryError, OversizeError, TopicError, TransportError: of the sink.
-            LogDamagedError, CursorExpiredError, TransportError: of the recording.
+            LogDamagedError, CursorExpiredError, TransportError: of the recording; all before it is acknowledged.
 
         """
         if not self.left:
             return self._end()
-        for record in self._source.poll(_POLL_RECORDS, _POLL_SECONDS):
+        for record in self._polled():
             if record.offset < self._ends[record.topic, record.partition] and record.key:
                 self._keep_pace(record)
                 self._play(record)
@@ -130,6 +145,14 @@ class Player:
         return True
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _polled(self) -> list[Record]:
+        try:
+            return self._source.poll(_POLL_RECORDS, _POLL_SECONDS)
+        except CardinalError:
+            while self._work_off():
+                pass
+            raise
 
     def _play(self, record: Record) -> None:
         if record.topic in self._side:
@@ -188,6 +211,13 @@ class Player:
             self._acknowledged += 1
 
     def _end(self) -> bool:
+        left = self._work_off()
+        if not left and self._damage is not None:
+            raise self._damage
+        return left
+
+    def _work_off(self) -> bool:
+        """Hand over and have acknowledged some of what was read; whether more of it is left."""
         self._advance()
         self._await_one()
         return bool(self._lane or self._under_way)

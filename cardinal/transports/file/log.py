@@ -11,6 +11,8 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cardinal.errors import LogDamagedError
+
 from .segments import Segments
 
 if TYPE_CHECKING:
@@ -78,6 +80,13 @@ class Log:
                     self._ends[record.topic, record.partition] = record.offset + 1
                 self._end = Place(self._end.number, block.end)
         return dict(self._ends)
+
+    def whole(self) -> tuple[dict[Partition, int], LogDamagedError | None]:
+        """As :meth:`ends`; where there is damage, the ends before it, and what it is."""
+        try:
+            return self.ends(), None
+        except LogDamagedError as damage:
+            return dict(self._ends), damage
 
     def starts(self) -> dict[Partition, int]:
         """The lowest offset that is kept, or that the first record will have, of every partition."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from cardinal.errors import LogDamagedError
     from cardinal.protocols.streams.types import Partition, Record
 
 _FIRST_PAUSE: Final = 0.001
@@ -77,12 +78,13 @@ class FileSource:
 
         Raises:
             CursorExpiredError: the segments with a position are gone, or it lies behind the end.
-            LogDamagedError: see :meth:`watermarks`.
+            LogDamagedError: a position lies behind what :meth:`watermarks` finds damaged.
             TopicError: there is no such partition.
 
         """
-        self._check_open()
-        marks = self.watermarks()
+        marks, damage = self.whole()
+        if damage is not None and any(at > marks[where][1] for where, at in positions.items() if where in marks):
+            raise damage
         self._check_known(positions, marks)
         self._assigned = dict(positions)
         self._paused = {}
@@ -131,10 +133,20 @@ class FileSource:
             LogDamagedError: bytes behind the last whole record are not what was written.
 
         """
+        marks, damage = self.whole()
+        if damage is not None:
+            raise damage
+        return marks
+
+    def whole(self) -> tuple[dict[Partition, tuple[int, int]], LogDamagedError | None]:
+        """As :meth:`watermarks`; where there is damage, the offsets before it, and what it is.
+
+        For who makes use of what stands before the damage, and tells it after that.
+        """
         self._check_open()
         with readable(self._folder):
-            ends, starts = self._log.ends(), self._log.starts()
-        return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}
+            (ends, damage), starts = self._log.whole(), self._log.starts()
+        return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}, damage
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
