@@ -8,6 +8,8 @@ Rules:
 3. A recording that is begun goes on where it ended, partition by partition, whatever ended it: nothing is missing and
    nothing is twice.
 4. What waits in memory is bounded: partitions that are ahead are paused.
+5. A transaction leaves marks that are no records, and a consumer's cursor stands behind them. The folder says every few
+   minutes, and at the end, how far partitions were read: until then, or until their next record, it refuses the cursor.
 
 Reorg channels and partitions that come while recording are noticed within seconds.
 """
@@ -41,7 +43,7 @@ _MARKS_SECONDS: Final = 0.3
 _LOOK_SECONDS: Final = 2.0
 _IDLE_SECONDS: Final = 2.0
 _STAND_SECONDS: Final = 300.0
-"""Every time costs a segment."""
+"""Every time costs a segment. The first time is when nothing has come for a moment, or after so long."""
 
 _WAITING_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 256 << 10
@@ -98,7 +100,7 @@ class Recorder:
         self._whole = self._unsynced = False
         self._paused: frozenset[Partition] = frozenset()
         self._marked = self._synced = 0.0
-        self._looked = self._heard = time.monotonic()
+        self._looked = self._heard = self._begun = time.monotonic()
         self._stood = self._heard - _STAND_SECONDS
         self._topics = self._all_topics()
         self._source: Source = open_source(self._url, app, topics=self._topics, wait=wait)
@@ -166,7 +168,8 @@ class Recorder:
         self._whole = True
         if records:
             self._heard = now
-        elif now - self._heard >= _IDLE_SECONDS and now - self._stood >= _STAND_SECONDS:
+        idle = now - self._heard >= _IDLE_SECONDS
+        if now - (self._stood if idle else max(self._stood, self._begun)) >= _STAND_SECONDS:
             self._stand(now)
         return len(records)
 

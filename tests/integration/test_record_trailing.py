@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from blocks import DEADLINE, Blocks, line, publish, until
 from cardinal.consumer import Consumer
 from cardinal.copying import recording
 from cardinal.copying.recording import Recorder
+from cardinal.errors import CursorExpiredError
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 from recordings import records_of
@@ -100,3 +102,23 @@ def test_a_recorder_that_hears_nothing_says_how_far_it_has_read_and_runs_on(
     assert len(list(tmp_path.glob("*.avro"))) == segments + 1
     recorder.close()
     assert sorted(records_of(folder)) == broker.records()
+
+
+def test_a_partition_that_is_quiet_while_others_are_not_is_said_to_be_read(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorder of a busy stream always hears something: its folder refused the cursor until the next record there."""
+    monkeypatch.setattr(recording, "_IDLE_SECONDS", math.inf)
+    folder = f"file://{tmp_path}"
+    publish(broker, line(1, 5))
+    with Consumer(broker.url, Blocks()) as consumer:
+        cursor = until(consumer, "5a")[-1].cursor
+    recorder = Recorder(broker.url, folder, Blocks())
+    _step_until_recorded(recorder, len(broker.records()))
+    with pytest.raises(CursorExpiredError), Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2) as consumer:
+        list(consumer)
+    monkeypatch.setattr(recording, "_STAND_SECONDS", 0.0)
+    recorder.step(0.0)
+    with Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2) as consumer:
+        assert list(consumer) == []
+    recorder.close()
