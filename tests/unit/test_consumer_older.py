@@ -22,6 +22,7 @@ from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
 
     from cardinal.protocols.streams.types import Position
 
@@ -278,6 +279,18 @@ def test_a_reader_that_looks_up_waits_for_nothing_else_and_closes_what_it_opened
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
     reader.close()
     assert not reader.reads_again_now
+
+
+def test_a_folder_is_looked_up_in_as_a_broker_is(tmp_path: Path) -> None:
+    """It has all partitions in one order, and pauses none."""
+    url = f"file://{tmp_path}?cardinal.partitions=2"
+    publish(url, line(1, 200))
+    reader = Reader(url, Blocks(), wait=0.0)
+    lowest, deadline = BlockRef(120, hash_of("120a")), time.monotonic() + DEADLINE
+    while (found := reader.older_batches(100, lowest, DEADLINE)) is None:
+        assert time.monotonic() < deadline
+    assert found == chain(101, 120)
+    reader.close()
 
 
 def test_the_stream_s_blocks_are_delivered_while_a_long_look_up_is_under_way(broker: MemoryBroker) -> None:
