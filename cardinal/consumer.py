@@ -186,7 +186,8 @@ class Consumer:
             main.assign({where: begin[where] for where in main.partitions()})
         else:
             beginning = self._beginning(start)
-            follower = Follower(replace(settings, start=beginning.below, start_weight=beginning.weight))
+            below, weight, old = beginning.below, beginning.weight, beginning.old
+            follower = Follower(replace(settings, start=below, start_weight=weight, old=old))
             marks = self._reader.marks()
             main.assign(beginning.positions)
         return follower, {where: high for where, (_, high) in marks.items()}
