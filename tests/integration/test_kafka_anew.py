@@ -11,10 +11,13 @@ from confluent_kafka.admin import AdminClient
 
 from blocks import DEADLINE, Blocks, line, publish, until
 from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, CursorExpiredError, TopicError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
+from cardinal.transports.kafka.gone import refused
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
+    from cardinal.protocols.streams.types import Partition
+    from cardinal.transports.kafka.cluster import Cluster
 
 pytestmark = pytest.mark.broker
 
@@ -58,3 +61,27 @@ def test_a_consumer_says_at_every_iteration_that_its_topics_are_gone(
     if again == "made anew":
         with Consumer(url, app, idle_timeout=DEADLINE) as anew:
             until(anew, "3a")
+
+
+def test_a_broker_that_is_away_while_it_is_asked_what_it_has_is_asked_again(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is fetched of such a partition: whoever was told that the broker is away would wait in vain."""
+    away = [UnreachableError("the broker starts again", address="here") for _ in range(2)]
+
+    def asked(where: Partition, at: int, cluster: Cluster) -> CursorExpiredError:
+        if away:
+            raise away.pop()
+        return refused(where, at, cluster)
+
+    monkeypatch.setattr("cardinal.transports.kafka.source.refused", asked)
+    app, url = _fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 30), app=app)
+    with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:
+        until(consumer, "30a")
+        _delete(cardinal_broker, app)
+        publish(url, line(1, 3), app=app)
+        for _ in range(2):
+            with pytest.raises(UnreachableError):
+                list(consumer)
+        assert isinstance(_ends(consumer), CursorExpiredError)
