@@ -189,7 +189,12 @@ async def _until_told(service: ProduceService, running: asyncio.Task[None]) -> N
         left = f", {final.skipped} blocks left to others" if final.skipped else ""
         click.echo(f"{final.blocks} blocks, {final.messages} messages in {seconds:.1f} s{left}", err=True)
         _say_producers(final.producers)
-        _say_half("left half published, because the node did not give them (consumers expire them)", final.half)
+        withheld = [one for one in final.half if one not in final.above]
+        _say_half("left half published, because the node did not give them (consumers expire them)", withheld)
+        _say_half(
+            "left half published, because they are above what was followed (see --lag, --finality, --until)",
+            final.above,
+        )
     if service.unsealed:
         raise DeliveryError(
             f"{len(service.unsealed)} blocks were taken and not sealed (the lowest is {service.unsealed[0].number}): "

@@ -5,7 +5,7 @@ Rules:
 1. The feed is followed first: most of them come by themselves, parents before children. What is still half then is
    asked for, parents first.
 2. Nothing is sent that is higher than what was followed: the feed may be told to stay below its node's head. It is
-   asked for again later.
+   asked for again later, and named apart from what the node does not give.
 3. Bytes that a killed producer had on their way may reach the topics after its successor has looked. So it looks again,
    around the moments of the first look, and what it has under way itself is not meant.
 4. What the node does not give is left and named: consumers expire it.
@@ -65,6 +65,10 @@ class Completing:
         """What is half published."""
         return tuple(self._half.values())
 
+    def above(self, highest: int) -> tuple[HalfPublished, ...]:
+        """What of it is higher than this number, as far as numbers are known."""
+        return tuple(one for one in self._half.values() if one.number is not None and one.number > highest)
+
     def begin(self, found: Survey) -> None:
         """What the first look has found."""
         self._half = {one.hash: one for one in found.half}
@@ -111,6 +115,8 @@ class Completing:
                 payload = await self._feed.block(block_hash)
                 if payload is not None and payload.number > highest:
                     above = True
+                    if block_hash in self._half:  # it may have come by itself meanwhile
+                        self._half[block_hash] = replace(self._half[block_hash], number=payload.number)
                 elif payload is not None:
                     given.append(payload)
         await self._send(given)

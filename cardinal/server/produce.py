@@ -70,8 +70,9 @@ class ProduceSettings:
 class Progress:
     """How far the service is. ``number`` and ``hash`` are the newest block handed over, None before the first.
 
-    ``skipped`` blocks were left to other producers; ``half`` are the half-published ones that are not completed;
-    ``producers`` is what is known of the stream's producers; ``target`` the number of the block that the feed goes to.
+    ``skipped`` blocks were left to other producers; ``half`` are the half-published ones that are not completed,
+    ``above`` those of them that are higher than what was followed; ``producers`` is what is known of the stream's
+    producers; ``target`` the number of the block that the feed goes to.
     """
 
     number: int | None
@@ -84,6 +85,7 @@ class Progress:
     half: tuple[HalfPublished, ...] = ()
     producers: ProducerCount | None = None
     target: int | None = None
+    above: tuple[HalfPublished, ...] = ()
 
 
 class ProduceService:
@@ -135,6 +137,7 @@ class ProduceService:
             self._completing.left,
             self._producer.producer_count if self._producer else None,
             self._feed.target if isinstance(self._feed, Aiming) else None,
+            self._completing.above(self._highest),
         )
 
     @property

@@ -142,7 +142,7 @@ async def _check_last(feed: Feed, last: int) -> None:
     if feed.target is not None and feed.target < last:
         raise ConfigurationError(
             f"the node gives blocks up to {feed.target} now, and block {last} is above that: give a lower last block, "
-            "or wait for it",
+            "or wait for it (a lag or finality among the node's options keeps blocks back)",
             setting="last",
         )
 

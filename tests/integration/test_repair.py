@@ -147,6 +147,18 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
     assert wounded.whole() == set(range(BLOCKS + 1))
 
 
+def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing_at_the_node(
+    wounded: Wounded, processes: Processes
+) -> None:
+    wounded.publish(half={55})
+    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one", "--until", "52")
+    status, _, said = processes.run(*args)
+    assert status == 0, said
+    assert "1 blocks left half published, because they are above what was followed" in said
+    assert f"(see --lag, --finality, --until): 55 (0x{wounded.blocks[55].hash.hex()})" in said
+    assert "did not give" not in said
+
+
 def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_sealed_since(
     wounded: Wounded, processes: Processes
 ) -> None:

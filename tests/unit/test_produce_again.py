@@ -186,6 +186,10 @@ def test_a_half_block_above_what_the_feed_gives_is_left_until_it_gets_there(brok
     """As with --lag or --finality: its node has it, and it is not to be published yet."""
     publish(broker, CHAIN[:5])
     broker.sink(Blocks(), producer_id="one").send(messages(CHAIN[11])[:-1], None).result(DEADLINE)
+    other = line(7, 7, "c", below="6a")[0]
+    broker.sink(Blocks(), producer_id="one").send(messages(other)[:-1], None).result(DEADLINE)
     _, service = produced(broker, Node(CHAIN[:9], CHAIN))
-    assert (left_of(service), end_of(broker)) == (["12a"], "9a")
+    assert (sorted(left_of(service)), end_of(broker)) == (["12a", "7c"], "9a")
     assert CHAIN[11].hash not in sealed(broker)
+    named = [(one.number, name_of(one.hash)) for one in service.progress.above]
+    assert named == [(12, "12a")], "the other one the node does not have"
