@@ -11,14 +11,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.consuming.added import add_partitions
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
+from cardinal.transports.added import Added
 from cardinal.transports.base import ManySource
-from cardinal.transports.pace import Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Row
     from cardinal.transports import Source
@@ -43,7 +41,7 @@ class Channels:
             self._open_beside = lambda topic: main.beside((topic,))
         self._channels: dict[str, Source | None] = {}
         self._looked = 0.0
-        self._looking: dict[str, Future[tuple[Partition, ...]]] = {}
+        self._added: dict[str, Added] = {}
         self._unknown: dict[str, UnreachableError] = {}
 
     def __bool__(self) -> bool:
@@ -119,15 +117,8 @@ class Channels:
 
     def _look_elsewhere(self, topic: str) -> None:
         """Read a channel also in places that have it by now."""
-        source = self._channels[topic]
-        if isinstance(source, ManySource) and isinstance(source, Unasked):
-            answer = self._looking.pop(topic, None)
-            if answer is None:
-                self._looking[topic] = source.look_later()
-            elif not answer.done():
-                self._looking[topic] = answer
-            elif set(answer.result()) - source.positions().keys():
-                add_partitions(source)
+        if topic in self._added:
+            self._added[topic].look_now()
 
     def _open(self, topic: str, open_channel: Callable[[str], Source], begin: Mapping[Partition, int]) -> None:
         """Read a channel from ``begin`` or from its start, if it is there: it counts as missing until it is read."""
@@ -139,6 +130,8 @@ class Channels:
             source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
             opened.pop_all()
             self._channels[topic] = source
+            if isinstance(source, ManySource):
+                self._added[topic] = Added(source, self._looked)
 
     def _read(self) -> list[tuple[str, Source]]:
         return [(topic, source) for topic, source in self._channels.items() if source is not None]
@@ -152,7 +145,7 @@ class Channels:
             self._close(topic)
 
     def _close(self, topic: str) -> None:
-        self._looking.pop(topic, None)
+        self._added.pop(topic, None)
         source, self._channels[topic] = self._channels[topic], None
         if source is not None:
             source.close()

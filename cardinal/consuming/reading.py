@@ -19,7 +19,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.consuming.added import add_partitions
 from cardinal.consuming.again import Again, Room
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.in_step import InStep
@@ -27,6 +26,7 @@ from cardinal.consuming.older import Older
 from cardinal.consuming.skipping import Skipping
 from cardinal.errors import CardinalError, UnreachableError
 from cardinal.transports import open_source
+from cardinal.transports.added import Added
 from cardinal.transports.base import RowSource
 from cardinal.transports.pace import Unasked
 from cardinal.transports.settings import find_url
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.2
 _ROOM: Final = Room()
 _AWAY_SECONDS: Final = 1.0
-_PARTITIONS_SECONDS: Final = 5.0
 
 
 class Reader:
@@ -86,8 +85,7 @@ class Reader:
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
         self._unasked = self.main if isinstance(self.main, Unasked) else None
         self._asked: Future[Marks] | None = None
-        self._looking: Future[tuple[Partition, ...]] | None = None
-        self._looked = time.monotonic()
+        self._added = Added(self.main, time.monotonic(), self._in_step.pause_again)
         self._kept: CardinalError | None = None
         self._away_until = 0.0
         self._channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)), self.main)
@@ -109,7 +107,7 @@ class Reader:
         New partitions are read from now on. A proof that nothing is left to read takes these, and positions that are
         asked for afterwards.
         """
-        self._add_partitions()
+        self._added.read()
         return {where: high for where, (_, high) in self.marks().items()}
 
     def ask_for_ends(self) -> None:
@@ -161,7 +159,7 @@ class Reader:
         if self._kept is not None:
             kept, self._kept = self._kept, None
             raise kept
-        self._look_for_partitions()
+        self._added.look(time.monotonic())
         self._in_step.pause()
         records = self._poll_main(self._in_step.limit, seconds)
         self._in_step.read(records)
@@ -251,29 +249,6 @@ class Reader:
             yield
         except UnreachableError:
             self._away_until = time.monotonic() + _AWAY_SECONDS
-
-    def _look_for_partitions(self) -> None:
-        with contextlib.suppress(UnreachableError):
-            if self._looking is not None and self._looking.done():
-                answer, self._looking = self._looking, None
-                if set(answer.result()) - self.main.positions().keys():
-                    self._add_partitions()
-            elif self._looking is None and self._is_due():
-                if self._unasked is None:
-                    self._add_partitions()
-                else:
-                    self._looking = self._unasked.look_later()
-
-    def _is_due(self) -> bool:
-        now = time.monotonic()
-        if now - self._looked < _PARTITIONS_SECONDS:
-            return False
-        self._looked = now
-        return True
-
-    def _add_partitions(self) -> None:
-        if add_partitions(self.main):
-            self._in_step.pause_again()
 
     def close(self) -> None:
         """Release every connection. May be called twice."""

@@ -31,7 +31,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, DecodeError
-from cardinal.producing.added import Added
 from cardinal.producing.horizon import Horizon
 from cardinal.producing.whole import Whole
 from cardinal.protocols.streams.codec import decode
@@ -39,6 +38,7 @@ from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, PING, Batch, Ping
 from cardinal.protocols.streams.standby import Peers, Standby, Verdict
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.transports.added import Added
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cardinal.producing.added import Added
 from cardinal.producing.ranges import read_range
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH_MSG
 from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.sealing import BEFORE_BATCH_MS
+from cardinal.transports.added import Added
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import channels, reading
+from cardinal.consuming import channels
 from cardinal.consuming.reading import Reader
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Routed
 from cardinal.testing.memory import MemoryBroker
-from cardinal.transports import open_sink, open_source, parse_url
+from cardinal.transports import added, open_sink, open_source, parse_url
 from cardinal.transports.later import later, now
 from cardinal.transports.mux import MuxSource, member
 from cardinal.transports.mux.member import Presence
@@ -208,7 +208,7 @@ def test_what_is_to_prove_something_is_never_of_before(
 def test_partitions_that_one_member_gets_are_read_while_the_other_is_away(
     served: Served, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_PARTITIONS_SECONDS", 0.0)
+    monkeypatch.setattr(added, "_SECONDS", 0.0)
     with Consumer(mux(served, new), Blocks(), idle_timeout=60) as consumer:
         until(consumer, "5a")
         served.stop()

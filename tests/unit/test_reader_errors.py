@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from blocks import Blocks, line, publish
-from cardinal.consuming import reading
 from cardinal.consuming.reading import Reader
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.protocols.streams import Record
 from cardinal.testing.memory import MemoryBroker, MemorySource
-from cardinal.transports import Source
+from cardinal.transports import Source, added
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_nothing_is_lost_where_the_look_for_partitions_fails(
     def gone(_: MemorySource) -> None:
         raise TopicError("the topic a is gone", topic="a")
 
-    monkeypatch.setattr(reading, "_PARTITIONS_SECONDS", 0.0)
+    monkeypatch.setattr(added, "_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(MemorySource, "partitions", gone)
         with pytest.raises(TopicError, match="gone"):

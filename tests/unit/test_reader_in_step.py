@@ -14,6 +14,7 @@ from cardinal.consuming import in_step
 from cardinal.consuming.reading import Reader
 from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import added
 from cardinal.transports.partitioner import fnv1a_partition
 
 POLLED = 10
@@ -103,6 +104,25 @@ def test_a_partition_that_is_ahead_stays_paused_when_another_one_is_added(
         assert reader.positions()["block", 0] == ahead, "it went on while the slowest was far behind"
     rest = _of(_read(reader, 202 - sum(reader.positions()["block", number] for number in (0, 1))), 0)
     assert [record.timestamp_ms // HOUR_MS for record in rest] == list(range(300 - len(rest), 300))
+
+
+@pytest.mark.parametrize("found", ["by looking", "when it is asked"])
+def test_who_is_paused_is_paused_again_at_once_when_a_partition_is_added(
+    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    """The source is assigned anew for it, which resumes all."""
+    monkeypatch.setattr(added, "_SECONDS", 0.0)
+    _begin(reader)
+    reader._in_step.pace.paused = paused = frozenset({("block", 0)})
+    broker.widen("block", 4)
+    asked: list[frozenset[Partition]] = []
+    monkeypatch.setattr(reader.main, "pause", lambda partitions: asked.append(frozenset(partitions)))
+    if found == "by looking":
+        reader._added.look(time.monotonic())
+    else:
+        reader.ends()
+    assert ("block", 3) in reader.positions()
+    assert asked == [paused]
 
 
 class Silent:
