@@ -76,6 +76,11 @@ class Outbox:
                     future = await asyncio.to_thread(self._hand_over, step)
                 except DeliveryError:
                     await asyncio.sleep(_AGAIN_SECONDS)  # `resend` is about to send the one that failed
+                except CardinalError as error:
+                    if not error.retriable:
+                        raise
+                    self._tell_again(newest, error)  # nothing of it was sent: a reorg's channel was to be made first
+                    await asyncio.sleep(_AGAIN_SECONDS)
                 else:
                     break
         finally:

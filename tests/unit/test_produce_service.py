@@ -9,14 +9,14 @@ import pytest
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, ConfigurationError, CoverageChangedError, NodeAnswerError
+from cardinal.errors import CardinalError, ConfigurationError, CoverageChangedError, NodeAnswerError, UnreachableError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.splitter import split
 from cardinal.server.produce import ProduceService, ProduceSettings, open_feed
 from cardinal.server.repair import Repairing, repair
-from cardinal.testing.memory import MemoryBroker
+from cardinal.testing.memory import MemoryBroker, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -249,6 +249,30 @@ def test_a_deep_reorg_of_the_node_reaches_consumers_through_a_channel(broker: Me
     assert any("-re-" in topic for topic in broker.topics())
     assert _chain_of(broker) == [b"1a", b"2b", b"3b", b"4b", b"5b", b"6b", b"7b", b"8b"]
     assert service.progress.blocks == len(payloads)
+
+
+def test_a_broker_that_is_away_when_a_channel_is_to_be_made_is_waited_for(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = _script("1a", "2a", "3a", "4a", "5a", "6a", "2b", "3b", "4b", "5b", "6b", "7b", "8b", n2b="1a")
+    open_channel = MemorySink.open_channel
+    away = [UnreachableError("nobody answers", address="b:1"), UnreachableError("nobody answers", address="b:1")]
+    told: list[str] = []
+
+    def channel(sink: MemorySink, topic: str) -> None:
+        if away:
+            raise away.pop()
+        open_channel(sink, topic)
+
+    def tell(payload: Payload, error: CardinalError) -> None:
+        assert payload in payloads
+        told.append(str(error))
+
+    monkeypatch.setattr(MemorySink, "open_channel", channel)
+    service = ProduceService(Script(payloads), broker.url, Shallow(), producer_id="one", again=tell)
+    asyncio.run(_run(service, until=8))
+    assert _chain_of(broker) == [b"1a", b"2b", b"3b", b"4b", b"5b", b"6b", b"7b", b"8b"]
+    assert told == ["nobody answers"] * 2
 
 
 def test_a_node_that_goes_back_to_where_it_was_takes_consumers_along(broker: MemoryBroker) -> None:

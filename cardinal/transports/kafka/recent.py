@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import TransportError
+from cardinal.errors import UnreachableError
 
 from .source import KafkaSource
 
@@ -28,7 +28,11 @@ def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]
         deadline = time.monotonic() + _RECENT_SECONDS
         while any(at < marks[partition][1] for partition, at in source.positions().items()):
             if time.monotonic() > deadline:
-                raise TransportError(f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s")
+                raise UnreachableError(
+                    f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s: the server is away, "
+                    "or the line is too slow; try again",
+                    address=settings.address,
+                )
             records += source.poll(_POLL_RECORDS, 0.1)
         return sorted(records, key=lambda record: record[:3])
     finally:
