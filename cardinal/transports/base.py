@@ -157,6 +157,8 @@ class Source(Protocol):
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
 
+        Fewer than are there where they are large: who asks does not know how large, and a poll is held in memory.
+
         Raises:
             CursorExpiredError, TopicError: what comes next in a partition is gone; at every call until :meth:`assign`.
 

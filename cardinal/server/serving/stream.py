@@ -50,7 +50,8 @@ _log = logging.getLogger(__name__)
 class Appetite:
     """How many records to ask a source for, so that they are about so many bytes: a source counts records only.
 
-    It begins with one, which may be of any size, and goes up by steps: the next ones may be larger.
+    It begins with one, which may be of any size, and goes up by steps: the next ones may be larger. Where they are at
+    once, the source's own bound counts: of Kafka what its client has fetched, of a folder some MiB.
 
     Arguments:
         size: bytes to get at once.

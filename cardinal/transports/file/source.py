@@ -32,6 +32,8 @@ _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.025
 _TOPICS_SECONDS: Final = 0.05
 _RECENT_POLL: Final = 10_000
+_POLL_BYTES: Final = 8 << 20
+"""A poll ends with the block in which its values reach this: who asks for thousands may have seen only small ones."""
 
 
 class FileSource:
@@ -103,6 +105,8 @@ class FileSource:
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in the order of the log; empty after ``timeout`` seconds without any.
 
+        Of large ones it gives some MiB; the next poll goes on.
+
         Raises:
             CursorExpiredError: segments that were to be read were removed meanwhile, or what is read was replaced.
             LogDamagedError: bytes are not what was written.
@@ -163,9 +167,11 @@ class FileSource:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _read(self, limit: int) -> list[Record]:
-        """What is there, up to ``limit`` records."""
+        """What is there, up to ``limit`` records, and not much more than :data:`_POLL_BYTES`."""
         records: list[Record] = []
-        while len(records) < limit and len(self._paused) < len(self._assigned):
+        size = 0
+        while len(records) < limit and size < _POLL_BYTES and len(self._paused) < len(self._assigned):
+            before = len(records)
             while self._in_block < len(self._block) and len(records) < limit:
                 record = self._block[self._in_block]
                 self._in_block += 1
@@ -173,6 +179,7 @@ class FileSource:
                 if self._assigned.get(where, record.offset + 1) <= record.offset and where not in self._paused:
                     self._assigned[where] = record.offset + 1
                     records.append(record)
+            size += sum([len(record.value) for record in records[before:]])  # a list is quicker
             try:
                 if self._in_block == len(self._block) and not self._advance():
                     break
