@@ -5,7 +5,9 @@ compressed, big-endian), the file's sync marker. Any Avro reader reads it; this 
 so that a file can be read while it grows and mended after a crash.
 
 The header's metadata says where the segment begins: the next offset of every partition (``cardinal.offsets``) and the
-highest time of all records before (``cardinal.latest``). So no file beside the data is needed to find anything.
+highest time of all records before (``cardinal.latest``). So no file beside the data is needed to find anything. And it
+says how long the segment before it was (``cardinal.before``), which is whole then: a copy of that one that was made
+earlier may end with a whole block, too.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ _SNAPPY_RATIO: Final = 32
 """Snappy cannot make more of a byte: its longest copy is 64 bytes in three."""
 _OFFSETS: Final = "cardinal.offsets"
 _LATEST: Final = "cardinal.latest"
+_BEFORE: Final = "cardinal.before"
 _CODEC: Final = b"snappy"
 
 
@@ -90,6 +93,7 @@ class Header:
         size: bytes of the header; the first block begins there.
         offsets: for every partition of the log the next offset when the segment was begun.
         latest: the highest time of all records before, milliseconds; 0 where there were none.
+        before: bytes of the segment before it; None where there was none, or nobody said.
 
     """
 
@@ -97,6 +101,7 @@ class Header:
     size: int
     offsets: Mapping[Partition, int]
     latest: int
+    before: int | None = None
 
 
 class Prefix(NamedTuple):
@@ -107,8 +112,8 @@ class Prefix(NamedTuple):
     end: int
 
 
-def encode_header(sync: bytes, offsets: Mapping[Partition, int], latest: int) -> bytes:
-    """The header of a segment with this marker (16 bytes)."""
+def encode_header(sync: bytes, offsets: Mapping[Partition, int], latest: int, before: int | None = None) -> bytes:
+    """The header of a segment with this marker (16 bytes); see :class:`Header`."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(number)] = offset
@@ -117,6 +122,7 @@ def encode_header(sync: bytes, offsets: Mapping[Partition, int], latest: int) ->
         "avro.codec": _CODEC,
         _OFFSETS: json.dumps(topics, separators=(",", ":")).encode(),
         _LATEST: str(latest).encode(),
+        **({} if before is None else {_BEFORE: str(before).encode()}),
     }
     out = BytesIO()
     schemaless_writer(out, _HEADER, {"magic": _MAGIC, "meta": meta, "sync": sync})
@@ -137,7 +143,8 @@ def read_header(file: BinaryIO) -> Header:
             raise BadBytesError("its schema is another one")
         topics: dict[str, dict[str, int]] = json.loads(meta[_OFFSETS])
         offsets = {(topic, int(number)): at for topic, numbers in topics.items() for number, at in numbers.items()}
-        return Header(fields["sync"], file.tell(), offsets, int(meta[_LATEST]))
+        before = int(meta[_BEFORE]) if _BEFORE in meta else None
+        return Header(fields["sync"], file.tell(), offsets, int(meta[_LATEST]), before)
     except (EOFError, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, MemoryError):
         # What fastavro and json were seen to raise on bytes that were cut or altered.
         raise BadBytesError("its header is not whole") from None

@@ -134,7 +134,7 @@ class Log:
         """Where reading goes on when a segment is read to its end: the next segment, if it was begun.
 
         Raises:
-            LogDamagedError: there is more in the segment, and it cannot be read.
+            LogDamagedError: there is more in the segment, and it cannot be read; or there was, and it is gone.
 
         """
         numbers = self._segments.numbers_lately()
@@ -153,6 +153,8 @@ class Log:
         if header is None:
             return None
         adjoins = segment is not None and number == place.number + 1
+        if segment is not None and adjoins and header.before is not None and place.at < header.before:
+            raise segment.damaged(place.at, f"it ends here, and had {header.before} bytes when the next one was begun")
         return Following(Place(number, header.size), header.offsets, adjoins=adjoins)
 
     def from_time(self, timestamp_ms: int) -> dict[Partition, int]:

@@ -5,7 +5,8 @@ Rules:
 1. A segment appears whole: its header is written under another name first. From then on it only grows.
 2. What can be read ends before the first block that is not whole. In the newest segment more may come there; in an
    older one, or where the marker of the file stands behind it, it is damage and said so: who reads is told after a
-   moment, and who asks where the log ends waits that moment out.
+   moment, and who asks where the log ends waits that moment out. An older one that is shorter than it was when the next
+   one was begun is damaged, too.
 3. What was read is never taken back. A segment that is cut off before a reader's place, or removed while it is the
    newest, or replaced, was changed by hand: nothing comes there any more, and the reader is told.
 4. A reader holds no lock and writes nothing, so any number of them may read while one process writes.

@@ -188,7 +188,8 @@ class LogWriter:
         path = path_of(self.folder, number)
         new = path.with_name(path.name + _NEW)
         marker = os.urandom(SYNC_SIZE)
-        data = encode_header(marker, offsets, self.latest)
+        before = None if self._fd == _NONE else self._at
+        data = encode_header(marker, offsets, self.latest, before)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             view = memoryview(data)
@@ -206,7 +207,7 @@ class LogWriter:
                 self._broken = f"the segment {path} is there and may be gone after a crash"
             raise
         self.offsets = dict(offsets)
-        self._go_on(fd, number, Header(marker, len(data), dict(offsets), self.latest), len(data))
+        self._go_on(fd, number, Header(marker, len(data), dict(offsets), self.latest, before), len(data))
         self._retain()
 
     def _go_on(self, fd: int, number: int, header: Header, at: int, marks: Sequence[index.Mark] = ()) -> None:
