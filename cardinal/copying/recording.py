@@ -4,7 +4,8 @@ Rules:
 
 1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream goes on with the
    recording, and a recording may take a member's place in a mux (:mod:`cardinal.transports.mux`).
-2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`).
+2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`). What
+   comes in one order keeps that order, and nothing of it waits.
 3. A recording that is begun goes on where it ended, partition by partition, whatever ended it: nothing is missing and
    nothing is twice.
 4. What waits in memory is bounded: partitions that are ahead are paused.
@@ -25,7 +26,7 @@ from cardinal.copying.beginning import beginning, cannot_go_on
 from cardinal.copying.merging import Merge
 from cardinal.errors import CursorExpiredError, TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.transports import list_topics, open_source, parse_url
+from cardinal.transports import OneOrderSource, list_topics, open_source, parse_url
 from cardinal.transports.file import Fsync, file_settings, open_writer
 
 if TYPE_CHECKING:
@@ -154,7 +155,10 @@ class Recorder:
         records: list[Record] = []
         with self._channels_may_go(), self._expired_in_words():
             records = self._source.poll(_POLL_RECORDS, timeout)
-        self._merge.add(records)
+        if isinstance(self._source, OneOrderSource) and self._source.one_order:
+            self._write(records)
+        else:
+            self._merge.add(records)
         now = time.monotonic()
         if now - self._marked >= _MARKS_SECONDS:
             self._marked = now
