@@ -115,8 +115,8 @@ def test_a_partition_that_is_quiet_while_others_are_not_is_said_to_be_read(
         cursor = until(consumer, "5a")[-1].cursor
     recorder = Recorder(broker.url, folder, Blocks())
     _step_until_recorded(recorder, len(broker.records()))
-    with pytest.raises(CursorExpiredError), Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2) as consumer:
-        list(consumer)
+    with pytest.raises(CursorExpiredError, match="wait for the recording"):
+        Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2)
     monkeypatch.setattr(recording, "_STAND_SECONDS", 0.0)
     recorder.step(0.0)
     with Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2) as consumer:

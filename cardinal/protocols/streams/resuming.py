@@ -159,7 +159,8 @@ def refuse_shorter(following: Mapping[Partition, int], ends: Mapping[Partition, 
 def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
     return CursorExpiredError(
         f"records that this cursor needs are gone from {_named(missing)}: the topics were made anew, or retention has "
-        "cut off what was not read yet; start anew without a cursor, or restore the topics",
+        "cut off what was not read yet, or a recording is not as far yet; start anew without a cursor, restore the "
+        "topics, or wait for the recording",
         missing=missing,
     )
 
