@@ -21,7 +21,7 @@ from cardinal.protocols.streams.messages import BATCH, REORG, Batch
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from cardinal.protocols.streams.types import Record
 
@@ -79,11 +79,12 @@ class Found:
         self.last_times[batch.hash] = record.timestamp_ms
         self._note(record, batch)
 
-    def add_branch(self, record: Record) -> None:
-        """Take a record of a reorg's channel: what is sealed there is complete, and no tail begins there."""
+    def add_branch(self, record: Record, whole: Container[bytes]) -> None:
+        """Take a Batch of a reorg's channel, and which blocks there are whole: no tail begins with one of these."""
         batch = batch_of(record)
-        if batch is not None and is_sealed(record):
+        if batch is not None and (is_sealed(record) or batch.hash in whole):
             self.batches.setdefault(batch.hash, batch)
+            self.complete.add(batch.hash)
             self._note(record, batch)
 
     def _note(self, record: Record, batch: Batch) -> None:

@@ -5,6 +5,7 @@ Rules:
 1. A channel is read where its announcement was found. One that is gone, or not there yet, adds nothing.
 2. What counts is the last attempt of a producer that has ended with ReorgComplete: before that no consumer switches.
    Of more than 16 announcements the newest count, as for consumers.
+3. Of its blocks those count that are sealed, or of which all messages are in the channel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import TopicError
+from cardinal.producing.found import Unsealed, batch_of, is_sealed
 from cardinal.producing.ranges import read_range
+from cardinal.producing.whole import whole_among
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
 from cardinal.protocols.streams.messages import BATCH, REORG, REORG_COMPLETE
 from cardinal.protocols.streams.reorgs import ANONYMOUS
@@ -21,7 +24,7 @@ from cardinal.protocols.streams.splitter import reorg_topic
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from cardinal.producing.found import Found
     from cardinal.producing.stream import Stream
@@ -51,10 +54,19 @@ def read_channels(open_channel: Callable[[str], Source], app: Stream, found: Fou
         except TopicError:
             continue
         try:
-            for record in _ended_attempts(source):
-                found.add_branch(record)
+            records = _ended_attempts(source)
+            whole = whole_among(source, app, _unsealed(records))
+            for record in records:
+                found.add_branch(record, whole)
         finally:
             source.close()
+
+
+def _unsealed(records: list[Record]) -> Iterator[Unsealed]:
+    for record in records:
+        batch = None if is_sealed(record) else batch_of(record)
+        if batch is not None:
+            yield Unsealed(batch, record.timestamp_ms, record.timestamp_ms)
 
 
 def _ended_attempts(source: Source) -> list[Record]:

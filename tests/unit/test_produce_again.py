@@ -90,7 +90,10 @@ def test_after_a_reorg_through_a_channel_a_restart_goes_on_where_it_was(broker: 
     assert service.progress.blocks == 0
 
 
-def test_a_channel_that_has_not_ended_or_is_not_there_is_not_gone_on_above(broker: MemoryBroker) -> None:
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_channel_that_has_not_ended_or_is_not_there_is_not_gone_on_above(
+    broker: MemoryBroker, *, seals: bool
+) -> None:
     """Killed between two blocks of the channel: no consumer switches, and the branch has to go again as a whole."""
     left, taken = line(1, 60), line(31, 62, "b", below="30a")
     publish(broker, left)
@@ -100,10 +103,21 @@ def test_a_channel_that_has_not_ended_or_is_not_there_is_not_gone_on_above(broke
     assert end_of(broker) == "60a"
     sink.open_channel(channel[0].topic)
     for message in channel[:-1]:
-        batch = message.key[:1] == b"\0"
-        sink.send([] if batch else [message], message if batch else None).result(DEADLINE)
+        seal = seals and message.key[:1] == b"\0"
+        sink.send([] if seal else [message], message if seal else None).result(DEADLINE)
     assert end_of(broker) == "60a"
     sink.send(channel[-1:], None).result(DEADLINE)
+    assert end_of(broker) == "62b"
+
+
+def test_a_block_of_a_channel_that_is_neither_sealed_nor_whole_is_not_gone_on_above(broker: MemoryBroker) -> None:
+    left, taken = line(1, 60), line(31, 64, "b", below="30a")
+    publish(broker, left)
+    announcement, channel = split_reorg(left[29].ref, taken, Blocks().topics, Blocks().default_topic)
+    lost = next(one for one in channel if one.key[1:33] == taken[-2].hash and one.key[:1] != b"\0")
+    sink = broker.sink(Blocks(), producer_id="one")
+    sink.open_channel(channel[0].topic)
+    sink.send([announcement, *(one for one in channel if one is not lost)], None).result(DEADLINE)
     assert end_of(broker) == "62b"
 
 
