@@ -50,7 +50,6 @@ __all__ = ["DEFAULT_PORT", "ServeProgress", "ServeService", "ServeSettings"]
 
 DEFAULT_PORT: Final = 8765
 _WATCH_SECONDS: Final = 0.5
-_CLOSE_SECONDS: Final = 2.0
 _STOP_SECONDS: Final = 5.0
 _FAILED_SECONDS: Final = 1.0
 """To release what was opened where the beginning failed, or was broken off."""
@@ -112,7 +111,7 @@ class ServeService:
             self._library: Any = importlib.import_module("websockets.asyncio.server")
             self._errors: Any = importlib.import_module("websockets.exceptions")
             self._deflate: Any = importlib.import_module("websockets.extensions.permessage_deflate")
-            self._connection: Any = importlib.import_module("cardinal.server.serving.connection").Connection
+            self._connection: Any = importlib.import_module("cardinal.server.serving.connection")
         except ImportError:
             raise MissingExtraError("cardinal serve", "server") from None
         self._url = url
@@ -229,11 +228,11 @@ class ServeService:
                 process_request=self._admit,
                 server_header="cardinal",
                 ping_interval=None,
-                close_timeout=_CLOSE_SECONDS,
+                close_timeout=self._connection.CLOSE_SECONDS,
                 max_size=CLIENT_FRAME_MAX,
                 max_queue=2,
                 logger=QuietLogger(__name__),
-                create_connection=partial(self._connection, ping_seconds=settings.ping_seconds),
+                create_connection=partial(self._connection.Connection, ping_seconds=settings.ping_seconds),
             )
         except OSError as error:
             where = f"{settings.host}:{settings.port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
 from cardinal.transports.websocket.frames import SUBPROTOCOL, Credit, MarkList, Open, Read, Reading, Records
 from cardinal.transports.websocket.wire import decode_answer, encode_request
-from serving import DEADLINE, from_start, read, serving
+from serving import DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,3 +75,26 @@ def test_a_large_frame_comes_in_fragments_between_which_pings_get_through(broker
             frame = decode_answer(b"".join(part for part in fragments if isinstance(part, bytes)))
             assert isinstance(frame, Records)
             size += len(frame.chunks)
+
+
+def test_a_client_that_takes_nothing_holds_nothing_up_when_the_server_stops(broker: MemoryBroker) -> None:
+    _fill(broker, 1_500, 10_000)
+    with (
+        serving(broker.url, APP) as served,
+        connect(
+            served.url,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            compression=None,
+            proxy=None,
+            max_queue=1,
+            close_timeout=0.1,
+        ) as socket,
+    ):
+        socket.send(encode_request(Open(1, (APP.default_topic,))))
+        assert isinstance(decode_answer(socket.recv(DEADLINE)), MarkList)
+        socket.send(encode_request(Read(2, {(APP.default_topic, 0): 0})))
+        socket.send(encode_request(Credit(100_000_000)))
+        until(lambda: served.progress.unsent_bytes)
+        served.stop()
+        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("cardinal-serve")])
+        assert served.progress.clients == 0

@@ -7,6 +7,7 @@ Rules:
 2. A large frame is sent in fragments, so that pings get between them.
 3. Memory of the system is bounded for each client as well, where the system can (``TCP_NOTSENT_LOWAT``): what was not
    sent yet. What is on its way is not bounded, because a fast link with a long delay needs it.
+4. Closing takes a bounded time, also where the client takes nothing: then the goodbye waits behind records.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from cardinal.transports.websocket.life import Life
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+CLOSE_SECONDS: Final = 2.0
+"""A client has so long to answer to a goodbye."""
+
+_SPARE_SECONDS: Final = 0.5
+"""For the library, which keeps to that where it can."""
 
 _FRAGMENT_BYTES: Final = 64 << 10
 _FRAGMENTS_MAX: Final = 1024
@@ -65,6 +72,15 @@ class Connection(ServerConnection):
         """Send a frame, in fragments where it is large."""
         large = isinstance(message, bytes) and len(message) > _FRAGMENT_BYTES
         await super().send(_fragments(message) if large else message, text=text)
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Say goodbye, and end the connection where that does not get through: the library waits for it for ever."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS + _SPARE_SECONDS):
+                await super().close(code, reason)
+        except TimeoutError:
+            self.transport.abort()
+            await self.wait_closed()
 
     # --- told by the event loop ----------------------------------------------------------------------------------
 
