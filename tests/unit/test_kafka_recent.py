@@ -12,7 +12,7 @@ from cardinal.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings, recent
 
-SETTINGS = kafka_settings(parse_url("kafka://user:secret@host:9092?tls=1"))
+SETTINGS = kafka_settings(parse_url("kafka://host:9092"))
 
 
 def test_a_broker_that_goes_away_while_they_are_read_is_told_as_something_that_passes(
