@@ -186,8 +186,7 @@ class Consumer:
             main.assign({where: begin[where] for where in main.partitions()})
         else:
             beginning = self._beginning(start)
-            below, weight, old = beginning.below, beginning.weight, beginning.old
-            follower = Follower(replace(settings, start=below, start_weight=weight, old=old))
+            follower = Follower(replace(settings, start=beginning.below, start_weight=beginning.weight))
             marks = self._reader.marks()
             main.assign(beginning.positions)
         return follower, {where: high for where, (_, high) in marks.items()}

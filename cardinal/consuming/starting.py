@@ -3,15 +3,12 @@
 A block's number is found on the default topic alone: Batches lie there in nearly the order of their numbers, so their
 place is found by halving (:mod:`.looking_up`), and the chain that leads to the block is walked by parent hash. What
 lies on the other topics is found by time: a producer sends a block's Batch right after the rest of the block.
-
-So the rest of blocks below the start is read, too, and not their Batches. Which blocks these are is learnt beforehand,
-so that nobody misses them. A block of which no Batch is found there is missed as any other: its Batch may be lost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cardinal.consuming.looking_up import Found, batches_from, finish, marks_of_batches, out_of_order, read_batches
 from cardinal.errors import ConfigurationError
@@ -26,22 +23,14 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
 
-_OLD_MAX: Final = 100_000
-"""Records of the default topic within which Batches below the start are learnt: more than most chains write in the
-time of :data:`~.sealing.BEFORE_BATCH_MS`, and few enough to be read in seconds."""
-
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where to read every partition from; ``below`` is the last block not to deliver, where that is known.
-
-    ``old`` are blocks whose Batches lie before these positions, though parts of them may not.
-    """
+    """Where to read every partition from; ``below`` is the last block not to deliver, where that is known."""
 
     positions: Mapping[Partition, int]
     below: BlockRef | None = None
     weight: int | None = None
-    old: frozenset[bytes] = frozenset()
 
 
 def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
@@ -53,8 +42,7 @@ def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
     """
     if moment.tzinfo is None:
         raise ConfigurationError("a start time needs its time zone: write datetime(…, tzinfo=UTC)", setting="start")
-    positions, earlier = _around(source, app, int(moment.timestamp() * 1000))
-    return Beginning(positions, old=_old(source, app, earlier, positions))
+    return Beginning(_around(source, app, int(moment.timestamp() * 1000)))
 
 
 def at_number(source: Source, app: Topics, number: int, threshold: int) -> Beginning:
@@ -74,10 +62,9 @@ def at_number(source: Source, app: Topics, number: int, threshold: int) -> Begin
     window = _near(source, app, number, threshold) or _anywhere(source, app, number, threshold)
     block = window.block()
     below = window.known.get(block.parent)
-    positions, earlier = _around(source, app, window.since)
+    positions = _around(source, app, window.since)
     positions.update(window.places)
-    old = _old(source, app, earlier, positions, number)
-    return Beginning(positions, BlockRef(number - 1, block.parent), None if below is None else below.weight, old)
+    return Beginning(positions, BlockRef(number - 1, block.parent), None if below is None else below.weight)
 
 
 class _Window:
@@ -176,34 +163,8 @@ def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Wind
     return window
 
 
-def _around(source: Source, app: Topics, moment_ms: int) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """The default topic from this moment on, the others from a little earlier; and all of them from then on."""
+def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]:
+    """The default topic from this moment on, the others from a little earlier."""
     later = source.offsets_for_time(max(0, moment_ms))
     earlier = source.offsets_for_time(max(0, moment_ms - BEFORE_BATCH_MS))
-    around = {where: at if where[0] == app.default_topic else earlier[where] for where, at in later.items()}
-    return around, earlier
-
-
-def _old(
-    source: Source,
-    app: Topics,
-    earlier: Mapping[Partition, int],
-    positions: Mapping[Partition, int],
-    number: int | None = None,
-) -> frozenset[bytes]:
-    """The newest blocks, below this number, whose Batches lie between these offsets and where the reading begins."""
-    end = {where: at for where, at in positions.items() if where[0] == app.default_topic}
-    old: set[bytes] = set()
-    if len(end) == len(positions):
-        return frozenset()  # whatever lies before a Batch is not read either
-
-    def take(batch: Found) -> bool:
-        record = batch.record
-        if record.offset < end[record.topic, record.partition] and (number is None or batch.number < number):
-            old.add(batch.hash)
-        return False
-
-    most = _OLD_MAX // len(end)
-    begin = {where: min(at, max(earlier[where], at - most)) for where, at in end.items()}
-    finish(source, read_batches(source, begin, end, take))
-    return frozenset(old)
+    return {where: offset if where[0] == app.default_topic else earlier[where] for where, offset in later.items()}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -9,16 +8,13 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming.starting import at_number
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.events import Incomplete
 from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cardinal.protocols.streams.block import Explanation
-    from cardinal.protocols.streams.types import Partition, Routed
+    from cardinal.protocols.streams.types import Partition
 
 
 class Clock:
@@ -182,81 +178,3 @@ def test_a_time_before_1970_is_the_beginning(broker: MemoryBroker, monkeypatch: 
     with consumer(broker, start=datetime(1960, 1, 1, tzinfo=UTC)) as reading:
         assert steps(until(reading, "5a")) == [f"+{number}a" for number in range(1, 6)]
     assert asked == [0, 0]
-
-
-@pytest.mark.parametrize("policy", ["first", "quorum:1"])
-@pytest.mark.parametrize("by", ["number", "time"])
-def test_of_blocks_below_the_start_nothing_is_told_nor_asked_and_of_a_lost_batch_all(
-    broker: MemoryBroker, clock: Clock, by: str, policy: str
-) -> None:
-    """The rest of 10a to 59a is read without their Batches; 60x never got one, and was sent before that of 60a."""
-    sink = broker.sink(Blocks(), producer_id="one")
-    for payload in line(1, 120):
-        clock.now = 1_000_000.0 + 12 * payload.number
-        if payload.number == 60:
-            clock.now -= 1
-            sink.send(messages(block("60x", "59a"))[:-1], None).result(DEADLINE)
-            clock.now += 1
-        *rest, batch = messages(payload)
-        sink.send(rest, batch).result(DEADLINE)
-    told: list[object] = []
-    asked: list[bytes] = []
-    moment = datetime.fromtimestamp(1_000_000.0 + 12 * 60, tz=UTC)
-
-    def heal(lacking: Explanation) -> list[Routed]:
-        asked.append(lacking.block)
-        return []
-
-    with consumer(
-        broker,
-        start=60 if by == "number" else moment,
-        on_event=told.append,
-        heal=heal,
-        policy=policy,
-        producers=["one"],
-    ) as reading:
-        assert min(reading.positions["a", partition] for partition in range(3)) > 1
-        assert steps(until(reading, "120a")) == [f"+{number}a" for number in range(60, 121)]
-        deadline = time.monotonic() + DEADLINE
-        while not asked:
-            assert time.monotonic() < deadline
-            reading._step()
-        for payload in line(121, 150):
-            *rest, batch = messages(payload)
-            sink.send(rest, batch).result(DEADLINE)
-        until(reading, "150a")
-    assert [event.explanation.block for event in told if isinstance(event, Incomplete)] == [hash_of("60x")]
-    assert len(told) == 1
-    assert asked == [hash_of("60x")]
-
-
-def test_blocks_of_two_producers_far_apart_are_delivered_from_a_time_on(broker: MemoryBroker, clock: Clock) -> None:
-    """One is 80 blocks behind the other: the first blocks are whole by what it sends, those that follow by both."""
-    sinks = {name: broker.sink(Blocks(), producer_id=name) for name in ("one", "two")}
-    payloads = {payload.number: payload for payload in line(1, 200)}
-    for second in range(1, 281):
-        clock.now = 1_000_000.0 + 12 * second
-        for name, number in (("one", second), ("two", second - 80)):
-            if number in payloads:
-                *rest, batch = messages(payloads[number])
-                sinks[name].send(rest, batch).result(DEADLINE)
-    moment = datetime.fromtimestamp(1_000_000.0 + 12 * 150, tz=UTC)
-    with consumer(broker, start=moment) as reading:
-        assert steps(until(reading, "200a")) == [f"+{number}a" for number in range(70, 201)]
-
-
-def test_of_the_blocks_below_the_start_the_newest_are_learnt(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cardinal.consuming.starting._OLD_MAX", 9)
-    publish(broker, line(1, 60))
-    app = Blocks()
-    old = at_number(broker.source(app.all_topics), app, 50, app.reorg_threshold).old
-    assert len(old) == 9
-    assert old < {hash_of(f"{number}a") for number in range(50)}
-
-
-def test_none_are_learnt_where_nothing_lies_beside_the_batches(broker: MemoryBroker) -> None:
-    app = Blocks(topics={})
-    publish(broker, line(1, 60), app=app)
-    assert at_number(broker.source(app.all_topics), app, 50, app.reorg_threshold).old == frozenset()

@@ -91,10 +91,6 @@ class Assembler(Protocol):
         """Treat blocks whose hash has one of these short names (:func:`~.types.short`) as done."""
         ...
 
-    def old(self, hashes: frozenset[bytes]) -> None:
-        """Nobody waits for parts of these blocks, which lie before the start, unless a Batch of theirs comes."""
-        ...
-
     def number_of(self, block_hash: bytes) -> int | None:
         """The number that a Batch gives to this block, while that is remembered; None where it is not."""
         ...

@@ -34,7 +34,7 @@ from .events import ChainUpdate, Completed, Event, Incomplete, Overflow, Quarant
 from .gaps import Gaps
 from .opening import Opening
 from .ordering import Past
-from .parts import main_assembler_of, orderer_of, reorgs_of
+from .parts import assembler_of, orderer_of, reorgs_of
 from .patience import Patience
 from .reorgs import Graft, Outcome
 from .rest import Rest
@@ -70,7 +70,7 @@ class Follower:
         self._ends: Mapping[Partition, int] = {}
         self._completed = 0
         self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
-        self.reassembler = main_assembler_of(settings)
+        self.reassembler = assembler_of(settings)
         self._rest = Rest(self.reassembler, self._gaps)
         self.orderer = orderer_of(settings)
         self.opening = Opening(self.orderer)

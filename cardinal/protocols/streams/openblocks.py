@@ -112,14 +112,10 @@ class OpenBlocks:
             block.again = self._again
         self._blocks[block_hash] = block
         self.bytes += BLOCK_OVERHEAD
-        self.expect(block)
+        self._due.append((self._completed + self._deadline, block_hash, seen_at))
         if len(self._due) > 2 * len(self._blocks) + _SLACK:
             self._due = deque(due for due in self._due if self._still(due[1], due[2]) is not None)
         return block
-
-    def expect(self, block: OpenBlock) -> None:
-        """A block is overdue a deadline from now."""
-        self._due.append((self._completed + self._deadline, block.hash, block.seen_at))
 
     def drop(self, block: OpenBlock) -> None:
         """A block that is open no longer."""

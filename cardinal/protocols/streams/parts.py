@@ -11,7 +11,6 @@ from .ordering import Orderer
 from .quorum import QuorumReassembler, parse_policy
 from .reassembler import Reassembler
 from .reorgs import ChannelBounds, Reorgs
-from .types import short
 
 if TYPE_CHECKING:
     from .assembler import Assembler
@@ -34,21 +33,6 @@ def assembler_of(settings: FollowerSettings, share: int = 1) -> Assembler:
         contents=Contents.VALUES,
         bounds=settings.bounds.part(share),
     )
-
-
-def main_assembler_of(settings: FollowerSettings) -> Assembler:
-    """The one for the main topics. It knows which blocks lie before where they are read from.
-
-    What lies below a given start is never needed: parts of it are passed over. Of a start that is to be found nobody
-    knows it: a producer that is behind may send such a block again, whole. Nor of a quorum: what one Batch says of a
-    number may be a lie. Then they are held, and nobody waits for one unless a Batch of it comes.
-    """
-    assembler = assembler_of(settings)
-    if settings.start is None or parse_policy(settings.policy) is not None:
-        assembler.old(settings.old)
-    else:
-        assembler.ignore(map(short, settings.old))
-    return assembler
 
 
 def orderer_of(settings: FollowerSettings) -> Orderer:

@@ -323,11 +323,6 @@ class QuorumReassembler:
         for voter in self._voters:
             voter.assembler.ignore(names)
 
-    def old(self, hashes: frozenset[bytes]) -> None:
-        """Nobody waits for parts of these blocks, unless a Batch of theirs comes."""
-        for voter in self._voters:
-            voter.assembler.old(hashes)
-
     def number_of(self, block_hash: bytes) -> int | None:
         """The number of a block, the lowest that any producer's Batch gives to it before enough agree; None without."""
         outcome = self._agreed.get(block_hash)

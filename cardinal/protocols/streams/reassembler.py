@@ -112,7 +112,6 @@ class Reassembler:
         self._records = 0
         self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._done_names: frozenset[bytes] = frozenset()
-        self._old: frozenset[bytes] = frozenset()
         self._tombstones = Tombstones(bounds.headless_distance)
         self._trimmed = -1
 
@@ -225,7 +224,6 @@ class Reassembler:
         if self._done_names and short(block_hash) in self._done_names:
             return None
         block = self._open.open(block_hash, self._records, self._tombstones.begins(block_hash))
-        block.late = block_hash in self._old
         if len(self._open) > self._bounds.open_blocks:
             self._evict(events)
             if block_hash not in self._open:
@@ -301,9 +299,6 @@ class Reassembler:
             self._overdue(due, events)
 
     def _overdue(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
-        if not block.candidates and block.hash in self._old:
-            self._open.expect(block)
-            return
         block.overdue = True
         for candidate in block.candidates[1:]:
             if candidate.complete():
@@ -431,10 +426,6 @@ class Reassembler:
         """Treat blocks whose hash has one of these short names as done (resuming: late copies of old blocks)."""
         self._done_names = frozenset(names)
 
-    def old(self, hashes: frozenset[bytes]) -> None:
-        """Nobody waits for parts of these blocks, unless a Batch of theirs comes: they are overdue only then."""
-        self._old = hashes
-
     def held(self, block_hash: bytes) -> OpenBlock | FinishedBlock | None:
         """What there is of this block: under assembly, or finished with; None where it is neither."""
         return self._open.get(block_hash) or self._done.get(block_hash)
@@ -457,5 +448,5 @@ class Reassembler:
         if block_hash in self._tombstones:
             return Explanation(block_hash, None, "dropped", positions=self._tombstones.positions(block_hash))
         if self._done_names and short(block_hash) in self._done_names:
-            return Explanation(block_hash, None, "done", reason="it was done with before the reading began")
+            return Explanation(block_hash, None, "done", reason="it was done with before the stream was resumed")
         return Explanation(block_hash, None, "unknown")

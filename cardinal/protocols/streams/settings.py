@@ -42,8 +42,6 @@ class FollowerSettings:
         on_finality_violation: what to do with a switch below a finalized block.
         start: the last block not to deliver; None starts by the rule of :mod:`.start`.
         start_weight: its weight; None counts as 0.
-        old: hashes of blocks whose Batches lie before where a stream without a cursor is read from, and below ``start``
-            if there is one. See :func:`.parts.main_assembler_of`.
         patient: whether the stream begins as :mod:`.patience` says, not above blocks that are about to come.
         policy: ``first``, or ``quorum:k``: which copies of a message count.
         producers: the ids whose copies count for a quorum.
@@ -69,7 +67,6 @@ class FollowerSettings:
     on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
     start: BlockRef | None = None
     start_weight: int | None = None
-    old: frozenset[bytes] = frozenset()
     patient: bool = False
     policy: str = "first"
     producers: tuple[str, ...] = ()
@@ -85,12 +82,12 @@ class FollowerSettings:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
 
-        Outside are ``start``, its weight, ``old`` and ``patient``: they say where to begin from nothing, and the first
-        block delivered is part of a lineage by itself. So are ``on_finality_violation``, ``on_incomplete`` and
-        ``blacklist``: they say what to do about a stream that stands still or goes astray, contradict nothing that was
-        delivered (a cursor that delivered a block of the blacklist is refused), and changing them is how an operator
-        lets it go on. ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of``
-        belongs to the application.
+        Outside are ``start``, its weight and ``patient``: they say where to begin from nothing, and the first block
+        delivered is part of a lineage by itself. So are ``on_finality_violation``, ``on_incomplete`` and ``blacklist``:
+        they say what to do about a stream that stands still or goes astray, contradict nothing that was delivered (a
+        cursor that delivered a block of the blacklist is refused), and changing them is how an operator lets it go on.
+        ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to the
+        application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
         tracked = None if self.tracked is None else (sorted(self.tracked), self.inline)
