@@ -118,7 +118,8 @@ class Channels:
     def _look_elsewhere(self, topic: str) -> None:
         """Read a channel also in places that have it by now."""
         if topic in self._added:
-            self._added[topic].look_now()
+            with self._may_go(topic):
+                self._added[topic].look_now()
 
     def _open(self, topic: str, open_channel: Callable[[str], Source], begin: Mapping[Partition, int]) -> None:
         """Read a channel from ``begin`` or from its start, if it is there: it counts as missing until it is read."""

@@ -16,6 +16,7 @@ from cardinal.consuming.reading import Reader
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Routed
+from cardinal.protocols.streams.types import Partition
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import added, open_sink, open_source, parse_url
 from cardinal.transports.later import later, now
@@ -134,6 +135,28 @@ def test_a_channel_is_read_in_the_other_member_when_that_is_back(
         wait_for(lambda: read() == 2)
         assert found == {0: old.url.encode(), 64: new.url.encode()}
         reader.close()
+
+
+def test_a_channel_that_is_gone_when_it_is_looked_for_elsewhere_is_let_go(
+    served: Served, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_LOOK_SECONDS", 0.01)
+    sink = open_sink(new.url, Blocks(), producer_id="one")
+    sink.open_channel(CHANNEL)  # type: ignore[attr-defined] # a memory sink can
+    sink.close()
+    reader = Reader(mux(served, new), Blocks(), wait=0.0)
+    reader.follow([CHANNEL])
+    assert CHANNEL in {topic for topic, _ in reader.positions()}
+    gone: Future[tuple[Partition, ...]] = Future()
+    gone.set_exception(TopicError("it was deleted", topic=CHANNEL))
+    monkeypatch.setattr(MuxSource, "look_later", lambda _: gone)
+
+    def let_go() -> bool:
+        reader.follow([CHANNEL])
+        return CHANNEL not in {topic for topic, _ in reader.positions()}
+
+    wait_for(let_go)
+    reader.close()
 
 
 def test_a_channel_that_only_the_one_that_is_away_may_have_is_not_said_to_be_nowhere(
