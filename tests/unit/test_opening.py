@@ -111,3 +111,13 @@ def test_a_follower_that_goes_on_after_a_cursor_leaves_what_waits_above_its_head
     _step(log, resumed, block("3a", "2a"))
     assert _head(resumed) == "5a"
     assert not resumed.opening.leaves_blocks
+
+
+def test_what_the_chain_goes_on_without_is_left_no_longer() -> None:
+    """A block with a number that no chain comes to, say."""
+    log, follower = _opened([*chain("1a 2a"), block("900x", "899x")])
+    _step(log, follower, block("3a", "2a"), block("4a", "3a"))
+    assert follower.opening.leaves_blocks
+    _step(log, follower, block("5a", "4a"))
+    assert follower.orderer.waits(h("900x"))
+    assert not follower.opening.leaves_blocks

@@ -73,7 +73,7 @@ class Follower:
         self.reassembler = assembler_of(settings)
         self._rest = Rest(self.reassembler, self._gaps)
         self.orderer = orderer_of(settings)
-        self.opening = Opening(self.orderer)
+        self.opening = Opening(self.orderer, settings.reorg_threshold)
         self._reorgs = reorgs_of(settings, self.orderer)
         self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
         if cursor is not None:
@@ -369,6 +369,7 @@ class Follower:
             ring, make = self._where.delivered(update)
             self._events(self.reassembler.head_moved(ring[-1].ref.number), out)
             out.append(update.with_cursor(make))
+            self.opening.delivered(len(update.added))
             for block in update.added:
                 self._rest.delivered(block.hash)
                 out += map(Incomplete, self._gaps.delivered(block.hash))
