@@ -3,8 +3,8 @@
 Rules:
 
 1. A partition's tail begins at the lowest number among its Batches. One more than so many blocks below the highest that
-   stood before it in its partition, or before all tails, says nothing of that: it was sent again long after its time,
-   by a repair or by a producer that is far behind.
+   stood before it in its partition says nothing of that: it was sent again long after its time, by a repair or by a
+   producer that is far behind.
 2. The chain begins at the lowest block that no partition can lack because its tail begins later.
 """
 
@@ -42,15 +42,13 @@ class Unsealed:
 class Found:
     """Batches by hash, which of them are complete, and the numbers per partition.
 
-    ``late`` is how many blocks below those before it a Batch is out of its time; ``before`` is the highest number that
-    stood before everything that is found. ``left`` is when the producer that
+    ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
     looks (``who``) sent its last Batch, in the life before this one. ``reorgs`` are the ancestors of the channels that
     were announced, the newest last. ``newest`` is the time of the newest record, whatever it is.
     """
 
     late: int
     who: tuple[str, bytes] | None = None
-    before: int = 0
     batches: dict[bytes, Batch] = field(default_factory=dict)
     complete: set[bytes] = field(default_factory=set)
     lowest: dict[Partition, int] = field(default_factory=dict)
@@ -72,7 +70,7 @@ class Found:
             return
         where, number = (record.topic, record.partition), batch.number
         self.batches[batch.hash] = batch
-        self.highest[where] = max(number, self.highest.get(where, self.before))
+        self.highest[where] = max(number, self.highest.get(where, number))
         if number >= self.highest[where] - self.late:
             self.lowest[where] = min(number, self.lowest.get(where, number))
         self.times.setdefault(batch.hash, record.timestamp_ms)

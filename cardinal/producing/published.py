@@ -10,9 +10,8 @@ Rules:
    without the seal comes from a producer that does not seal; its block counts when all its messages are found.
 2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
    different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
-   (:mod:`.found`). More is read where that one is not complete, of a partition that has shown no Batch in its time
-   (pings alone, while the chain stood still, or a repair, by what stands before the tails: :mod:`.before`), and twice
-   where the chain ends far below what else was found.
+   (:mod:`.found`). More is read where that one is not complete, of a partition that has shown no Batch (pings alone,
+   while the chain stood still), and twice where the chain ends far below what else was found.
 3. The blocks of a reorg that went through a channel are only there (:mod:`.reorged`).
 4. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
 5. Half published is what is so near the newest Batch: what a producer that was killed had under way. Where others went
@@ -26,7 +25,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.producing.before import Before
 from cardinal.producing.found import Found
 from cardinal.producing.half import HalfPublished, half_around, place
 from cardinal.producing.ranges import read_range
@@ -121,11 +119,10 @@ def _look(
     default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
     ends = {where: high for where, (_, high) in marks.items()}
     tails = dict.fromkeys(default, tail)
-    before = Before(source, default, tail)
     doubts = _DOUBTS
     while True:
         starts = {where: max(low, high - tails[where]) for where, (low, high) in default.items()}
-        found = Found(getattr(app, "reorg_threshold", REORG_THRESHOLD), who, before.number(tails))
+        found = Found(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
         read_range(source, starts, ends, found.add)
         if open_channel is not None:
             read_channels(open_channel, app, found)
@@ -138,4 +135,4 @@ def _look(
             return chain or found.above_what_retention_took(), found
         doubts -= doubtful
         for where in silent or cut:
-            tails[where] = max(_MORE * tails[where], before.distance(tails[where]))
+            tails[where] *= _MORE

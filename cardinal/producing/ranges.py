@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import UnreachableError
-from cardinal.transports.base import OneOrderSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,12 +32,7 @@ def read_range(
     source.assign(starts)
     before: dict[Partition, int] = {}
     heard = time.monotonic()
-    apart = not (isinstance(source, OneOrderSource) and source.one_order)  # else to pause gains nothing
-    done = 0
     while left := {where: at for where, at in source.positions().items() if at < ends[where]}:
-        if apart and len(starts) - len(left) > done:
-            source.pause(starts.keys() - left.keys())
-            done = len(starts) - len(left)
         now = time.monotonic()
         if left != before:
             before, heard = left, now
@@ -49,7 +43,6 @@ def read_range(
                 "the server is away, or the line is too slow; try again",
                 address=topic,
             )
-        most = sum(ends[where] - at for where, at in left.items())
-        for record in source.poll(min(most, _POLL_RECORDS), _POLL_SECONDS):
+        for record in source.poll(_POLL_RECORDS, _POLL_SECONDS):
             if record.offset < ends[record.topic, record.partition]:
                 take(record)

@@ -102,22 +102,3 @@ def test_what_comes_beyond_the_end_of_other_partitions_does_not_hide_one_that_is
         ranges.read_range(source, starts, ends, taken.append)
     assert away.seconds < 2 * 60
     assert len(taken) == sum(marks["block", number][1] for number in (0, 2))
-
-
-def test_of_what_comes_after_the_ends_little_is_read(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten records of every partition, of a stream that has many: one that has given them is read no farther."""
-    publish(broker, line(21, 400))
-    source = broker.source(["block"])
-    polled: list[Record] = []
-    poll = source.poll
-
-    def counted(limit: int, timeout: float) -> list[Record]:
-        polled.extend(found := poll(limit, timeout))
-        return found
-
-    monkeypatch.setattr(source, "poll", counted)
-    taken: list[Record] = []
-    ends = {where: low + 10 for where, (low, _) in source.watermarks().items()}
-    ranges.read_range(source, {where: at - 10 for where, at in ends.items()}, ends, taken.append)
-    assert len(taken) == 30
-    assert len(polled) <= 30 + 20 + 10
