@@ -30,7 +30,7 @@ _NAMED = 10
 @click.option("--first", required=True, type=click.IntRange(0), help="First block of the range.")
 @click.option("--last", required=True, type=click.IntRange(0), help="Last block of the range.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
-@click.option("--producer-id", help="The name to send under (default: HOST-repair).")
+@click.option("--producer-id", help="The name to send under, with -repair at its end (default: the host's).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
 @config_option
 def repair(
@@ -51,7 +51,7 @@ def repair(
     # A name of its own: where updates are transactions, that of the `cardinal produce` beside it would end that one.
     to = stream(to_url, config)
     feed = open_feed(find_node(from_url, config), chain_id=chain_id)
-    what = Repairing(first, last, producer_id or f"{socket.gethostname()}-repair", dry_run)
+    what = Repairing(first, last, producer_id or socket.gethostname(), dry_run)
     _report(what, asyncio.run(_repair(feed, to, what)))
 
 

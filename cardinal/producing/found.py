@@ -3,8 +3,9 @@
 Rules:
 
 1. A partition's tail begins at the lowest number among its Batches. One more than so many blocks below the highest that
-   stood before it in its partition says nothing of that: it was sent again long after its time, by a repair or by a
-   producer that is far behind.
+   stood before it in its partition says nothing of that: it was sent again long after its time, by a producer that is
+   far behind. Nor does one of a repair, which its producer's name shows (:func:`repairing`); of these the newest are
+   kept, since a repair may be as long as the stream.
 2. The chain begins at the lowest block that no partition can lack because its tail begins later.
 """
 
@@ -18,13 +19,16 @@ from cardinal.errors import DecodeError
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.keys import HASH_END
 from cardinal.protocols.streams.messages import BATCH, REORG, Batch
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef, Partition
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from cardinal.protocols.streams.types import Record
 
+_REPAIR: Final = "-repair"
+_REPAIR_BYTES: Final = _REPAIR.encode()
+_REPAIRED_MAX: Final = 16_384
 _BATCH: Final = bytes((BATCH,))
 _REORG: Final = bytes((REORG,))
 
@@ -43,7 +47,8 @@ class Found:
     """Batches by hash, which of them are complete, and the numbers per partition.
 
     ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
-    looks (``who``) sent its last Batch, in the life before this one. ``reorgs`` are the ancestors of the channels that
+    looks (``who``) sent its last Batch, in the life before this one. ``repaired`` are the blocks that only a repair has
+    sent as far as is known, the newest last. ``reorgs`` are the ancestors of the channels that
     were announced, the newest last. ``newest`` is the time of the newest record, whatever it is.
     """
 
@@ -55,6 +60,7 @@ class Found:
     highest: dict[Partition, int] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
     last_times: dict[bytes, int] = field(default_factory=dict)
+    repaired: dict[bytes, None] = field(default_factory=dict)
     reorgs: dict[bytes, None] = field(default_factory=dict)
     left: int | None = None
     newest: int | None = None
@@ -68,14 +74,27 @@ class Found:
         batch = batch_of(record)
         if batch is None:
             return
-        where, number = (record.topic, record.partition), batch.number
+        if not _is_of_repair(record):
+            self._place((record.topic, record.partition), batch.number)
+            self.repaired.pop(batch.hash, None)
+        elif batch.hash not in self.batches:
+            self._keep_repaired(batch.hash)
         self.batches[batch.hash] = batch
-        self.highest[where] = max(number, self.highest.get(where, number))
-        if number >= self.highest[where] - self.late:
-            self.lowest[where] = min(number, self.lowest.get(where, number))
         self.times.setdefault(batch.hash, record.timestamp_ms)
         self.last_times[batch.hash] = record.timestamp_ms
         self._note(record, batch)
+
+    def _place(self, where: Partition, number: int) -> None:
+        self.highest[where] = max(number, self.highest.get(where, number))
+        if number >= self.highest[where] - self.late:
+            self.lowest[where] = min(number, self.lowest.get(where, number))
+
+    def _keep_repaired(self, block: bytes) -> None:
+        self.repaired[block] = None
+        if len(self.repaired) > _REPAIRED_MAX:
+            oldest = next(iter(self.repaired))
+            del self.repaired[oldest], self.batches[oldest], self.times[oldest], self.last_times[oldest]
+            self.complete.discard(oldest)
 
     def add_branch(self, record: Record, whole: Container[bytes]) -> None:
         """Take a Batch of a reorg's channel, and which blocks there are whole: no tail begins with one of these."""
@@ -128,6 +147,15 @@ def batch_of(record: Record) -> Batch | None:
     except DecodeError:
         return None
     return message if isinstance(message, Batch) else None
+
+
+def repairing(producer_id: str) -> str:
+    """The name under which blocks are sent again long after their time."""
+    return producer_id if producer_id.endswith(_REPAIR) else producer_id + _REPAIR
+
+
+def _is_of_repair(record: Record) -> bool:
+    return any(name == PRODUCER_HEADER and value.endswith(_REPAIR_BYTES) for name, value in record.headers)
 
 
 def is_sealed(record: Record) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, FeedError
 from cardinal.producer import Producer
+from cardinal.producing.found import repairing
 from cardinal.producing.half import HalfPublished, place
 from cardinal.producing.members import complete_in_members
 from cardinal.protocols.streams.types import BlockRef
@@ -45,7 +46,10 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Repairing:
-    """What to repair: blocks ``first`` to ``last``, in the name of ``producer_id``; ``dry_run`` only looks."""
+    """What to repair: blocks ``first`` to ``last``, in the name of ``producer_id``; ``dry_run`` only looks.
+
+    The name gets ``-repair`` at its end, by which a producer that starts knows what was sent long after its time.
+    """
 
     first: int
     last: int
@@ -113,7 +117,7 @@ async def repair(
             found(payload.ref)
             if not what.dry_run:
                 if producer is None:
-                    producer = await asyncio.to_thread(Producer, url, app, producer_id=what.producer_id)
+                    producer = await asyncio.to_thread(Producer, url, app, producer_id=repairing(what.producer_id))
                 work.sent.append(await asyncio.to_thread(producer.add, payload))
         for future in work.sent:
             await asyncio.wrap_future(future)
