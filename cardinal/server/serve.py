@@ -308,4 +308,4 @@ class ServeService:
 def _shown(headers: Sequence[str]) -> bytes:
     """The token in a request's header; nothing where there is none, or more than one."""
     shown = headers[0] if len(headers) == 1 else ""
-    return shown.removeprefix(_BEARER).encode() if shown.startswith(_BEARER) else b""
+    return shown.removeprefix(_BEARER).encode("utf-8", "surrogateescape") if shown.startswith(_BEARER) else b""

@@ -11,6 +11,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from cardinal.errors import CardinalError, ConfigurationError, MissingExtraError, RefusedError, UnreachableError
+from cardinal.server.serve import _shown
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source, parse_url
 from cardinal.transports.websocket.frames import SUBPROTOCOL
@@ -77,6 +78,11 @@ def test_only_the_whole_token_is_taken(broker: MemoryBroker, header: str) -> Non
             ).__enter__()
         assert caught.value.response.status_code == 401
         assert served.progress.clients == 0
+
+
+def test_bytes_that_are_no_text_are_no_token_and_no_error() -> None:
+    """As the library before its version 17 gives them."""
+    assert _shown(["Bearer \udcff"]) == b"\xff"
 
 
 def test_the_token_may_come_from_the_environment(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
