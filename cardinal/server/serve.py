@@ -260,6 +260,9 @@ class ServeService:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Clients that read and write on two threads may stand still where a ticket comes while they write, and none of
+        # ours ever shows one.
+        context.num_tickets = 0
         try:
             context.load_cert_chain(settings.certificate, settings.key, password="")
         except (OSError, ValueError) as error:

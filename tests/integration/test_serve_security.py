@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
 import uuid
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from cardinal.transports import list_topics, open_sink, open_source, parse_url
 from cardinal.transports.websocket.frames import SUBPROTOCOL
 from cardinal.transports.websocket.settings import websocket_settings
 from certificates import Authority
-from serving import from_start, read, serving
+from serving import DEADLINE, from_start, read, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +137,22 @@ def test_wss_with_a_private_authority(broker: MemoryBroker, tmp_path: Path) -> N
         open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
     with serving(broker.url, APP) as served, pytest.raises(RefusedError, match="without TLS"):
         open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
+
+
+def test_no_ticket_comes_while_a_client_may_be_writing(broker: MemoryBroker, tmp_path: Path) -> None:
+    """OpenSSL lets who writes wait for more of it, and a client's request is sent not on the thread that reads."""
+    authority = Authority(tmp_path, "ca")
+    leaf = authority.sign("server", hosts=["127.0.0.1"])
+    context = ssl.create_default_context(cafile=authority.certificate)
+    with (
+        serving(broker.url, APP, certificate=leaf.certificate, key=leaf.key) as served,
+        socket.create_connection(("127.0.0.1", served.port), DEADLINE) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+    ):
+        secured.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert secured.recv(100).startswith(b"HTTP/1.1 200")
+        assert secured.version() == "TLSv1.3"
+        assert secured.session is None or not secured.session.has_ticket
 
 
 @pytest.mark.parametrize(
