@@ -164,9 +164,9 @@ def is_sealed(record: Record) -> bool:
 
 
 def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int) -> list[BlockRef]:
-    """The chain to the highest complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
+    """The chain to the best complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
 
-    Of several highest ones the heaviest is taken, then the one with the lowest hash.
+    Of several ends the heaviest is taken, as consumers do, then the highest, then the one with the lowest hash.
 
     Arguments:
         batches: what was found.
@@ -186,7 +186,7 @@ def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int
         linked += [child for child in children[batch.hash] if child.hash in complete and child.number > batch.number]
     if not linked:
         return []
-    head = min(linked, key=lambda batch: (-batch.number, -batch.weight, batch.hash))
+    head = min(linked, key=lambda batch: (-batch.weight, -batch.number, batch.hash))
     chain = [BlockRef(head.number, head.hash)]
     while (parent := known.get(head.parent)) is not None and parent.number < head.number:
         head = parent

@@ -32,6 +32,9 @@ _MARGINS_MS: Final = (5_000, 60_000, BEFORE_BATCH_MS)
 """So far around its Batch the rest of a block is looked for, farther only what is not whole by then: nearly always a
 producer sends the one right after the other, and ten minutes of everything are much to read for a block."""
 
+_RECORDS: Final = 65_536
+"""Of a partition, before the first Batch and after the last: on a busy stream ten minutes are millions."""
+
 _BLOCKS: Final = 8_192
 _MESSAGES: Final = 500_000
 """Of one window: less than a reassembler holds."""
@@ -102,8 +105,11 @@ def _windows(blocks: Iterable[Unsealed], margin: int) -> Iterator[list[Unsealed]
 
 def _whole_within(source: Source, app: Stream, window: list[Unsealed], margin: int) -> set[bytes]:
     marks = source.watermarks()
-    starts = source.offsets_for_time(max(0, window[0].first_ms - margin))
-    ends = source.offsets_for_time(max(one.last_ms for one in window) + margin)
+    first, last = window[0].first_ms, max(one.last_ms for one in window)
+    near, far = source.offsets_for_time(first), source.offsets_for_time(max(0, first - margin))
+    soon, late = source.offsets_for_time(last), source.offsets_for_time(last + margin)
+    starts = {where: max(at, near.get(where, at) - _RECORDS) for where, at in far.items()}
+    ends = {where: min(at, soon.get(where, at) + _RECORDS) for where, at in late.items()}
     reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
     open_ = {one.batch.hash for one in window}
     whole: set[bytes] = set()

@@ -64,7 +64,8 @@ LINE = _chain("1a", "2a", "3a", "4a", "5a")
         (LINE, {"1a", "2a"}, 3, ["3a", "4a", "5a"]),
         (LINE, {"3a"}, 3, []),
         ([], set(), 0, []),
-        ([*LINE, _batch("4b", "3a", weight=9)], set(), 0, ["1a", "2a", "3a", "4a", "5a"]),
+        ([*LINE, _batch("4b", "3a", weight=9)], set(), 0, ["1a", "2a", "3a", "4b"]),
+        ([*LINE, _batch("4b", "3a", weight=9)], {"4b"}, 0, ["1a", "2a", "3a", "4a", "5a"]),
         ([*LINE[:4], _batch("4b", "3a", weight=9)], set(), 0, ["1a", "2a", "3a", "4b"]),
         (
             [*LINE, _batch("4b", "3a"), _batch("5b", "4b"), _batch("6b", "5b")],

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from blocks import DEADLINE, Blocks, line, messages
+from cardinal.producing import whole
+from cardinal.producing.found import Unsealed
 from cardinal.producing.published import published_chain
 from cardinal.producing.whole import Whole
-from cardinal.protocols.streams.types import Partition
+from cardinal.protocols.streams.messages import Batch
+from cardinal.protocols.streams.types import Partition, Record
 from cardinal.testing.memory import MemoryBroker
 
 CHAIN = line(1, 6)
@@ -75,12 +78,40 @@ def test_nothing_is_read_ten_minutes_around_where_all_is_near(
     assert min(asked) >= 9_990_000
 
 
+def test_on_a_busy_stream_so_many_records_are_read_around_it_and_no_more(
+    broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "_RECORDS", 100)
+    sink = broker.sink(Blocks(), producer_id="other")
+    _send_slowly(broker, clock, 0)
+    *content, batch = messages(line(1, 7)[-1])
+    sink.send(content[1:], None).result(DEADLINE)  # it will never be whole
+    for number in range(1_000):
+        clock.now += 0.5
+        sink.send(messages(line(1_000 + number, 1_000 + number, "z")[0])[:-1], None).result(DEADLINE)
+    sink.send([batch], None).result(DEADLINE)
+    source = broker.source(Blocks().all_topics)
+    read: list[int] = []
+    poll = source.poll
+
+    def polls(limit: int, timeout: float) -> list[Record]:
+        records = poll(limit, timeout)
+        read.append(len([record for record in records if record.topic != "block"]))
+        return records
+
+    monkeypatch.setattr(source, "poll", polls)
+    found = Unsealed(Batch(line(1, 7)[-1].hash, 7, 7, line(1, 7)[-1].parent), *[int(clock.now * 1000)] * 2)
+    assert whole.whole_among(source, Blocks(), [found]) == set()
+    others = [where for where in source.partitions() if where[0] != "block"]
+    assert 0 < sum(read) <= 3 * 100 * len(others)
+
+
 @pytest.mark.parametrize("seconds", [4, 300, 590])
 def test_who_follows_them_from_a_batch_on_sees_blocks_that_were_minutes_under_way(
     broker: MemoryBroker, clock: Clock, seconds: float
 ) -> None:
     _send_slowly(broker, clock, seconds)
     first = next(record for record in broker.records("block") if record.key == messages(CHAIN[0])[-1].key)
-    whole = Whole(broker.url, Blocks(), first)
-    assert set(whole.read(0.0)) == {payload.hash for payload in CHAIN}
-    whole.close()
+    looking = Whole(broker.url, Blocks(), first)
+    assert set(looking.read(0.0)) == {payload.hash for payload in CHAIN}
+    looking.close()
