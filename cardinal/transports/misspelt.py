@@ -68,7 +68,7 @@ def unused(environ: Mapping[str, str], streams: Iterable[str], nodes: Iterable[s
             continue
         near = get_close_matches(one, others, 1, _NEAR_NAME)
         if near:
-            said.append(_sentence(f"{one}_{setting}", f"{near[0]}_{setting}"))
+            said.append(_sentence(f"{one}_{setting}", f"{near[0]}_{setting}", alone=one in alone))
         elif one not in alone and (names := get_close_matches(f"{one}_{setting}", _ALONE, 1, _NEAR_NAME)):
             said.append(_sentence(f"{one}_{setting}", names[0]))
     return said
@@ -102,5 +102,6 @@ def _stem(name: str) -> str:
     return stem(name).removeprefix(PREFIX).removesuffix("_")
 
 
-def _sentence(name: str, near: str) -> str:
-    return f"{PREFIX}{name} is set and not used: did you mean {PREFIX}{near}?"
+def _sentence(name: str, near: str, *, alone: bool = False) -> str:
+    what = "names a stream or node that is not in the settings" if alone else "is set and not used"
+    return f"{PREFIX}{name} {what}: did you mean {PREFIX}{near}?"

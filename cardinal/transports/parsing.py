@@ -175,7 +175,8 @@ def _misplaced(scheme: str) -> ConfigurationError:
     """A part of the user or the password stands where a host or an option belongs, and is not repeated."""
     if scheme != "kafka":
         return ConfigurationError(
-            f"a {scheme} URL has no @ and no ?, as it has no user and no password: write {_FORMS[scheme]}",
+            f"a {scheme} URL has no user and no password: write {_FORMS[scheme]}, one ? before its options if it has "
+            "some, and %3F or %40 for a ? or @ of another meaning",
             setting="url",
         )
     return ConfigurationError(

@@ -218,6 +218,8 @@ def _merged(stream: StreamSettings, url: TransportUrl, given: Variables, *, envi
         None if stream.password is None else stream.password.get_secret_value(),
         None if stream.password_file is None else str(stream.password_file),
     )
+    if environment and _of_other_transport(stream, url):
+        in_file = (None, None, None)
     in_variables = (given.get("USER"), given.get("PASSWORD"), given.get("PASSWORD_FILE"))
     layers = (in_variables, in_url, in_file) if environment else (in_variables, in_file, in_url)
     user = next((user for user, _, _ in layers if user is not None), None)
@@ -230,6 +232,12 @@ def _merged(stream: StreamSettings, url: TransportUrl, given: Variables, *, envi
     if file is not None:
         options["password_file"] = file
     return replace(url, user=user, password=password, options=MappingProxyType(options))
+
+
+def _of_other_transport(stream: StreamSettings, url: TransportUrl) -> bool:
+    """Whether the file speaks of another transport than the environment's URL: its login is not for that."""
+    text = "" if stream.url is None else stream.url.get_secret_value()
+    return "://" in text and text.partition("://")[0].lower() != url.scheme
 
 
 def _with_options(url: NodeUrl, node: NodeSettings, *, after: bool) -> NodeUrl:

@@ -84,3 +84,12 @@ def test_the_value_of_a_secret_option_is_never_shown(name: str) -> None:
             assert SECRET not in text
             assert "s3cr3t" not in text
         assert "shown=1" in str(url)
+
+
+def test_a_login_of_the_file_is_not_for_another_transport_that_the_environment_names(tmp_path: Path) -> None:
+    config = tmp_path / "cardinal.toml"
+    config.write_text(f"[streams.main]\nurl = 'kafka://host'\nuser = 'alice'\npassword = '{SECRET}'")
+    url = find_url("main", config, {"CARDINAL_MAIN_URL": f"file://{tmp_path}/log"})
+    assert (url.scheme, url.user, url.password) == ("file", None, None)
+    url = find_url("main", config, {"CARDINAL_MAIN_URL": "kafka://other"})
+    assert (url.user, url.password) == ("alice", SECRET)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SECRET = "s3cr3t-Pa$$"  # noqa: S105 - made up, to look for it in what is printed
 STREAMS = ("stream", "copy-2")
 NODES = ("chain",)
+NOT_USED = "is set and not used"
+ALONE = "names a stream or node that is not in the settings"
 
 
 def _said(*names: str) -> list[str]:
@@ -29,7 +31,7 @@ def _said(*names: str) -> list[str]:
 
 def _meant(sentences: Iterable[str]) -> dict[str, str]:
     found = (
-        re.fullmatch(r"CARDINAL_(\w+) is set and not used: did you mean CARDINAL_(\w+)\?", one) for one in sentences
+        re.fullmatch(rf"CARDINAL_(\w+) (?:{NOT_USED}|{ALONE}): did you mean CARDINAL_(\w+)\?", one) for one in sentences
     )
     return {one[1]: one[2] for one in found if one}
 
@@ -123,7 +125,7 @@ def test_commands_tell_it_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.exit_code == 0, done.output
     assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == [
         "warning: CARDINAL_CONFG is set and not used: did you mean CARDINAL_CONFIG?",
-        "warning: CARDINAL_STREM_URL is set and not used: did you mean CARDINAL_STREAM_URL?",
+        f"warning: CARDINAL_STREM_URL {ALONE}: did you mean CARDINAL_STREAM_URL?",
     ]
     monkeypatch.setenv("CARDINAL_CONFIG", str(tmp_path / "c.toml"))
     done = CliRunner().invoke(command, [*arguments[:-2]], catch_exceptions=False)

@@ -83,9 +83,13 @@ def test_a_login_in_the_url_of_a_memory_broker_is_refused(opened: Opening) -> No
         (f"file://alice:1?{SECRET}=x@/dir", "a file URL has no user and no password"),
         (f"mux:null://,file://alice:{SECRET}@/dir", "a file URL has no user and no password"),
         (f"null://alice:{SECRET}@", "a null URL names nothing, and has no user and no password: write null://"),
-        (f"null://alice:1/{SECRET}@", "a null URL has no @ and no ?, as it has no user and no password: write null://"),
+        (f"null://alice:1/{SECRET}@", "a null URL has no user and no password: write null://, one ? before"),
         (f"memory://alice:1/{SECRET}@here", "has no user and no password: write memory://name"),
         (f"ws://alice:1#{SECRET}@host", "has no user and no password: write ws://host:port"),
+        (
+            f"ws://host?a?{SECRET}=c",
+            "write ws://host:port, one ? before its options if",
+        ),
     ],
 )
 def test_a_login_where_a_folder_or_nothing_belongs_is_refused_and_not_repeated(text: str, says: str) -> None:
