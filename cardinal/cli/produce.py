@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -17,10 +18,11 @@ from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.named import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
-from cardinal.errors import ConfigurationError, DeliveryError
+from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
 from cardinal.server.feeds import Bounded, Feed, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
 from cardinal.transports import list_topics
+from cardinal.transports.later import later
 from cardinal.transports.node_url import join_nodes, options_of_all, split_nodes, written
 from cardinal.transports.settings import find_node
 
@@ -139,7 +141,13 @@ def _check_start(feed: Feed, start: str | None) -> None:
 
 async def _check_beginning(feed: Feed, to: TransportUrl, topic: str, start: str | None, until: int | None) -> None:
     """ConfigurationError where a stream that is not there would stay empty; one that is there goes on from its end."""
-    if isinstance(feed, Bounded) and topic not in await asyncio.to_thread(list_topics, to):
+    if not isinstance(feed, Bounded):
+        return
+    try:
+        there = topic in await asyncio.wrap_future(later(partial(list_topics, to), "cardinal-topics"))
+    except UnreachableError:
+        return  # said by the producer, who asks more
+    if not there:
         await feed.check_beginning(None if start is None else int(start), until)
 
 

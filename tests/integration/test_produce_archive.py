@@ -47,6 +47,12 @@ def produce(processes: Processes, folder: Path, to: str, chain: int, *args: str)
     return status, said
 
 
+def test_a_target_that_is_read_only_is_refused_as_that(processes: Processes, tmp_path: Path) -> None:
+    status, said = produce(processes, archive(tmp_path / "archive", (2, 3)), "ws://127.0.0.1:1", fresh_chain_id())
+    assert status == 1
+    assert "ws:// is read only" in said
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
