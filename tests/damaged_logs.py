@@ -54,6 +54,13 @@ def middle(folder: Path) -> Path:
     return path
 
 
+def header(folder: Path) -> Path:
+    """Bits of the header of a segment in the middle are others."""
+    path = path_of(folder, numbers_of(folder)[2])
+    _flip(path, 3)
+    return path
+
+
 def torn(folder: Path) -> Path:
     """A segment in the middle is cut off in its last record."""
     path = path_of(folder, numbers_of(folder)[2])

@@ -16,7 +16,7 @@ from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.file.folders import numbers_of, path_of
-from damaged_logs import COUNT, LATER, middle, newest, read_before, recording, torn
+from damaged_logs import COUNT, LATER, header, middle, newest, read_before, recording, torn
 from recordings import play_all, records_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def other() -> Iterator[MemoryBroker]:
         yield broker
 
 
-DAMAGES = pytest.mark.parametrize("damaged", [middle, torn, newest])
+DAMAGES = pytest.mark.parametrize("damaged", [middle, header, torn, newest])
 
 
 def _sealed(records: list[Record]) -> set[bytes]:
