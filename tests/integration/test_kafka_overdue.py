@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from kafka_streams import DEADLINE, a_block, everything_on, small_stream
 
 from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.messages import BATCH
+from cardinal.transports.kafka import transactions
 
 pytestmark = pytest.mark.broker
 
@@ -129,4 +131,29 @@ def test_where_it_cannot_connect_again_at_once_it_does_so_for_the_next_block(
             break
     overdue.add(a_block("3a", "2a")).result(DEADLINE)
     assert not away
+    assert len(_blocks(overdue, looking_broker)) == 3
+
+
+def test_that_the_client_stopped_may_be_heard_while_the_transaction_is_aborted(
+    looking_broker: EmbeddedKafka, overdue: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is away for the abort, and back for the thread that serves acknowledgements."""
+    sink: Any = overdue._sink
+    send, abort = sink._send, sink._abort
+
+    def fail(*args: object) -> None:
+        send(*args)  # hangs
+        raise transactions._UndeliveredError(KafkaError(KafkaError._MSG_TIMED_OUT))
+
+    def hear(**_: object) -> bool:
+        monkeypatch.setattr(sink, "_abort", abort)
+        sink._outbox.stop(KafkaError(KafkaError._FENCED, fatal=True))
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))
+
+    monkeypatch.setattr(sink, "_send", fail)
+    monkeypatch.setattr(sink, "_abort", hear)
+    with pytest.raises(DeliveryError, match="timeout"):
+        overdue.add(a_block("2a", "1a")).result(DEADLINE)
+    for number in (2, 3):
+        overdue.add(a_block(f"{number}a", f"{number - 1}a")).result(DEADLINE)
     assert len(_blocks(overdue, looking_broker)) == 3

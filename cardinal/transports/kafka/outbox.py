@@ -85,7 +85,7 @@ class Outbox:
     """See the module.
 
     Arguments:
-        client: librdkafka's producer; may be replaced when it has stopped for good.
+        client: librdkafka's producer; may be replaced when it has stopped for good (:meth:`go_on_with`).
         look: called now and then, by a thread of the outbox.
 
     """
@@ -99,6 +99,7 @@ class Outbox:
         self._since_served = 0
         self._served = 0
         self._closed = threading.Event()
+        self._changing = threading.Lock()
         self._server = threading.Thread(target=self._run, name="cardinal-kafka-sink", daemon=True)
         self._server.start()
 
@@ -161,6 +162,11 @@ class Outbox:
         with contextlib.suppress(KafkaException):
             self.client.purge()
 
+    def go_on_with(self, client: Producer) -> None:
+        """A new client takes the place of one that has stopped."""
+        with self._changing:
+            self.client, self.stopped = client, None
+
     def fail_what_is_left(self, seconds: float) -> None:
         """Let everything that is not acknowledged fail."""
         self.client.purge()
@@ -195,8 +201,9 @@ class Outbox:
         try:
             client.poll(seconds)
         except (KafkaException, KafkaError) as error:  # type: ignore[misc] # raised too, and its type claims to be one
-            if client is self.client:  # else there is a new one by now
-                self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
+            with self._changing:
+                if client is self.client:  # else there is a new one by now
+                    self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
 
     def _tell(self) -> None:
         if not self._settled or self._this.telling:

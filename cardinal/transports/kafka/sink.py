@@ -316,9 +316,12 @@ class KafkaSink:
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """The error for a block one of whose messages was not acknowledged."""
+        return self._meaning(error, self._outbox.stopped, block_hash)
+
+    def _meaning(self, error: KafkaError, stopped: KafkaError | None, block_hash: bytes) -> TransportError:
+        """The same, by what the client stopped with if it has."""
         if self._standing is not None and error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - public code with a private name
             return self._standing
-        stopped = self._outbox.stopped
         mapped = self._reasons.map(stopped or error, "while taking messages")
         if isinstance(mapped, FencedError | RefusedError):
             return mapped

@@ -274,8 +274,11 @@ class TransactionalKafkaSink(KafkaSink):
                     return self._too_late(block_hash)  # whatever a message said: that was why
             except KafkaException as failure:
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
+        error = (
+            self._outbox.stopped or error
+        )  # whoever serves may have heard meanwhile that it stopped
         if not error.fatal():
-            return self._failed(error, block_hash)
+            return self._meaning(error, None, block_hash)
         if self._since is not None and ((overdue := self._overdue(error)) or _unknown(error)):
             try:
                 self._connect_again()
@@ -314,8 +317,8 @@ class TransactionalKafkaSink(KafkaSink):
         return producer
 
     def _connect_again(self) -> None:
-        self._outbox.client = self._connect()
-        self._outbox.stopped = self._since = None
+        self._outbox.go_on_with(self._connect())
+        self._since = None
 
 
 def _unknown(error: KafkaError) -> bool:
