@@ -274,9 +274,7 @@ class TransactionalKafkaSink(KafkaSink):
                     return self._too_late(block_hash)  # whatever a message said: that was why
             except KafkaException as failure:
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
-        error = (
-            self._outbox.stopped or error
-        )  # whoever serves may have heard meanwhile that it stopped
+        error = self._outbox.stopped or error  # whoever serves may have heard meanwhile that it stopped
         if not error.fatal():
             return self._meaning(error, None, block_hash)
         if self._since is not None and ((overdue := self._overdue(error)) or _unknown(error)):
