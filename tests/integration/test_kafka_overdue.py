@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kafka_streams import DEADLINE, a_block, everything_on, small_stream
 
 from cardinal.embedded import EmbeddedKafka
-from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
+from cardinal.errors import ConfigurationError, DeliveryError, FencedError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.messages import BATCH
 from cardinal.transports.kafka import transactions
@@ -157,3 +157,37 @@ def test_that_the_client_stopped_may_be_heard_while_the_transaction_is_aborted(
     for number in (2, 3):
         overdue.add(a_block(f"{number}a", f"{number - 1}a")).result(DEADLINE)
     assert len(_blocks(overdue, looking_broker)) == 3
+
+
+def test_a_fence_after_an_abort_that_came_too_late_is_the_brokers(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that aborts a transaction at the moment of its client's abort says yes to it, and fences the next one.
+
+    What the broker does in that moment is done by another client here: the two look alike.
+    """
+    url = f"kafka://{cardinal_broker.bootstrap}?transactional=update&transaction.timeout.ms=1000"
+    with Producer(url, small_stream(), producer_id="hung", ping_seconds=60) as producer:
+        producer.add(a_block("1a", "0g")).result(DEADLINE)
+        sink: Any = producer._sink
+        send = sink._send
+
+        def fail(*args: object) -> None:
+            monkeypatch.setattr(sink, "_send", send)
+            send(*args)
+            time.sleep(1.1)  # longer than the timeout: what this is about
+            raise transactions._UndeliveredError(KafkaError(KafkaError._MSG_TIMED_OUT))
+
+        monkeypatch.setattr(sink, "_send", fail)
+        with pytest.raises(DeliveryError):
+            producer.add(a_block("2a", "1a")).result(DEADLINE)
+        fencing = sink._connect()
+        with pytest.raises(DeliveryError, match="timeout"):
+            producer.add(a_block("2a", "1a")).result(DEADLINE)
+        for number in (2, 3):
+            producer.add(a_block(f"{number}a", f"{number - 1}a")).result(DEADLINE)
+        fencing = sink._connect()
+        with pytest.raises(FencedError):
+            producer.add(a_block("4a", "3a")).result(DEADLINE)
+        del fencing
+    assert len(_blocks(producer, cardinal_broker)) == 3

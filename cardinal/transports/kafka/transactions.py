@@ -10,7 +10,8 @@ Rules:
 5. The broker fences us as well when a transaction was open for longer than ``transaction.timeout.ms`` (we were stopped,
    or the broker was away). What it says is the same; what tells the two apart is our own clock. Then we connect anew
    and the call can be made again. Where both happened at once, we fence the other one, and it, whose transaction was
-   not overdue, ends: two producers never fence each other in turn.
+   not overdue, ends: two producers never fence each other in turn. A broker that is asked to abort what is overdue
+   may say yes to that and have done so itself: then it is the next transaction that it fences us in.
 6. A broker that was killed may know nothing of a transaction that began while it died. It says that our state is not
    valid, and the client stops for good. Nobody has our id then (that is looked at first), and nothing was committed:
    we connect anew as well.
@@ -92,6 +93,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
+        self._aborted_late = False
         self._for_good = False
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
@@ -217,6 +219,7 @@ class TransactionalKafkaSink(KafkaSink):
             for stage, count in zip(call.stages, call.counts, strict=True):
                 self._send(stage, count)
             self._patiently(self._outbox.client.commit_transaction)
+            self._aborted_late = False
             self._reasons.forget()
         except _UndeliveredError as error:
             raise self._given_up(error.error, call.block_hash) from None
@@ -263,6 +266,8 @@ class TransactionalKafkaSink(KafkaSink):
             if not (overdue or _unknown(inner)):
                 raise
             self._connect_again()
+        else:
+            self._aborted_late = self._aborted_late or self._is_late
         self._since = None
         return overdue
 
@@ -297,14 +302,19 @@ class TransactionalKafkaSink(KafkaSink):
     def _overdue(self, error: KafkaError) -> bool:
         """Whether the broker fenced us because our transaction was open for too long."""
         fenced = isinstance(self._reasons.map(error, ""), FencedError)
-        return fenced and self._since is not None and time.monotonic() - self._since >= self._timeout
+        return fenced and (self._is_late or self._aborted_late)
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the transaction that is open is so for longer than it may be."""
+        return self._since is not None and time.monotonic() - self._since >= self._timeout
 
     def _look_at_refusal(self) -> None:
         """No message is tried for longer than its transaction may be open."""
 
     def _refuse(self, stopped: KafkaError) -> None:
         """A client that stopped within a transaction is looked into by the worker: there may be a new one soon."""
-        if self._for_good or self._since is None:
+        if self._for_good or not (self._since is not None or self._aborted_late):
             super()._refuse(stopped)
 
     # --- the client ----------------------------------------------------------------------------------------
@@ -316,7 +326,7 @@ class TransactionalKafkaSink(KafkaSink):
 
     def _connect_again(self) -> None:
         self._outbox.go_on_with(self._connect())
-        self._since = None
+        self._since, self._aborted_late = None, False
 
 
 def _unknown(error: KafkaError) -> bool:
