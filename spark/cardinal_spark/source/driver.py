@@ -5,7 +5,8 @@ Rules:
 1. Only ``plan`` must be a function of its offsets. Where a batch *ends* may depend on clocks and on what was fetched.
 2. No new offset until an update is ready, or ``IDLE_BYTES`` or ``IDLE_SECONDS`` have passed: pings alone make none.
 3. A batch takes the same share of every partition's backlog, so that no topic runs ahead of the others.
-4. An update is never split: a limit may be exceeded by one update.
+4. An update is never split: a limit may be exceeded by one update, or by those that one record brings about together,
+   as where blocks have waited for their parent (or were written in the same millisecond, so that it is not known).
 """
 
 from __future__ import annotations
