@@ -80,6 +80,7 @@ async def consumed_chain_is_the_nodes(broker: EmbeddedKafka, folder: Path, block
         assert {int(one["type"], 16) for block in final for one in block["transactions"]} == {0, 1, 2, 4}
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_hundred_blocks_with_reorgs_and_a_mortal_producer(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     await consumed_chain_is_the_nodes(cardinal_broker, tmp_path, 100)

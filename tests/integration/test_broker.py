@@ -117,6 +117,9 @@ def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(
 
 def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKafka) -> None:
     own.pause()
+    tasks = Path(f"/proc/{own.pid}/task")
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.glob("*")]
+    assert set(states) <= {"T"}, "a thread of it goes on"
     producer = Producer(own.client_config())
     producer.produce("numbers", b"1")
     assert producer.flush(0.5) == 1, "nobody acknowledged"

@@ -59,7 +59,10 @@ def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Pat
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGTERM)), signal.SIGKILL],
+)
 def test_whatever_ends_the_demo_nothing_stays_behind(tmp_path: Path, ending: signal.Signals) -> None:
     process = subprocess.Popen(
         demo(tmp_path, "--no-spark", "--rate", "2"), stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -115,6 +115,7 @@ def test_whoever_is_met_by_a_fault_has_still_work_to_do_however_long_it_takes(
     assert stage.acknowledged == stage.mined
 
 
+@pytest.mark.slow
 def test_a_leader_is_lost_after_everything_was_published_that_there_was_leave_for(stage: Stage, tmp_path: Path) -> None:
     ground = FileCluster(tmp_path)
     ground.cluster = cast("Any", SlowToDie(stage))
@@ -145,6 +146,7 @@ def test_a_consumer_goes_on_from_the_very_cursor_whose_floors_were_trimmed(stage
     assert len(starts) == TIMES + 1
 
 
+@pytest.mark.slow
 def test_who_begins_anew_has_to_begin_with_the_lowest_block_that_is_whole(stage: Stage, tmp_path: Path) -> None:
     wrong = plays.trim_beyond(Sabotage(tmp_path, stage), stage, 1)
     assert [line for line in wrong if line.startswith("chain: it begins with ") and line.endswith("not with number 0")]

@@ -270,6 +270,7 @@ async def killed_with_state(stream: str, folder: Path, kills: int, seed: int) ->
     assert mortal.kills == 5 * kills
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @asynchronous
 async def test_file_has_the_state_of_every_block_though_its_producer_was_killed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def _resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_clients_that_ask_for_everything_and_read_nothing_cost_a_bounded_amount(tmp_path: Path) -> None:
     app = apps.get("evm", chain_id=fresh_chain_id())

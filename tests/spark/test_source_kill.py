@@ -63,6 +63,7 @@ def wait_for_seq(folder: Path, driver: subprocess.Popen[bytes], seq: int) -> Non
     pytest.fail(f"no seq {seq} in time: {(folder / 'log').read_text()}")
 
 
+@pytest.mark.slow
 def test_a_killed_spark_goes_on_to_the_chain(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     """Killed in the middle of a live run whose batches are small; reorgs lie on both sides of the kill."""
     chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", seed=16, reorg_threshold=8)

@@ -144,6 +144,7 @@ def test_every_table_follows_the_same_chain(lake: str, rows: DevRows) -> None:
     assert run_sql(snapshot, sql).to_pylist() == [{"n": snapshot.scan("current_logs").read_all().num_rows}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_filter_on_any_column_finds_what_is_there(lake: str, tmp_path: Path, *, compacted: bool) -> None:
     """DuckDB and deltalake prune files by their bounds; neither a column without nor one of views may lose rows."""

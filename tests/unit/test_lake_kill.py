@@ -9,6 +9,8 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pytest
+
 from cardinal_spark.lake import last_committed
 from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.state import find_state
@@ -56,6 +58,7 @@ def drive(folder: Path, kill_after: float | None) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_what_an_uninterrupted_one_leaves(tmp_path: Path) -> None:
     rows = list(chain.from_iterable(script(UPDATES)))
     moments = random.Random(7)

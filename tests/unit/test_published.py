@@ -158,6 +158,7 @@ def test_a_block_of_a_producer_that_does_not_seal_counts_when_it_is_whole(broker
     assert _published(broker) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_one() -> None:
     """Each of them whole but one; the partitions of a topic are read one after the other."""
     payloads, app = _payloads(11_000), Blocks()

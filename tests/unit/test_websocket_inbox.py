@@ -181,6 +181,7 @@ def _memory_taken() -> Iterator[Callable[[], int]]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_what_is_held_of_paused_partitions_is_bounded_by_the_window() -> None:
     window = 100_000
     log = _log(size=2_000)[A]
