@@ -72,8 +72,11 @@ class Geth:
         return await self._post(self.url, method, params, {})
 
     async def block(self, named: str) -> dict[str, Any]:
-        """A block with whole transactions, by number or tag."""
-        return dict(await self.ask("eth_getBlockByNumber", named, *(True,)))
+        """A block with whole transactions, by number or tag; for a moment a busy geth has not even a latest one."""
+        async with asyncio.timeout(20):
+            while (found := await self.ask("eth_getBlockByNumber", named, *(True,))) is None:  # noqa: ASYNC110 - the node has no event for it
+                await asyncio.sleep(0.02)
+        return dict(found)
 
     async def choose(self, head: str, finalized: str = EMPTY_HASH, attributes: object = None) -> Any:  # noqa: ANN401
         """Make a block the head."""
