@@ -48,8 +48,8 @@ class Found:
 
     ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
     looks (``who``) sent its last Batch, in the life before this one. ``repaired`` are the blocks that only a repair has
-    sent as far as is known, the newest last. ``reorgs`` are the ancestors of the channels that
-    were announced, the newest last. ``newest`` is the time of the newest record, whatever it is.
+    sent as far as is known, the newest last. ``reorgs`` are the ancestors of the channels that were announced, the
+    newest last. ``newest`` is the time of the newest record, whatever it is.
     """
 
     late: int

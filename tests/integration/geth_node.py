@@ -74,7 +74,7 @@ class Geth:
     async def block(self, named: str) -> dict[str, Any]:
         """A block with whole transactions, by number or tag; for a moment a busy geth has not even a latest one."""
         async with asyncio.timeout(20):
-            while (found := await self.ask("eth_getBlockByNumber", named, *(True,))) is None:  # noqa: ASYNC110 - the node has no event for it
+            while (found := await self.ask("eth_getBlockByNumber", named, *(True,))) is None:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
         return dict(found)
 

@@ -10,6 +10,7 @@ from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, st
 from cardinal.consumer import Consumer
 from cardinal.errors import ConfigurationError
 from cardinal.testing.memory import MemoryBroker, MemorySource
+from clocks import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,19 +18,9 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
 
 
-class Clock:
-    """Seconds since 1970, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 @pytest.fixture

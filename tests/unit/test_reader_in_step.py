@@ -16,20 +16,11 @@ from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import added
 from cardinal.transports.partitioner import fnv1a_partition
+from clocks import Clock
 
 POLLED = 10
 HOUR = 3_600.0
 HOUR_MS = 3_600_000
-
-
-class Clock:
-    """What the broker stamps records by."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

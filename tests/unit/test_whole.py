@@ -15,23 +15,14 @@ from cardinal.producing.whole import Whole
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.testing.memory import MemoryBroker
+from clocks import Clock
 
 CHAIN = line(1, 6)
 
 
-class Clock:
-    """What the broker stamps records by."""
-
-    def __init__(self) -> None:
-        self.now = 10_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(10_000.0)
 
 
 @pytest.fixture
