@@ -76,12 +76,28 @@ class Guarded:
         ]
         for done in admin.create_acls(bindings).values():
             done.result(DEADLINE)
-        # The controller has them; they count when the broker that clients ask has them, too.
+        self._until(lambda found: set(bindings) <= found)
+
+    def revoke(self, user: str, *grants: tuple[ResourceType, str, AclOperation]) -> None:
+        admin = AdminClient(self.broker.admin_config())
+        filters = [
+            AclBindingFilter(
+                kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+            )
+            for kind, name, operation in grants
+        ]
+        gone = {binding for done in admin.delete_acls(filters).values() for binding in done.result(DEADLINE)}
+        assert len(gone) == len(grants)
+        self._until(gone.isdisjoint)
+
+    def _until(self, holds: Callable[[set[AclBinding]], bool]) -> None:
+        """The controller has what was changed; it counts when the broker that clients ask has it, too."""
+        admin = AdminClient(self.broker.admin_config())
         everything = AclBindingFilter(
             ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
         deadline = time.monotonic() + DEADLINE
-        while not set(bindings) <= set(admin.describe_acls(everything).result(DEADLINE)):
+        while not holds(set(admin.describe_acls(everything).result(DEADLINE))):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

@@ -17,6 +17,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
+from cardinal.transports.kafka.noted import ASK_SECONDS
 from guarded import ADMIN, GUEST, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
 
 if TYPE_CHECKING:
@@ -225,3 +226,36 @@ def test_each_missing_permission_is_named(guarded: Callable[[str], Guarded], app
     assert "while taking messages" in _sentence(at, write)
     at.permit(GUEST, *((ResourceType.TOPIC, topic, AclOperation.WRITE) for topic in topics))
     write()
+
+
+def test_a_permission_that_is_lost_while_reading_is_told_by_every_poll_until_it_is_back(
+    guarded: Callable[[str], Guarded], app: Application
+) -> None:
+    """The broker is asked again about once a second; what was published meanwhile comes when it says yes."""
+    at = guarded("login")
+    reading = [(ResourceType.TOPIC, topic, AclOperation.READ) for topic in app.all_topics]
+    knowing = [(ResourceType.TOPIC, topic, AclOperation.DESCRIBE) for topic in app.all_topics]
+    at.permit(GUEST, *reading, *knowing, (ResourceType.GROUP, "cardinal", AclOperation.READ))
+    with (
+        Producer(at.url(ADMIN), app, producer_id="one") as producer,
+        Consumer(at.url(GUEST), app, idle_timeout=DEADLINE) as consumer,
+    ):
+        producer.add(_payload(0)).result(DEADLINE)
+        assert [block.number for block in next(iter(consumer)).added] == [0]
+        at.revoke(GUEST, *reading)
+        knocks, begun = at.proxy.stats.accepted, time.monotonic()
+        while time.monotonic() - begun < 3 * ASK_SECONDS:
+            with pytest.raises(RefusedError, match=r"does not permit this while reading .*; grant the ACL"):
+                next(iter(consumer))
+        assert at.proxy.stats.accepted - knocks <= KNOCKS
+        producer.add(_payload(1)).result(DEADLINE)
+        at.permit(GUEST, *reading)
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            try:
+                assert [block.number for block in next(iter(consumer)).added] == [1]
+            except RefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            else:
+                break

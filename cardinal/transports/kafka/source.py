@@ -5,8 +5,8 @@ Rules:
 1. Partitions are assigned, never subscribed: where to read is the cursor's business, not a group's.
 2. Committed records only. A position passes control records and gaps, because the end of a partition is reported
    with the offset that comes next (``enable.partition.eof``).
-3. Offsets that retention has removed are reported with what is missing, never skipped in silence. The client fetches
-   no more of such a partition, nor of a topic that is gone: every poll says so, until another assignment.
+3. Offsets that retention has removed are reported with what is missing, never skipped in silence; how often something
+   is told, and what is asked again: :mod:`.noted`.
 4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
    tools show the lag; nothing is ever read from them. Nobody waits for that where the broker is away.
 5. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cardinal.errors import CardinalError, CursorExpiredError, TopicError
 from cardinal.protocols.streams.types import Partition, Record, Row
 
 from .cluster import Cluster
 from .errors import bad_setting, deleted, kafka_error
 from .gone import check_positions, refused
 from .messages import Messages
+from .noted import Noted
 from .partitions import Partitions
 from .stalled import Stalled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from confluent_kafka import Message
@@ -76,7 +76,7 @@ class KafkaSource:
         self._ended: list[Partition] = []
         self._held: list[Row] = []
         self._messages = Messages(topics, self._note)
-        self._why: Callable[[], CardinalError] | None = None
+        self._noted = Noted()
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
         self._answer: dict[Partition, int] = {}
@@ -123,7 +123,7 @@ class KafkaSource:
         self._positions = dict(positions)
         self._ends.clear()
         self._held.clear()
-        self._why = None
+        self._noted.forget()
         self._assign()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
@@ -176,7 +176,10 @@ class KafkaSource:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _poll(self, limit: int, timeout: float, *, whole: bool) -> list[Row]:
-        self._raise_noted()
+        if self._noted.is_stale(time.monotonic()):
+            self._noted.forget()
+            self._read_again()
+        self._noted.tell(time.monotonic())
         if self._reasons.login is not None:
             self._reasons.login.goes_on(self, self._consumer)
         self._commit()
@@ -188,16 +191,8 @@ class KafkaSource:
             if stalled := self._stalled.look(now, self._positions, self._paused, drained=not rows):
                 self._begin_anew(stalled)
         if not rows:
-            self._raise_noted()
+            self._noted.tell(time.monotonic())
         return rows
-
-    def _raise_noted(self) -> None:
-        """Raise what was noted: once, or at every call where nothing more is fetched (rule 3)."""
-        if self._why is None:
-            return
-        error = self._why()  # where the broker is away just now, it is asked again by the next call
-        self._why = (lambda: error) if isinstance(error, CursorExpiredError | TopicError) else None
-        raise error.with_traceback(None)
 
     def _connect(self) -> Consumer:
         try:
@@ -218,9 +213,13 @@ class KafkaSource:
         _log.warning("The Kafka client has stopped reading %s:%d%s: a new one reads on.", topic, number, others)
         old, self._consumer = self._consumer, self._connect()
         _close_later(old)
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """Let the client begin at our positions: what it had fetched behind them comes again."""
         self._stalled.moved(self._positions)
         self._ends.clear()
-        self._held.clear()  # the new client reads it again
+        self._held.clear()
         paused, self._paused = self._paused, frozenset()
         self._assign()
         self.pause(paused)
@@ -264,7 +263,7 @@ class KafkaSource:
             if rows and limit > 1:
                 rows += self._receive(limit - 1, 0.0)
             # An end of partition wakes us as well and is no record: wait on for the rest of the time.
-            if rows or left <= 0 or self._why is not None:
+            if rows or left <= 0 or self._noted:
                 return rows
             if refusal := self._reasons.refusal():
                 raise refusal
@@ -313,19 +312,14 @@ class KafkaSource:
             self._ends[where] = message.offset() or 0
             self._ended.append(where)
         elif code in _LOST:
-            self._keep(lambda: refused(where, self._positions.get(where, 0), self._cluster))
+            self._noted.keep(lambda: refused(where, self._positions.get(where, 0), self._cluster))
         elif code in _GONE:
-            self._keep(lambda: deleted(topic, self._settings.address))
+            self._noted.keep(lambda: deleted(topic, self._settings.address))
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._grouped:
             pass  # librdkafka looks for the group's coordinator, which nothing here needs
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
             mapped = self._reasons.map(error, f"while reading {topic}".strip())
-            self._keep(lambda: mapped)
-
-    def _keep(self, why: Callable[[], CardinalError]) -> None:
-        """Keep the first error until the records before it are delivered."""
-        if self._why is None:
-            self._why = why
+            self._noted.keep(lambda: mapped)
 
 
 def _close_later(client: Consumer) -> None:
