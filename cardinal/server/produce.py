@@ -154,7 +154,12 @@ class ProduceService:
 
         """
         # On threads that nobody waits for who is told to stop before the stream has answered.
-        self._producer = await asyncio.wrap_future(later(self._connect, _THREAD))
+        connecting = later(self._connect, _THREAD)
+        try:
+            self._producer = await asyncio.wrap_future(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_unwanted)
+            raise
         found = await asyncio.wrap_future(later(self._survey, _THREAD))
         if isinstance(self._feed, Learning):
             self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
@@ -263,3 +268,9 @@ class ProduceService:
         if isinstance(step, Branch):
             return self._producer.reorg(step.ancestor, step.payloads)
         return self._producer.add(step)
+
+
+def _close_unwanted(connecting: Future[Producer]) -> None:
+    """Release a connection that nobody waited for."""
+    if connecting.exception() is None:
+        connecting.result().close()

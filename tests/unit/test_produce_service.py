@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.errors import CardinalError, ConfigurationError, CoverageChangedError, NodeAnswerError, UnreachableError
+from cardinal.producer import Producer
 from cardinal.protocols.streams.codec import decode
 from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
@@ -315,6 +317,38 @@ def test_what_another_producer_completes_meanwhile_is_not_named(broker: MemoryBr
 
     asyncio.run(asyncio.wait_for(meanwhile(), DEADLINE))
     assert service.progress.half == ()
+
+
+def test_a_connection_that_nobody_waited_for_is_released_when_it_is_there(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Producer):
+        def __init__(self, *args: object, **options: object) -> None:
+            asked.set()
+            assert answers.wait(DEADLINE)
+            super().__init__(*args, **options)  # type: ignore[arg-type] # whatever the service gives
+
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    monkeypatch.setattr("cardinal.server.produce.Producer", Slow)
+
+    async def told_to_stop() -> None:
+        service = _service(Line(0), broker)
+        preparing = asyncio.create_task(service.prepare())
+        await asyncio.to_thread(asked.wait, DEADLINE)
+        preparing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await preparing
+        await service.close()
+
+    asyncio.run(asyncio.wait_for(told_to_stop(), DEADLINE))
+    assert not closed.is_set()
+    answers.set()
+    assert closed.wait(DEADLINE)
 
 
 def test_other_entries_than_the_published_ones_are_refused_unless_they_are_meant(broker: MemoryBroker) -> None:
