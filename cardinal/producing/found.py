@@ -151,7 +151,12 @@ def batch_of(record: Record) -> Batch | None:
 
 def repairing(producer_id: str) -> str:
     """The name under which blocks are sent again long after their time."""
-    return producer_id if producer_id.endswith(_REPAIR) else producer_id + _REPAIR
+    return producer_id if is_repairing(producer_id) else producer_id + _REPAIR
+
+
+def is_repairing(producer_id: str) -> bool:
+    """Whether this is such a name: starts read past what was sent under it, so that no producer may have it."""
+    return producer_id.endswith(_REPAIR)
 
 
 def _is_of_repair(record: Record) -> bool:

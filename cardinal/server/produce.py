@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal.producer import Producer
+from cardinal.producing.found import is_repairing
 from cardinal.producing.members import survey_members
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.completing import Completing
@@ -58,12 +59,23 @@ class ProduceSettings:
         allow_coverage_change: publish also where recent blocks have other entries on the topics.
         look_again_seconds: when to look again for half-published blocks, and complete them, where the feed goes on.
 
+    Raises:
+        ConfigurationError: the id is one that marks repairs.
+
     """
 
     producer_id: str
     redundancy: str = "all"
     allow_coverage_change: bool = False
     look_again_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if is_repairing(self.producer_id):
+            raise ConfigurationError(
+                f"{self.producer_id!r} ends as the names of repairs do, and a start would pass over what it sent: "
+                "give another producer id",
+                setting="producer_id",
+            )
 
 
 @dataclass(frozen=True, slots=True)

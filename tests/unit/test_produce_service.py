@@ -319,6 +319,12 @@ def test_what_another_producer_completes_meanwhile_is_not_named(broker: MemoryBr
     assert service.progress.half == ()
 
 
+def test_a_name_that_marks_repairs_is_refused(broker: MemoryBroker) -> None:
+    with pytest.raises(ConfigurationError, match=r"'db-repair' ends as the names of repairs.*give another") as caught:
+        ProduceService(Line(0), broker.url, Blocks(), producer_id="db-repair")
+    assert caught.value.setting == "producer_id"
+
+
 def test_a_connection_that_nobody_waited_for_is_released_when_it_is_there(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
