@@ -5,14 +5,15 @@ Rules:
 1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream goes on with the
    recording, and a recording may take a member's place in a mux (:mod:`cardinal.transports.mux`).
 2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`). What
-   comes in one order keeps that order, and nothing of it waits.
+   comes in one order keeps that order, and nothing of it waits. Partitions that are added may hold content of the next
+   Batch at once: they are looked for after every look at the ends, and in one order before what is behind them is kept.
 3. A recording that is begun goes on where it ended, partition by partition, whatever ended it: nothing is missing and
    nothing is twice.
 4. What waits in memory is bounded: partitions that are ahead are paused.
 5. A transaction leaves marks that are no records, and a consumer's cursor stands behind them. The folder says every few
    minutes, and at the end, how far partitions were read: until then, or until their next record, it refuses the cursor.
 
-Reorg channels and partitions that come while recording are noticed within seconds.
+Reorg channels that come while recording are noticed within seconds.
 """
 
 from __future__ import annotations
@@ -153,9 +154,13 @@ class Recorder:
         self._whole = False
         self._keep_bounded()
         records: list[Record] = []
+        one_order = isinstance(self._source, OneOrderSource) and self._source.one_order
+        begin = self._source.positions()
         with self._channels_may_go(), self._expired_in_words():
             records = self._source.poll(_POLL_RECORDS, timeout)
-        if isinstance(self._source, OneOrderSource) and self._source.one_order:
+            if one_order and records and self._read_added(begin):
+                records = []  # they come again, among those of what was added
+        if one_order:
             self._write(records)
         else:
             self._merge.add(records)
@@ -198,17 +203,24 @@ class Recorder:
         return topic.startswith(f"{self._app.default_topic}-re-")
 
     def _look_at_ends(self) -> None:
-        self._ends = {where: high for where, (_, high) in self._source.watermarks().items()}
-        self._merge.watermarks(self._ends)
+        """Then, what was added: the content of a Batch before these ends may be there, and the next ones release it."""
+        ends = {where: high for where, (_, high) in self._source.watermarks().items()}
+        if not self._read_added(self._source.positions()):
+            self._ends = ends
+            self._merge.watermarks(ends)
+
+    def _read_added(self, positions: Mapping[Partition, int]) -> bool:
+        """Read partitions that were added, and all others from these positions; whether there are any."""
+        if not set(self._source.partitions()) - positions.keys():
+            return False
+        self._go_on(self._source, positions)
+        return True
 
     def _look_for_more(self) -> None:
-        """Read partitions and channels that were not there before."""
-        positions = self._source.positions()
+        """Read channels that were not there before."""
         topics = self._all_topics()
         if topics != self._topics:
             self._change(topics)
-        elif set(self._source.partitions()) - positions.keys():
-            self._go_on(self._source, positions)
 
     @contextlib.contextmanager
     def _channels_may_go(self) -> Iterator[None]:

@@ -57,9 +57,14 @@ def test_in_a_recording_every_seal_comes_after_its_block(broker: MemoryBroker, t
     publish(broker, fork(), "one")
     publish(broker, fork(), "two")
     record_all(broker.url, tmp_path)
+    check_seals(f"file://{tmp_path}")
+
+
+def check_seals(url: str) -> None:
+    """Every sealed Batch comes after the rest of its block."""
     seen: set[tuple[bytes, bytes, bytes]] = set()
-    for record in records_of(f"file://{tmp_path}"):
-        producer = dict(record.headers)["cardinal-producer"]
+    for record in records_of(url):
+        producer = dict(record.headers).get("cardinal-producer", b"")
         if "cardinal-sealed" in dict(record.headers):
             mine = {one for one in seen if one[1:] == (record.key[1:33], producer)}
             assert len(mine) == 3
@@ -255,6 +260,30 @@ def test_partitions_and_channels_that_come_while_recording_are_recorded(broker: 
     recorder.close()
     topics = ["block", "a", "b", channel]
     assert sorted(records_of(f"file://{tmp_path}", topics=topics)) == broker.records()
+
+
+def test_every_seal_comes_after_its_block_also_where_partitions_are_added_while_recording(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """In the recording of a stream, and in that of a recording that grows."""
+    first, second = f"file://{tmp_path}/first", f"file://{tmp_path}/second"
+    publish(broker, line(1, 5))
+    recorders = [Recorder(broker.url, first, Blocks()), Recorder(first, second, Blocks())]
+    deadline = time.monotonic() + DEADLINE
+    for last, partitions in ((40, 5), (80, 7)):
+        for recorder in recorders:
+            recorder.step(0.0)
+        broker.widen("a", partitions)
+        publish(broker, line(last - 34, last))
+        while recorders[-1].progress.records < len(broker.records()):
+            assert time.monotonic() < deadline
+            for recorder in recorders:
+                recorder.step(0.01)
+    for recorder, url in zip(recorders, (first, second), strict=True):
+        recorder.close()
+        check_seals(url)
+        assert sorted(records_of(url)) == broker.records()
+    assert records_of(second) == records_of(first)
 
 
 def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
