@@ -163,6 +163,8 @@ def test_waiting_where_there_are_very_many_segments_lists_them_when_they_change(
     monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or names(folder))
     assert source.poll(10, 1.0) == []
     assert len(listed) <= 2
+    assert {source.partitions() for _ in range(50)} == {tuple(sorted(sink._writer.offsets))}  # asked at every read
+    assert len(listed) <= 4
     for number in range(20):
         sink.send(*block(number)).result(DEADLINE)
     found: list[Record] = []

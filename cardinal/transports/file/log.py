@@ -56,8 +56,8 @@ class Log:
         self._segments.close()
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the log, sorted."""
-        numbers = self._segments.numbers()
+        """Every partition of the log, sorted; at least those of all that was read."""
+        numbers = self._segments.numbers_lately()
         header = self._segments.header(numbers[-1]) if numbers else None
         return tuple(sorted(header.offsets)) if header is not None else ()
 
