@@ -15,6 +15,7 @@ from cardinal.protocols.streams import Record
 from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter, file_settings, index
 from cardinal.transports.file.container import read_header
+from cardinal.transports.file.folders import numbers_of
 from cardinal.transports.file.segments import Segments
 from file_logs import APP, DEADLINE, block, everything, sink_of, source_of, write
 
@@ -173,6 +174,20 @@ def test_waiting_where_there_are_very_many_segments_lists_them_when_they_change(
         assert polled
         found += polled
     assert len(list(tmp_path.glob("*.avro"))) > 5
+    sink.close()
+    source.close()
+
+
+def test_a_reader_keeps_nothing_of_segments_that_retention_has_removed(tmp_path: Path) -> None:
+    sink = sink_of(tmp_path, FAST + "&segment.bytes=1000&retention.bytes=10000")
+    source = source_of(tmp_path)
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    for number in range(60):
+        sink.send(*block(number)).result(DEADLINE)
+        assert source.poll(1_000, DEADLINE)
+    kept, made = numbers_of(tmp_path), sink._writer._number
+    assert len(kept) < made / 2
+    assert len(source._log._segments._headers) <= len(kept) + 1
     sink.close()
     source.close()
 

@@ -179,16 +179,17 @@ class Segments:
         self.folder = folder
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self._headers: dict[int, Header] = {}
+        self._first = 0
         self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._listing = Listing(folder)
 
     def numbers(self) -> list[int]:
         """The numbers of the segments that are there."""
-        return self._listing.numbers()
+        return self._there(self._listing.numbers())
 
     def numbers_lately(self) -> list[int]:
         """The numbers of the segments that were there within the last second."""
-        return self._listing.lately()
+        return self._there(self._listing.lately())
 
     def get(self, number: int) -> Segment | None:
         """A segment; None where it is gone."""
@@ -265,6 +266,13 @@ class Segments:
         """Release every file."""
         while self._open:
             self._open.popitem()[1].close()
+
+    def _there(self, numbers: list[int]) -> list[int]:
+        """Forget what retention has removed: who reads for a year meets very many segments."""
+        if numbers and numbers[0] > self._first:
+            self._first = numbers[0]
+            self._headers = {number: header for number, header in self._headers.items() if number >= self._first}
+        return numbers
 
     def _agrees(self, segment: Segment, mark: index.Mark) -> bool:
         """Whether a block begins at the mark, with the mark's offsets."""
