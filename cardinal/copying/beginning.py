@@ -50,8 +50,14 @@ def cannot_go_on(error: CursorExpiredError, folder: Path) -> CursorExpiredError:
     """The error in the words for who records: there is no other cursor to start from."""
     (topic, number), (at, there) = next(iter(error.missing.items()))
     more = f" and {len(error.missing) - 1} more partitions" if len(error.missing) > 1 else ""
-    if at >= there:
+    if at == there:
         return error
+    if at > there:
+        return CursorExpiredError(
+            f"the recording in {folder} cannot go on: it goes to {at} of {topic}:{number}{more}, and the stream ends "
+            f"at {there}: made anew, or records were lost; record into another folder, this one keeps what it holds",
+            missing=error.missing,
+        )
     return CursorExpiredError(
         f"the recording in {folder} cannot go on: retention has removed the records from {at} to {there} of "
         f"{topic}:{number}{more}, which come next; record into another folder, this one keeps what it holds",

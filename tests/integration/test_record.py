@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import time
 import uuid
 from pathlib import Path
@@ -235,6 +236,20 @@ def test_what_retention_took_while_it_was_recorded_is_named(broker: MemoryBroker
     with pytest.raises(CursorExpiredError, match="record into another folder"):
         step_until_told(recorder)
     recorder.close()
+
+
+def test_a_stream_that_was_made_anew_and_is_shorter_than_its_recording_is_named(tmp_path: Path) -> None:
+    publish(f"file://{tmp_path}/stream", line(1, 5))
+    record_all(f"file://{tmp_path}/stream", tmp_path / "kept")
+    kept = records_of(f"file://{tmp_path}/kept")
+    shutil.rmtree(tmp_path / "stream")
+    publish(f"file://{tmp_path}/stream", line(1, 2))
+    for _ in range(2):  # to start again helps nobody
+        with pytest.raises(CursorExpiredError, match=r"the recording in .*/kept cannot go on.* into another") as caught:
+            Recorder(f"file://{tmp_path}/stream", f"file://{tmp_path}/kept", Blocks())
+        assert caught.value.missing
+        assert "start again" not in str(caught.value)
+    assert records_of(f"file://{tmp_path}/kept") == kept
 
 
 def test_two_recorders_of_one_folder_are_one_too_many(broker: MemoryBroker, tmp_path: Path) -> None:
