@@ -19,6 +19,7 @@ Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several th
 from __future__ import annotations
 
 import contextlib
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -110,6 +111,8 @@ class Producer:
         self._heads = Heads(self._sink, getattr(app, "reorg_threshold", REORG_THRESHOLD))
         self._transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
         self._maker = Maker(self._sink, app)
+        self._naming = threading.Lock()
+        """Several sub batches of a block may be named at once, and all of their paths stand in its one Batch."""
         # One transaction after the other is worked off by a thread of the sink's: there is nothing to serve.
         serve = self._sink.serve if isinstance(self._sink, PostingSink) and self._transactions is None else None
         self._under_way = UnderWay(max_blocks, max_bytes, one_at_a_time=self._transactions is not None, serve=serve)
@@ -192,10 +195,11 @@ class Producer:
         messages = split_sub_batch(block_hash, batch_id, sub_batch, self._app.topics, self._app.default_topic)
         unit = self._under_way.find(block_hash)
         self._sink.check(messages)
-        if unit.batch is not None:
-            named = name_sub_batch(unit.batch, batch_id, sub_batch.path)
-            self._sink.check((named,))
-            unit.batch = named
+        with self._naming:
+            if unit.batch is not None:
+                named = name_sub_batch(unit.batch, batch_id, sub_batch.path)
+                self._sink.check((named,))
+                unit.batch = named
         if self._transactions is None:
             future = self._sink.send(messages, None)
         else:

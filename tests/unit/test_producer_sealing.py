@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -114,6 +117,30 @@ def test_a_sub_batch_that_comes_later_stands_in_the_batch_under_its_own_path(
     done.result(DEADLINE)
     assert batches(broker)[-1].updates == {"tip": Update(b"2"), "state/": Update(sub_batch=h("s"))}
     assert len(broker.records("state")) == 2 + 3  # heartbeats; header, deletes, one update
+
+
+def test_sub_batches_that_come_at_once_all_stand_in_the_batch_under_their_paths(
+    broker: MemoryBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads are brought together where both have made a Batch with their own path, if they can be there."""
+    check, both = MemorySink.check, threading.Barrier(2)
+
+    def meet(sink: MemorySink, messages: Sequence[Routed]) -> None:
+        check(sink, messages)
+        if [message.key for message in messages] == [b"\0" + h("2a")]:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+
+    ids = {b"\1" * 32: "evm/one", b"\2" * 32: "evm/two"}
+    future = producer.add(replace(block("2a", "1a"), sub_batches=dict.fromkeys(ids)))
+    monkeypatch.setattr(MemorySink, "check", meet)
+    with ThreadPoolExecutor() as pool:
+        sent = [pool.submit(producer.send_sub_batch, h("2a"), one, SubBatch(path)) for one, path in ids.items()]
+        for one in sent:
+            one.result(DEADLINE).result(DEADLINE)
+    future.result(DEADLINE)
+    named = {entry.sub_batch: path for path, entry in batches(broker)[-1].updates.items()}
+    assert {one: named[one] for one in ids} == ids
 
 
 def test_a_sub_batch_that_was_lost_is_sent_again_and_the_block_waits_for_it(
