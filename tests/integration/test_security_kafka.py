@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined] # their stub re-exports without __all__
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType  # type: ignore[attr-defined] # their stub re-exports without __all__
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
@@ -226,6 +227,27 @@ def test_each_missing_permission_is_named(guarded: Callable[[str], Guarded], app
     assert "while taking messages" in _sentence(at, write)
     at.permit(GUEST, *((ResourceType.TOPIC, topic, AclOperation.WRITE) for topic in topics))
     write()
+
+
+def test_a_producer_that_could_not_be_opened_leaves_nothing_behind(
+    guarded: Callable[[str], Guarded], app: Application
+) -> None:
+    """Topics that were made beforehand and are empty, and no permission to write: the first message is refused."""
+    at = guarded("login")
+    with Producer(at.url(ADMIN), app, producer_id="one"):
+        pass
+    empty = app.model_copy(update={"topics": {**app.topics, "b/": f"{app.default_topic}-b"}})
+    admin = AdminClient(at.broker.admin_config())
+    for made in admin.create_topics([NewTopic(f"{app.default_topic}-b", 1, 1)]).values():
+        made.result(DEADLINE)
+    at.permit(GUEST, *((ResourceType.TOPIC, topic, AclOperation.DESCRIBE) for topic in empty.all_topics))
+    before = set(threading.enumerate())
+    said = _sentence(at, lambda: Producer(at.url(GUEST), empty, producer_id="two"))
+    assert "while taking messages" in said
+    deadline = time.monotonic() + DEADLINE
+    while left := set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
 
 
 def test_a_permission_that_is_lost_while_reading_is_told_by_every_poll_until_it_is_back(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cardinal.transports.later import later
+
 from .cluster import Cluster
 from .recent import read_recent
 from .settings import KafkaSettings, kafka_settings
@@ -61,8 +63,12 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
         channel=admin.ensure_channel,
     )
     partitions = [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]
-    ends = cluster.ends(partitions, committed=False)
-    sink.heartbeat([partition for partition in partitions if ends[partition] == 0], settings.connect_timeout)
+    try:
+        ends = cluster.ends(partitions, committed=False)
+        sink.heartbeat([partition for partition in partitions if ends[partition] == 0], settings.connect_timeout)
+    except BaseException:
+        later(sink.close, "cardinal-kafka-closing")  # it may wait for a broker that is away, and nobody waits for it
+        raise
     return sink
 
 
