@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -186,20 +187,20 @@ class KafkaSink:
         """Flush for a bounded time, fail what is left, release the connection."""
         if self._closed:
             return
-        try:
+        with contextlib.suppress(CardinalError):  # what is left fails its own futures below, with the block's hash
             self.flush(CLOSE_SECONDS)
-        except CardinalError:
-            # What is left fails its own futures below, with the block's hash.
-            self._outbox.fail_what_is_left(CLOSE_SECONDS)
-        self._closed = True
+        with self._lock:
+            self._closed = True  # whoever waits for room is let in no more
+        for _ in range(2):  # what is told of the first may send its seal
+            if self._calls:
+                self._outbox.fail_what_is_left(CLOSE_SECONDS)
         self._outbox.close(CLOSE_SECONDS)
 
     # --- PostingSink ---------------------------------------------------------------------------------------
 
     def measure(self, messages: Sequence[Routed]) -> int:
         """The bytes of keys and values, all within their topics' limits; raises as :meth:`check`."""
-        if self._closed:
-            raise TransportError("this sink is closed; open another one")
+        self._check_open()
         if self._outbox.stopped is not None:
             self._refuse(self._outbox.stopped)
         total = 0
@@ -226,7 +227,8 @@ class KafkaSink:
     def post_seal(self, batch: Routed, done: Done) -> None:
         """Hand over a Batch: see :meth:`cardinal.transports.posting.Poster.post_seal`."""
         # One message of a block that was admitted: it does not count, and never waits.
-        delivery = self._enter(batch.key, 1, 0, done)
+        self._count_in(0)
+        delivery = self._delivery(batch.key, 1, 0, done)
         self._outbox.hand_over((batch,), self._sealed, delivery)
 
     def serve(self, seconds: float) -> None:
@@ -279,7 +281,8 @@ class KafkaSink:
         """Wait for room, and take the call in."""
         size += count * self._overhead
         self._wait_for_room(size)
-        return self._enter(key, count, size, done)
+        self._count_in(size, unless_closed=True)
+        return self._delivery(key, count, size, done)
 
     def _wait_for_room(self, size: int) -> None:
         """One call that is larger than all the room goes alone."""
@@ -288,8 +291,8 @@ class KafkaSink:
                 break
             self._outbox.serve(_SLICE_SECONDS)
 
-    def _enter(self, key: bytes, count: int, size: int, done: Done) -> Delivery:
-        self._count_in(size)
+    def _delivery(self, key: bytes, count: int, size: int, done: Done) -> Delivery:
+        """For a call that was counted in."""
 
         def settled(error: KafkaError | None) -> None:
             self._count_out(size)
@@ -299,8 +302,14 @@ class KafkaSink:
 
         return self._outbox.delivery(count, settled)
 
-    def _count_in(self, size: int) -> None:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError("this sink is closed; open another one")
+
+    def _count_in(self, size: int, *, unless_closed: bool = False) -> None:
         with self._lock:
+            if unless_closed:
+                self._check_open()
             self._under_way += size
             self._calls += 1
 

@@ -183,7 +183,7 @@ class TransactionalKafkaSink(KafkaSink):
         if stages:
             size += sum(counts) * self._overhead
             self._wait_for_room(size)
-            self._count_in(size)
+            self._count_in(size, unless_closed=True)
             self._calls_waiting.put(_Call(block_hash, size, stages, counts, future))
         else:
             future.set_result(None)

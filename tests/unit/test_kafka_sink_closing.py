@@ -1,0 +1,55 @@
+"""A Kafka sink that is closed while others send: every call of theirs ends."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from cardinal.errors import DeliveryError, TransportError
+from cardinal.protocols.streams.types import Routed
+from cardinal.transports.kafka import sink as kafka_sink
+from cardinal.transports.kafka.errors import Reasons
+from cardinal.transports.kafka.settings import kafka_settings
+from cardinal.transports.kafka.sink import KafkaSink
+from cardinal.transports.kafka.topics import TopicInfo
+from cardinal.transports.url import parse_url
+
+DEADLINE = 20.0
+MESSAGE = Routed("blocks", b"\3" + bytes(32) + b"path", bytes(1_500))
+
+
+def test_whoever_waits_for_room_when_it_is_closed_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is never reached, and there is room for one message."""
+    settings = kafka_settings(parse_url("kafka://127.0.0.1:1"))
+    sink = KafkaSink(
+        settings.producer(1_000_000, "one"),
+        {"blocks": TopicInfo("blocks", 1, 1_000_000)},
+        producer_id="one",
+        queue_bytes=2_000,
+        reasons=Reasons("127.0.0.1:1"),
+        recent=lambda _: [],
+        channel=lambda name: TopicInfo(name, 1, 1_000_000),
+    )
+    monkeypatch.setattr(kafka_sink, "CLOSE_SECONDS", 0.2)
+    waits, wait = threading.Event(), KafkaSink._wait_for_room
+
+    def waiting(self: KafkaSink, size: int) -> None:
+        waits.set()
+        wait(self, size)
+
+    first = sink.send([MESSAGE], None)
+    monkeypatch.setattr(KafkaSink, "_wait_for_room", waiting)
+
+    def send() -> Future[None]:
+        return sink.send([MESSAGE], None)
+
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(send)
+        assert waits.wait(DEADLINE)
+        sink.close()
+        with pytest.raises(TransportError, match="this sink is closed"):
+            second.result(DEADLINE).result(DEADLINE)
+    with pytest.raises(DeliveryError):
+        first.result(DEADLINE)
