@@ -238,10 +238,11 @@ class UnderWay:
         self._waiting += 1
         try:
             while not come():
-                if deadline is not None and time.monotonic() > deadline:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left < 0:
                     return False
                 if self._serve is None:
-                    self._changed.wait(timeout)
+                    self._changed.wait(left)
                     continue
                 self._lock.release()
                 try:

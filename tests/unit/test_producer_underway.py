@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from cardinal.errors import DeliveryError
+from cardinal.errors import DeliveryError, TransportError
 from cardinal.producing.underway import UnderWay
 from cardinal.producing.unit import Unit, nothing
 from cardinal.protocols.streams.standby import Verdict
 from cardinal.transports.posting import Done
+from clocks import Clock
 
 
 class Line:
@@ -144,3 +146,22 @@ def test_where_many_go_beside_each_other_nobody_is_asked() -> None:
     line.add(1)
     line.end()
     assert line.finished == [1]
+
+
+def test_whoever_waits_until_all_is_sealed_waits_no_longer_than_was_said_whatever_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever waits is woken after nine of ten seconds, and nothing was sealed: there is one second left."""
+    line, clock, waits = Line(), Clock(), list[float | None]()
+    line.add(1)
+
+    def wait(seconds: float | None = None) -> bool:
+        waits.append(seconds)
+        clock.now += 9.0 if len(waits) == 1 else seconds or 0.1
+        return len(waits) == 1
+
+    monkeypatch.setattr("cardinal.producing.underway.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(line.under_way._changed, "wait", wait)
+    with pytest.raises(TransportError, match="not sealed after 10 s"):
+        line.under_way.flush(10.0)
+    assert waits[:2] == [10.0, 1.0]
