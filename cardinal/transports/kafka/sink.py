@@ -187,12 +187,14 @@ class KafkaSink:
         """Flush for a bounded time, fail what is left, release the connection."""
         if self._closed:
             return
+        self._standing = None  # one from before is no reason for what is left now
         with contextlib.suppress(CardinalError):  # what is left fails its own futures below, with the block's hash
             self.flush(CLOSE_SECONDS)
         with self._lock:
             self._closed = True  # whoever waits for room is let in no more
         for _ in range(2):  # what is told of the first may send its seal
             if self._calls:
+                self._standing = self._standing or self._reasons.refusal()
                 self._outbox.fail_what_is_left(CLOSE_SECONDS)
         self._outbox.close(CLOSE_SECONDS)
 
