@@ -161,6 +161,7 @@ def test_no_broker_is_one_sentence_within_the_time_given() -> None:
         ("tls=maybe", "tls is 1 or 0"),
         ("cardinal.partitions=0", "cardinal.partitions"),
         ("cardinal.partitions=many", "cardinal.partitions"),
+        ("cardinal.retention.ms=0", "-1 to keep everything; 0 keeps nothing"),
         ("cardinal.colour=red", "cardinal.colour"),
         ("bootstrap.servers=other", "bootstrap.servers is given in two ways"),
     ],

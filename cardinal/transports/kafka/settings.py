@@ -235,7 +235,7 @@ def kafka_settings(url: TransportUrl) -> KafkaSettings:
         properties=properties,
         partitions=_number(ours, "partitions", None),
         replication=_number(ours, "replication", None),
-        retention_ms=_number(ours, "retention.ms", _RETENTION_MS, low=-1) or _RETENTION_MS,
+        retention_ms=_retention(ours),
         max_message_bytes=_number(ours, "max.message.bytes", MAX_MESSAGE_BYTES) or MAX_MESSAGE_BYTES,
         connect_timeout=(_number(ours, "connect.timeout.ms", 10_000) or 10_000) / 1000,
         queue_bytes=_number(ours, "queue.bytes", 64 << 20) or 64 << 20,
@@ -320,6 +320,14 @@ def _flag(options: dict[str, str], name: str, *, default: bool) -> bool:
 def _number(ours: dict[str, str], name: str, default: int | None, *, low: int = 1) -> int | None:
     value = ours.pop(_OURS + name, None)
     return default if value is None else _whole(_OURS + name, value, low=low)
+
+
+def _retention(ours: dict[str, str]) -> int:
+    name = "retention.ms"
+    if number := _number(ours, name, _RETENTION_MS, low=-1):
+        return number
+    why = "is in milliseconds, or -1 to keep everything; 0 keeps nothing"
+    raise ConfigurationError(f"{_OURS}{name} {why}", setting=name)
 
 
 def _whole(name: str, value: str, *, low: int = 1) -> int:
