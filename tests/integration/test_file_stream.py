@@ -49,6 +49,7 @@ def records_in(folder: Path) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_a_producer_killed_at_random_leaves_the_nodes_chain_in_the_folder(processes: Processes, tmp_path: Path) -> None:
     chain_id = fresh_chain_id()
     node, folder = f"dev://?seed=5&chain-id={chain_id}&blocks=400", tmp_path / "log"

@@ -10,7 +10,13 @@ from cardinal.testing.schedule import run_schedules
 DEFAULT = 600
 
 
-@pytest.mark.parametrize(("profile", "seeds"), [(QUICK, DEFAULT), (DEEP, DEFAULT // 6)], ids=["quick", "deep"])
+@pytest.mark.parametrize(
+    ("profile", "seeds"),
+    [
+        pytest.param(QUICK, DEFAULT, id="quick"),
+        pytest.param(DEEP, DEFAULT // 6, id="deep", marks=pytest.mark.slow),
+    ],
+)
 def test_no_schedule_differs_from_the_model(profile: Profile, seeds: int) -> None:
     outcomes = list(run_schedules(seeds, profile=profile))
     assert [outcome.difference for outcome in outcomes if outcome.difference] == []

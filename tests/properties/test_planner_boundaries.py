@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -225,6 +226,7 @@ def replayed_chain(plans: Iterable[Plan]) -> list[bytes]:
     return [block for _, block in chain]
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32), st.integers(8, 70))
 def test_a_rebuilt_planner_plans_what_the_uninterrupted_one_does(seed: int, length: int) -> None:

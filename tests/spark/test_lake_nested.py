@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_spark_reads_lists_of_structures(spark: SparkSession, tmp_path: Path) -> None:
     touched = [{"address": "0x" + "12" * 20, "storageKeys": ["0x" + "34" * 32]}]
     payload = block_of(call(4, authorizationList=[wish(OTHER, 1, 0)], accessList=touched), call(2))

@@ -86,6 +86,7 @@ def test_a_lake_follows_the_chain_over_cuts_and_a_lost_checkpoint(
     assert seqs == list(range(1, len(seqs) + 1))
 
 
+@pytest.mark.slow
 def test_every_table_of_a_stream_tells_the_same_chain(
     spark: SparkSession, published: PublishedChain, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_publishing_never_puts_an_old_state_behind_a_new_commit(place: Place, mo
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
+@pytest.mark.slow
 def test_the_driver_joins_the_growing_partition_by_itself(place: Place) -> None:
     grow(place, 70)
     assert len(place.open("canonical").file_uris()) < 20
