@@ -18,14 +18,15 @@ class History:
         self._most = most
         self._first = 0
         self._hashes: list[bytes] = []
+        self._known: set[bytes] = set()
 
     def __len__(self) -> int:
         """The number of blocks."""
         return len(self._hashes)
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether this block is one of them. Looks at every one: for whoever asks about a single block."""
-        return block_hash in self._hashes
+        """Whether this block is one of them."""
+        return block_hash in self._known
 
     @property
     def lowest(self) -> BlockRef | None:
@@ -47,15 +48,19 @@ class History:
         if ref.number != self._first + len(self._hashes):
             self._first = ref.number
             self._hashes.clear()
+            self._known.clear()
         self._hashes.append(ref.hash)
+        self._known.add(ref.hash)
         if len(self._hashes) > self._most + self._most // 4:
             cut = len(self._hashes) - self._most
+            self._known.difference_update(self._hashes[:cut])
             del self._hashes[:cut]
             self._first += cut
 
     def cut(self, count: int) -> None:
         """The highest ``count`` blocks were removed from the chain."""
         if count:
+            self._known.difference_update(self._hashes[-count:])
             del self._hashes[-count:]
 
     def recalls(self, number: int) -> bool:
@@ -74,11 +79,13 @@ class History:
 
         """
         found: list[bytes] = []
-        current = self._hashes[0] if self._hashes else None
-        while current is not None and self._first - len(found) > floor and len(self) + len(found) < self._most:
+        room = min(self._first - floor, self._most - len(self))
+        current = parents.get(self._hashes[0]) if self._hashes else None
+        # No chain comes back to itself.
+        while current is not None and len(found) < room and current not in self._known:
+            found.append(current)
+            self._known.add(current)
             current = parents.get(current)
-            if current is not None:
-                found.append(current)
         self._hashes[:0] = reversed(found)
         self._first -= len(found)
         return len(found)
