@@ -65,7 +65,10 @@ def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Pat
 )
 def test_whatever_ends_the_demo_nothing_stays_behind(tmp_path: Path, ending: signal.Signals) -> None:
     process = subprocess.Popen(
-        demo(tmp_path, "--no-spark", "--rate", "2"), stdout=subprocess.PIPE, text=True, start_new_session=True
+        demo(tmp_path, "--no-spark", "--blocks", "400", "--rate", "2"),  # for longer than any machine takes to begin
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     for line in process.stdout:
