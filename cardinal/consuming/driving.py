@@ -158,8 +158,12 @@ class Driver:
     def _note(self, out: Iterable[ChainUpdate | Event | HealingFailed]) -> None:
         """Take an outcome whole: what it asks for is begun, and nobody is told of it yet."""
         for item in out:
-            if not isinstance(item, Incomplete) or self._may_be_told(item):
-                self._noted.append(item)
+            if isinstance(item, ChainUpdate):
+                for block in item.added:
+                    self._overdue.settle(block.hash)
+            elif isinstance(item, Incomplete) and not self._may_be_told(item):
+                continue
+            self._noted.append(item)
 
     def _give_out(self) -> None:
         """Make updates ready and tell the reports, each once, unless that is going on already."""

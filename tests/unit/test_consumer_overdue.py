@@ -40,3 +40,44 @@ def test_a_partition_that_is_gone_holds_nothing_up() -> None:
     overdue.asked()
     overdue.answered({A: 10, ("t", 1): 4})
     assert overdue.passed({A: 10}) == [b"first"]
+
+
+def test_what_came_after_all_is_reported_no_more_and_nothing_is_kept_of_it() -> None:
+    overdue = Overdue()
+    for number in range(100):
+        overdue.add(b"%d" % number)
+        overdue.asked()
+        overdue.answered({A: 100 + number})
+        if number != 50:
+            overdue.settle(b"%d" % number)
+    assert overdue.reported == 50, "the first fifty came"
+    assert not overdue.wants_ends
+    assert overdue.passed({A: 149}) == []
+    assert overdue.passed({A: 150}) == [b"50"]
+    assert overdue.reported == overdue.added == 100
+    assert not overdue._pending
+    assert not overdue._answered
+
+
+def test_watermarks_are_bounded_and_the_newest_speak_for_those_between() -> None:
+    overdue = Overdue()
+    for number in range(1_000):
+        overdue.add(b"%d" % number)
+        overdue.asked()
+        overdue.answered({A: number})
+        overdue.asked()
+        overdue.answered({A: number})
+    assert len(overdue._answered) <= 100
+    assert overdue.passed({A: 50}) == [b"%d" % number for number in range(51)]
+    assert overdue.passed({A: 998}) == [b"%d" % number for number in range(51, 99)]
+    assert overdue.passed({A: 999}) == [b"%d" % number for number in range(99, 1_000)]
+
+
+def test_a_block_that_is_overdue_twice_waits_once() -> None:
+    overdue = Overdue()
+    for block in (b"first", b"second", b"first"):
+        overdue.add(block)
+    overdue.asked()
+    overdue.answered({A: 1})
+    assert overdue.passed({A: 1}) == [b"first", b"second"]
+    assert overdue.reported == overdue.added == 2
