@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,7 @@ from cardinal.consumer import Consumer
 from cardinal.errors import LocalProtocolError, RefusedError
 from cardinal.producer import Producer
 from cardinal.transports import list_topics
+from cardinal.transports.kafka.login import Login
 from guarded import DEADLINE, EVERYTHING, Guarded, folder, guarded, papers
 
 if TYPE_CHECKING:
@@ -97,6 +100,43 @@ def test_a_changed_password_file_is_read_when_the_broker_refuses_the_old_one(at:
         shown = repr(vars(producer)) + repr(vars(consumer))
     assert found == list(range(1, 31))
     assert "s3cr3t" not in shown
+
+
+def test_the_broker_may_have_a_new_password_a_moment_before_the_file_has_it(
+    at: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both clients are refused while the file holds the old one; nobody else hears of it."""
+    app, file, noticed = small_stream(), tmp_path / "password", threading.Semaphore(0)
+    refused = Login.refused
+
+    def watched(self: Login, *calls: Callable[[], None]) -> None:
+        refused(self, *calls)
+        noticed.release()
+
+    monkeypatch.setattr(Login, "refused", watched)
+    file.write_text("tenth-s3cr3t")
+    _give(at, "tenth-s3cr3t")
+    url = _url(at, file)
+    with (
+        Producer(url, app, producer_id="one") as producer,
+        Consumer(url, app, idle_timeout=DEADLINE) as consumer,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        updates = iter(consumer)
+        producer.add(CHAIN[0]).result(DEADLINE)
+        assert _until(updates, 1) == [1]
+        read = reader.submit(_until, updates, 2)  # a consumer hears of a refusal while it is polled
+        _give(at, "eleventh-s3cr3t")
+        at.proxy.reset()
+        late = producer.add(CHAIN[1])
+        assert noticed.acquire(timeout=DEADLINE)
+        for _ in range(2):  # as long as it takes to be refused
+            with pytest.raises(RefusedError):
+                list_topics(_url(at, file))
+        assert not late.done()
+        file.write_text("eleventh-s3cr3t")
+        late.result(DEADLINE)
+        assert read.result(DEADLINE) == [2]
 
 
 def test_transactions_go_on_over_a_changed_password_file(at: Guarded, tmp_path: Path) -> None:

@@ -88,17 +88,18 @@ class Reasons:
     def __call__(self, error: KafkaError) -> None:
         """Keep this error: librdkafka's ``error_cb``."""
         if _is_refusal(error):
+            now = time.monotonic()
             if error.code() in _LOGIN and self.login is not None:
-                self.login.refused(lambda: self._refuse(error))
+                self.login.refused(lambda: self._refuse(error, now), self.withdraw)
             else:
-                self._refuse(error)
+                self._refuse(error, now)
         elif error.code() in _AWAY and (self._away is None or error.code() != KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - public code
             # "all brokers are down" says less than the reason of the last of them
             self._away = error
 
-    def _refuse(self, error: KafkaError) -> None:
+    def _refuse(self, error: KafkaError, since: float) -> None:
         if self._refusal is None:
-            self._refused = time.monotonic()
+            self._refused = since
         self._refusal = error
 
     def standing(self, seconds: float) -> RefusedError | None:
@@ -126,7 +127,14 @@ class Reasons:
 
     def forget(self) -> None:
         """Start anew: the broker has answered. What it said before is no reason for what it does not say later."""
-        self._refusal = self._away = self._seen = None
+        self.withdraw()
+        self._away = None
+        if self.login is not None:
+            self.login.taken()
+
+    def withdraw(self) -> None:
+        """Forget a refusal that was told, or that holds no longer, though the broker has not answered yet."""
+        self._refusal = self._seen = None
         self._looked = False
 
     def unreachable(self, seconds: float) -> TransportError:

@@ -8,8 +8,9 @@ Rules:
 1. A refusal is looked into: the files are read again, and what they say is tried on a connection of its own. Where the
    broker takes it, all clients of this login show that from their next connection on (librdkafka comes again by
    itself), and nobody is told of a refusal. It may have been one from before the last change: clients tell late.
-2. Where the broker refuses that as well, it is one. So a password is changed at the broker and in the file before
-   connections are made anew; in between a client is refused as ever.
+2. Where the broker refuses that as well, it is one: at once before it has ever taken the login, and after
+   :data:`GRACE_SECONDS` otherwise, in which the files are looked into again and again. So the broker may have a new
+   password a moment before the file has it. One that was told is withdrawn when a later look finds it mended.
 3. Where no broker answers, nothing is known: librdkafka tries and tells again.
 4. Clients tell of refusals in callbacks, which must be quick and must not call the client (seen: confluent-kafka aborts
    the process): so all of this happens on a thread of its own, one at a time. A consumer's client is told by the thread
@@ -19,6 +20,7 @@ Rules:
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -31,7 +33,11 @@ if TYPE_CHECKING:
 
     from .settings import KafkaSettings
 
+GRACE_SECONDS: Final = 5.0
+"""For how long a file may still hold the password that the broker takes no longer."""
+
 _TRIAL_SECONDS: Final = 3.0
+_AGAIN_SECONDS: Final = 1.0
 
 
 class _Client(Protocol):
@@ -56,6 +62,7 @@ class Login:
         self._clients: WeakKeyDictionary[Any, Callable[[Any], _Client]] = WeakKeyDictionary()
         self._shown: WeakKeyDictionary[object, tuple[str, str]] = WeakKeyDictionary()
         self._trying = threading.Lock()
+        self._taken = False
 
     def serves(self, owner: object, client: str) -> None:
         """From now on the client that is this attribute of its owner shows what the files say, while there is one."""
@@ -73,20 +80,31 @@ class Login:
             self._shown[owner] = now
             client.set_sasl_credentials(*now)
 
-    def refused(self, tell: Callable[[], None]) -> None:
-        """A broker has refused a client: look into it, and ``tell`` where that is how it is."""
-        if self._trying.acquire(blocking=False):
-            threading.Thread(target=self._look_into, args=(tell,), name="cardinal-kafka-login").start()
+    def taken(self) -> None:
+        """A broker has answered, so it has taken the login."""
+        self._taken = True
 
-    def _look_into(self, tell: Callable[[], None]) -> None:
+    def refused(self, tell: Callable[[], None], withdraw: Callable[[], None]) -> None:
+        """A broker has refused a client: look into it, and ``tell`` where that is how it is; ``withdraw`` otherwise."""
+        if self._trying.acquire(blocking=False):
+            name = "cardinal-kafka-login"
+            threading.Thread(target=self._look_into, args=(tell, withdraw), name=name, daemon=True).start()
+
+    def _look_into(self, tell: Callable[[], None], withdraw: Callable[[], None]) -> None:
         try:
-            if not self._stands():
+            deadline = time.monotonic() + (GRACE_SECONDS if self._taken else 0.0)
+            while (stands := self._stands()) is False and time.monotonic() < deadline:
+                time.sleep(_AGAIN_SECONDS)
+            if stands:
+                withdraw()
+            elif stands is False:
+                self._taken = False
                 tell()
         finally:
             self._trying.release()
 
-    def _stands(self) -> bool:
-        """Whether the login is one that the broker takes, perhaps another one by now."""
+    def _stands(self) -> bool | None:
+        """Whether the login is one that the broker takes, perhaps another one by now; None where no broker answers."""
         settings = self._settings.again()
         found = _pair(settings.properties)
         try:
@@ -94,7 +112,7 @@ class Login:
         except RefusedError:
             return False
         except TransportError:
-            return True
+            return None
         if found != self._now:
             self._now = found
             for owner, client in list(self._clients.items()):

@@ -246,7 +246,7 @@ class KafkaSink:
         """
         if self._calls and (refusal := self._reasons.standing(_REFUSED_SECONDS)) is not None:
             self._standing = refusal
-            self._reasons.forget()
+            self._reasons.withdraw()
             self._outbox.fail_what_waits()
 
     def _connect(self) -> Producer:
