@@ -148,22 +148,17 @@ class Recorder:
         """Read for at most so many seconds, record what may be recorded; how many records were read.
 
         Raises:
-            CursorExpiredError, TopicError, RefusedError, TransportError: of either side. What is recorded stays.
+            CursorExpiredError, TopicError, RefusedError, TransportError: of either side. What is recorded stays. After
+                one that took records along (a full disk), go on with a new recorder: this one says so.
 
         """
-        self._whole = False
+        if not self._whole:
+            raise TransportError(
+                f"the recording in {self._writer.folder} stopped at an error, and does not hold all that was read: "
+                "close this recorder and open another; it goes on where the recording ends"
+            )
         self._keep_bounded()
-        records: list[Record] = []
-        one_order = isinstance(self._source, OneOrderSource) and self._source.one_order
-        begin = self._source.positions()
-        with self._channels_may_go(), self._expired_in_words():
-            records = self._source.poll(_POLL_RECORDS, timeout)
-            if one_order and records and self._read_added(begin):
-                records = []  # they come again, among those of what was added
-        if one_order:
-            self._write(records)
-        else:
-            self._merge.add(records)
+        records = self._read_some(timeout)
         now = time.monotonic()
         if now - self._marked >= _MARKS_SECONDS:
             self._marked = now
@@ -174,7 +169,6 @@ class Recorder:
             with contextlib.suppress(UnreachableError), self._channels_may_go():
                 self._look_for_more()
         self._write(self._merge.take(self._source.positions()))
-        self._whole = True
         if records:
             self._heard = now
         idle = now - self._heard >= _IDLE_SECONDS
@@ -185,7 +179,7 @@ class Recorder:
     def close(self) -> None:
         """Have on the disk what was recorded, and how far each partition was read. May be called twice."""
         try:
-            # While a beginning is looked for, and after a step that failed, a position may be beyond what was written.
+            # While a beginning is looked for, and after what could not be written, positions are beyond the recording.
             if self._whole:
                 with contextlib.suppress(TransportError):  # a run that has room will say so
                     self._stand(0.0)
@@ -201,6 +195,25 @@ class Recorder:
 
     def _is_channel(self, topic: str) -> bool:
         return topic.startswith(f"{self._app.default_topic}-re-")
+
+    def _read_some(self, timeout: float) -> list[Record]:
+        """Records that were read: written, or in the merge."""
+        records: list[Record] = []
+        one_order = isinstance(self._source, OneOrderSource) and self._source.one_order
+        begin = self._source.positions()
+        try:
+            with self._channels_may_go(), self._expired_in_words():
+                records = self._source.poll(_POLL_RECORDS, timeout)
+                if one_order and records and self._read_added(begin):
+                    records = []  # they come again, among those of what was added
+        except BaseException:
+            self._whole = self._source.positions() == begin
+            raise
+        if one_order:
+            self._write(records)
+        else:
+            self._merge.add(records)
+        return records
 
     def _look_at_ends(self) -> None:
         """Then, what was added: the content of a Batch before these ends may be there, and the next ones release it."""
@@ -301,6 +314,7 @@ class Recorder:
             self._writer.declare(standing)
 
     def _write(self, records: Sequence[Record]) -> None:
+        self._whole = False
         for block in _blocks(records):
             written, error = self._writer.append([block])
             if error is not None:
@@ -316,6 +330,7 @@ class Recorder:
         if self._unsynced and now - self._synced >= interval:
             self._synced, self._unsynced = now, False
             self._writer.sync()
+        self._whole = True
 
 
 def _blocks(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -13,8 +13,9 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, publish
 from cardinal.copying.recording import Recorder
-from cardinal.errors import TransportError
+from cardinal.errors import RefusedError, TransportError
 from cardinal.protocols.streams.types import Record
+from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_source
 
@@ -34,6 +35,41 @@ def test_what_was_read_and_not_written_is_not_passed_over_when_there_is_room_aga
         recorder.close()
         _record(broker, tmp_path)
         assert sorted(_records(tmp_path)) == broker.records()
+
+
+def test_a_recorder_that_could_not_write_does_not_go_on_beyond_what_it_lost(tmp_path: Path) -> None:
+    """There is room again, and the program goes on with the same recorder."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        publish(broker, line(1, 9))
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+        with _files_no_larger_than(10), pytest.raises(TransportError, match="start again"):
+            _step_for_ever(recorder)
+        publish(broker, line(10, 12))
+        with pytest.raises(TransportError, match="open another"):
+            _step_for_ever(recorder)
+        recorder.close()
+        _record(broker, tmp_path)
+        assert sorted(_records(tmp_path)) == broker.records()
+
+
+def test_a_source_that_refuses_for_a_moment_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        publish(broker, line(1, 9))
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+        with monkeypatch.context() as patched:
+            patched.setattr(MemorySource, "poll", _refuse)
+            with pytest.raises(RefusedError):
+                recorder.step(0.05)
+        deadline = time.monotonic() + DEADLINE
+        while not recorder.at_end:
+            assert time.monotonic() < deadline
+            recorder.step(0.05)
+        recorder.close()
+        assert sorted(_records(tmp_path)) == broker.records()
+
+
+def _refuse(*_: object) -> None:
+    raise RefusedError("no ACL")
 
 
 @contextmanager
