@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _BATCH_KEY: Final = bytes((BATCH,))
 _SETTLE_SECONDS: Final = 5.0
 _DOUBT_SECONDS: Final = 30.0
+_CROWDED_SECONDS: Final = 120.0
 _BESIDE_SECONDS: Final = 0.05
 """For a poll of older Batches, when nothing of the stream was there: so long its next record may have to wait."""
 
@@ -74,7 +75,7 @@ class Driver:
         self._on_event = on_event
         self._healer = healer
         self._overdue = Overdue()
-        self._heard = self._doubted = time.monotonic()
+        self._heard = self._doubted = self._crowded = time.monotonic()
         self._batch_seen = False
         assembler = follower.reassembler
         reader.keeps_step_with(assembler.number_of, lambda: assembler.fullness)
@@ -181,13 +182,19 @@ class Driver:
             self._giving_out = False
 
     def _wait_for_what_is_missing(self, records: Sequence[Row]) -> None:
-        """Begin in doubt when nothing has come for a while, or too much has; never while blocks are read again."""
-        now = time.monotonic()
-        if records or self._reader.reads_again:
+        """Begin in doubt when nothing has come for a while, or too much has.
+
+        Not while blocks are read again: unless that goes on and on, since one producer of a quorum is far behind.
+        """
+        now, again, in_doubt = time.monotonic(), self._reader.reads_again, self.follower.in_doubt
+        if records or again:
             self._heard = now
-        if not self.follower.in_doubt or self._reader.reads_again:
+        if again or not in_doubt:
             self._doubted = now
-        elif now - self._heard > _SETTLE_SECONDS or now - self._doubted > _DOUBT_SECONDS:
+        if not in_doubt or not self.follower.orderer.crowded:
+            self._crowded = now
+        waits = ((self._heard, _SETTLE_SECONDS), (self._doubted, _DOUBT_SECONDS), (self._crowded, _CROWDED_SECONDS))
+        if in_doubt and any(now - since > seconds for since, seconds in waits):
             self.follower.settle()
 
     def _fresh_ends(self) -> dict[Partition, int] | None:

@@ -149,7 +149,7 @@ class Follower:
 
         A driver to which nothing comes any more says so (:meth:`settle`).
         """
-        return self._patience is not None and self.caught_up and self.orderer.candidate() is not None
+        return self._patience is not None and self.caught_up and self.orderer.may_begin
 
     @property
     def about_to_begin(self) -> bool:
@@ -283,7 +283,8 @@ class Follower:
                 self._order(self.orderer.caught_up(), out)
             return
         self._ends = self._ends if ends is None else ends
-        if not self._patience.looks(caught_up=self.caught_up):
+        dropped = self.reassembler.recovers
+        if not self._patience.looks(caught_up=self.caught_up, dropped=dropped):
             return
         candidate = self.orderer.candidate()
         if candidate is not None and self._patience.begins(
@@ -293,7 +294,7 @@ class Follower:
             self._ends,
             caught_up=self.caught_up,
             crowded=self.orderer.crowded,
-            dropped=self.reassembler.recovers,
+            dropped=dropped,
         ):
             self._order(self.orderer.begin(candidate.start), out)
         if self.orderer.head is not None:

@@ -145,9 +145,14 @@ class Orderer(OrderedBlocks):
             return self._choose_start()
         return updates
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether there is a block that the stream could begin with, and it has not begun."""
+        return self._chain.head is None and len(self._tree) > 0
+
     def candidate(self) -> Candidate | None:
-        """What the stream would begin with now; None where it has begun, or nothing is there."""
-        return None if self._chain.head is not None or not len(self._tree) else self._begin.candidate(self._tree)
+        """What the stream would begin with now; None where it may not. The work grows with the blocks."""
+        return self._begin.candidate(self._tree) if self.may_begin else None
 
     def caught_up(self) -> list[ChainUpdate]:
         """The reader has seen everything that was there when it opened: choose the start, if none is chosen."""

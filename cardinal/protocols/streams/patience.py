@@ -15,7 +15,8 @@ Rules:
    read again.
 4. In doubt it waits for what is missing: until a chain is several thresholds long, or until whoever reads says that
    nothing comes any more. So a hole at the edge of what retention has left holds nothing up for long. Dropped blocks
-   are there and will be read again, so that the length of a chain does not end the wait for them, but the lack of room.
+   are there and will be read again, so that the length of a chain does not end the wait for them. Nor does the lack of
+   room, where the reader has caught up: what has to go for them is read again as well.
 """
 
 from __future__ import annotations
@@ -53,14 +54,16 @@ class Patience:
         """A block is complete; when its Batch was written."""
         self._published[block_hash] = published_ms
 
-    def looks(self, *, caught_up: bool) -> bool:
+    def looks(self, *, caught_up: bool, dropped: bool) -> bool:
         """Whether to look for a candidate now.
 
         Before the reader has caught up that is done when the blocks have grown by a sixteenth, so that the work, which
-        grows with them, stays linear.
+        grows with them, stays linear. Afterwards there is nothing to look for while dropped blocks are still to come.
         """
+        if caught_up:
+            return self.exhausted or not dropped
         blocks = len(self._published)
-        if not caught_up and blocks < self._look_at:
+        if blocks < self._look_at:
             return False
         self._look_at = blocks + blocks // 16
         return True
