@@ -31,7 +31,7 @@ def test_a_clock_that_goes_back_by_a_day_holds_up_neither_side(
     monkeypatch.setattr(time, "time_ns", lambda: int(now - DAY * next(looked)) * 1_000_000_000)
     monkeypatch.setattr("cardinal.transports.added._SECONDS", 0.2)
     publish(url, line(1, 20), app=app)
-    with Consumer(url, app, idle_timeout=1.0) as reading:
+    with Consumer(url, app, idle_timeout=3.0) as reading:
         updates = list(reading)
     assert steps(updates) == [f"+{number}a" for number in range(1, 21)]
     publish(url, line(21, 40), app=app)
