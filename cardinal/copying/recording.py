@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cardinal.consuming.checks import cursor_of
 from cardinal.copying.beginning import beginning, cannot_go_on
 from cardinal.copying.merging import Merge
-from cardinal.errors import CursorExpiredError, TopicError, TransportError, UnreachableError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.transports import OneOrderSource, list_topics, open_source, parse_url
 from cardinal.transports.file import Fsync, file_settings, open_writer
@@ -168,7 +168,9 @@ class Recorder:
             self._looked = now
             with contextlib.suppress(UnreachableError), self._channels_may_go():
                 self._look_for_more()
+        self._whole = False
         self._write(self._merge.take(self._source.positions()))
+        self._whole = True
         if records:
             self._heard = now
         idle = now - self._heard >= _IDLE_SECONDS
@@ -201,18 +203,20 @@ class Recorder:
         records: list[Record] = []
         one_order = isinstance(self._source, OneOrderSource) and self._source.one_order
         begin = self._source.positions()
+        self._whole = False
         try:
             with self._channels_may_go(), self._expired_in_words():
                 records = self._source.poll(_POLL_RECORDS, timeout)
                 if one_order and records and self._read_added(begin):
                     records = []  # they come again, among those of what was added
-        except BaseException:
+        except CardinalError:
             self._whole = self._source.positions() == begin
             raise
         if one_order:
             self._write(records)
         else:
             self._merge.add(records)
+        self._whole = True
         return records
 
     def _look_at_ends(self) -> None:
@@ -314,7 +318,6 @@ class Recorder:
             self._writer.declare(standing)
 
     def _write(self, records: Sequence[Record]) -> None:
-        self._whole = False
         for block in _blocks(records):
             written, error = self._writer.append([block])
             if error is not None:
@@ -330,7 +333,6 @@ class Recorder:
         if self._unsynced and now - self._synced >= interval:
             self._synced, self._unsynced = now, False
             self._writer.sync()
-        self._whole = True
 
 
 def _blocks(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blocks import DEADLINE, Blocks, line, publish
+from cardinal.copying.merging import Merge
 from cardinal.copying.recording import Recorder
 from cardinal.errors import RefusedError, TransportError
 from cardinal.protocols.streams.types import Record
@@ -65,6 +66,31 @@ def test_a_source_that_refuses_for_a_moment_is_gone_on_with(tmp_path: Path, monk
             assert time.monotonic() < deadline
             recorder.step(0.05)
         recorder.close()
+        assert sorted(_records(tmp_path)) == broker.records()
+
+
+@pytest.mark.parametrize(("room", "call"), [(MemorySource, "poll"), (Merge, "add"), (Merge, "take")])
+def test_an_interrupt_at_any_moment_of_a_step_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: type, call: str
+) -> None:
+    """It comes when the call is done, and what it gave is in nobody's hands."""
+    done = getattr(room, call)
+
+    def interrupted(*args: object) -> None:
+        if done(*args) or call == "add":
+            raise KeyboardInterrupt
+
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
+        publish(broker, line(1, 3))
+        _record(broker, tmp_path)
+        publish(broker, line(4, 9))
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
+        with monkeypatch.context() as patched:
+            patched.setattr(room, call, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                _step_for_ever(recorder)
+        recorder.close()
+        _record(broker, tmp_path)
         assert sorted(_records(tmp_path)) == broker.records()
 
 
