@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .settings import KafkaSettings
 
 GRACE_SECONDS: Final = 5.0
-"""For how long a file may still hold the password that the broker takes no longer."""
+"""For how long, at most, a file may still hold the password that the broker takes no longer."""
 
 _TRIAL_SECONDS: Final = 3.0
 _AGAIN_SECONDS: Final = 1.0
@@ -92,7 +92,9 @@ class Login:
 
     def _look_into(self, tell: Callable[[], None], withdraw: Callable[[], None]) -> None:
         try:
-            deadline = time.monotonic() + (GRACE_SECONDS if self._taken else 0.0)
+            # Whoever waits for an answer of the broker is told in time that it was a refusal.
+            grace = min(GRACE_SECONDS, self._settings.connect_timeout / 2) if self._taken else 0.0
+            deadline = time.monotonic() + grace
             while (stands := self._stands()) is False and time.monotonic() < deadline:
                 time.sleep(_AGAIN_SECONDS)
             if stands:
