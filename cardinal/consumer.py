@@ -26,19 +26,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
+from cardinal.consuming.async_iter import Updates
 from cardinal.consuming.checks import at_least, check_hashes, check_positions, check_several, choice, cursor_of
-from cardinal.consuming.driving import Driver
 from cardinal.consuming.finding import application_of, find_application
 from cardinal.consuming.healing import Heal, Healer
-from cardinal.consuming.iterating import Updates
+from cardinal.consuming.loop import Driver
 from cardinal.consuming.options import room_again, room_of, settings_of
 from cardinal.consuming.pruning import wanted_topics
-from cardinal.consuming.reading import Reader
-from cardinal.consuming.starting import Beginning, at_number, at_time
+from cardinal.consuming.reader import Reader
+from cardinal.consuming.start_position import Beginning, at_number, at_time
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.protocols.streams.finality import OnFinalityViolation
-from cardinal.protocols.streams.follower import Follower, FollowerSettings, OnIncomplete
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.following.follower import Follower, FollowerSettings, OnIncomplete
+from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.consuming.healing import HealingFailed
-    from cardinal.protocols.streams.block import Explanation
+    from cardinal.protocols.streams.assembly.block import Explanation
     from cardinal.protocols.streams.events import ChainUpdate, Event
     from cardinal.protocols.streams.types import BlockRef, Partition, Position, Routed
     from cardinal.transports import TransportUrl

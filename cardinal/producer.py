@@ -3,14 +3,15 @@
 Rules:
 
 1. A block's messages go out at once, many blocks beside each other; its Batch goes out when all of them are
-   acknowledged and the parent's Batch has been handed over (:mod:`cardinal.protocols.streams.sealing`).
+   acknowledged and the parent's Batch has been handed over (:mod:`cardinal.protocols.streams.publishing.sealing`).
 2. ``add`` waits while too many blocks or bytes are under way. It never drops and never queues without bound.
 3. A failed block is loud: its future fails, its descendants' Batches wait, and ``add`` of the same payload sends it
    again. While one has failed, ``add`` of others does not wait for room but says which block has to go again.
 4. Nothing of a block is sent that the topics cannot carry as a whole.
 5. Over a transport with transactions (``transactional=update``), what one call of ``add`` or ``reorg`` publishes is one
    transaction: readers see all of it or nothing. They follow each other, parents before children.
-6. In ``standby`` a block waits until it is this producer's turn (:mod:`cardinal.protocols.streams.standby`), and its
+6. In ``standby`` a block waits until it is this producer's turn
+   (:mod:`cardinal.protocols.streams.publishing.standby`), and its
    future ends as well when another producer has sealed it.
 
 Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several threads.
@@ -25,15 +26,15 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError
-from cardinal.producing.channels import Channel, linked, well_or_failed
-from cardinal.producing.clocks import is_standby, refuse_foreign_clocks
+from cardinal.producing.deep_reorg import Channel, linked, well_or_failed
 from cardinal.producing.heads import Heads
+from cardinal.producing.inflight import UnderWay
 from cardinal.producing.making import Maker
-from cardinal.producing.pinging import Pinger, ping_id
-from cardinal.producing.tail import Tail
-from cardinal.producing.underway import UnderWay
+from cardinal.producing.pings import Pinger, ping_id
+from cardinal.producing.standby.checks import is_standby, refuse_foreign_clocks
+from cardinal.producing.standby.peer_watch import Tail
 from cardinal.producing.unit import ProducerStats, ended
-from cardinal.protocols.streams.splitter import name_sub_batch, split_sub_batch
+from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
 from cardinal.transports.posting import PostingSink, size_of
 from cardinal.transports.settings import find_url
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from cardinal.producing.stream import Stream
+    from cardinal.producing.layout import Stream
     from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.payload import Payload, SubBatch
-    from cardinal.protocols.streams.standby import ProducerCount
+    from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports.base import Sink
     from cardinal.transports.url import TransportUrl

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cardinal.protocols.streams import Payload, Routed
 from cardinal.protocols.streams.events import Event, ReassemblyEvent
-from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from quorums import SETTINGS, Reading, Topics, quorum, said, true
 from streams import replay
 

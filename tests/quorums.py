@@ -22,7 +22,7 @@ from cardinal.protocols.streams import (
     split,
 )
 from cardinal.protocols.streams.events import Event, ReassemblyEvent
-from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, path_bytes
 from streams import SCHEMA, TOPIC, WIDTH, block, h
 

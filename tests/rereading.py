@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cardinal.protocols.streams import ChainUpdate, Incomplete
 from cardinal.protocols.streams.events import Event
-from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.wire.keys import HASH_END
 from channels import Stream
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from cardinal.consuming.looking_up import batch_of
+from cardinal.consuming.lookup import batch_of
 from cardinal.protocols.streams import ChainUpdate, Payload, Record, Routed, SubBatch, split
-from cardinal.protocols.streams.history import Parents
+from cardinal.protocols.streams.ordering.history import Parents
 
 SCHEMA = {r"b/\w+/t/": "tx", r"b/\w+/l/": "logs", "state/": "state"}
 TOPIC = "blocks"

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.errors import CardinalError
-    from cardinal.producing.half import HalfPublished
+    from cardinal.producing.survey.partial import HalfPublished
     from cardinal.protocols.streams.payload import Payload
-    from cardinal.protocols.streams.standby import ProducerCount
+    from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import TransportUrl
 

@@ -15,7 +15,7 @@ from cardinal.cli.writing import output
 from cardinal.consumer import find_application
 from cardinal.copying.replaying import Player, whole
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.file import folder_of
 

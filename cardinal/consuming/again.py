@@ -19,10 +19,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CursorExpiredError
-from cardinal.protocols.streams.block import BATCH_OVERHEAD, BLOCK_OVERHEAD, MESSAGE_OVERHEAD
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH
-from cardinal.protocols.streams.standings import lowest
+from cardinal.protocols.streams.assembly.block import BATCH_OVERHEAD, BLOCK_OVERHEAD, MESSAGE_OVERHEAD
+from cardinal.protocols.streams.quorum.standings import lowest
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports.base import OneOrderSource
 
 if TYPE_CHECKING:

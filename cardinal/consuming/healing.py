@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cardinal.protocols.streams.block import Explanation
+from cardinal.protocols.streams.assembly.block import Explanation
 from cardinal.protocols.streams.types import Partition, Routed
 
 if TYPE_CHECKING:

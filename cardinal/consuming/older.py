@@ -21,7 +21,7 @@ from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cardinal.consuming.looking_up import (
+from cardinal.consuming.lookup import (
     POLL_RECORDS,
     Found,
     Look,
@@ -31,14 +31,14 @@ from cardinal.consuming.looking_up import (
     read_batches,
 )
 from cardinal.errors import CursorExpiredError, UnreachableError
-from cardinal.protocols.streams.history import Parents
+from cardinal.protocols.streams.ordering.history import Parents
 from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.consuming.skipping import Skipping
+    from cardinal.consuming.skiplist import Skipping
     from cardinal.protocols.streams.types import BlockRef, Partition, Record
     from cardinal.transports import Source
     from cardinal.transports.url import Topics

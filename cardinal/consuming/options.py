@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cardinal.consuming.again import Room
-from cardinal.protocols.streams.follower import FollowerSettings
+from cardinal.protocols.streams.following.follower import FollowerSettings
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.voters import share_of
+from cardinal.protocols.streams.quorum.voters import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cardinal.apps import Application
+    from cardinal.protocols.streams.assembly.window import Bounds
     from cardinal.protocols.streams.events import Header
-    from cardinal.protocols.streams.openblocks import Bounds
     from cardinal.protocols.streams.types import Finality
 
 

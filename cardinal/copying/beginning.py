@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.consuming.starting import at_number, at_time
+from cardinal.consuming.start_position import at_number, at_time
 from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams.cursor import Cursor
 

@@ -23,9 +23,9 @@ import heapq
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, SUB_BATCH_HEADER
 from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG, SUB_BATCH_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

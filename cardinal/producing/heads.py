@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import DecodeError, TransportError
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import BATCH, Batch
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.messages import BATCH, Batch
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

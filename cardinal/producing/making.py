@@ -13,14 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cardinal.producing.unit import Unit, nothing
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.transports.base import TransactionalSink
 from cardinal.transports.posting import posting, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cardinal.producing.stream import Stream
+    from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef, Routed
     from cardinal.transports.base import Sink

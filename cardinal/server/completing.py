@@ -19,16 +19,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, FeedError
-from cardinal.producing.half import place
-from cardinal.producing.members import half_in_members
+from cardinal.producing.survey.mux import half_in_members
+from cardinal.producing.survey.partial import place
 from cardinal.server.feeds import ByHash
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from cardinal.producing.half import HalfPublished
-    from cardinal.producing.published import Survey
-    from cardinal.producing.stream import Stream
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.survey.frontier import Survey
+    from cardinal.producing.survey.partial import HalfPublished
     from cardinal.protocols.streams.payload import Payload
     from cardinal.server.feeds import Feed
     from cardinal.transports import TransportUrl

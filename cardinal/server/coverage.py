@@ -15,16 +15,16 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal.errors import CoverageChangedError
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import Batch, Update
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import NO_ID
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.messages import Batch, Update
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from cardinal.producing.published import Survey
-    from cardinal.producing.stream import Stream
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.survey.frontier import Survey
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal.producer import Producer
-from cardinal.producing.found import is_repairing
-from cardinal.producing.members import survey_members
+from cardinal.producing.survey.batch_index import is_repairing
+from cardinal.producing.survey.mux import survey_members
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.completing import Completing
 from cardinal.server.coverage import check_coverage
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cardinal.errors import CardinalError
-    from cardinal.producing.half import HalfPublished
-    from cardinal.producing.published import Survey
-    from cardinal.producing.stream import Stream
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.survey.frontier import Survey
+    from cardinal.producing.survey.partial import HalfPublished
     from cardinal.protocols.streams.payload import Payload
-    from cardinal.protocols.streams.standby import ProducerCount
+    from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import TransportUrl
 

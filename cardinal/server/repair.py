@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, FeedError
 from cardinal.producer import Producer
-from cardinal.producing.found import repairing
-from cardinal.producing.half import HalfPublished, place
-from cardinal.producing.members import complete_in_members
+from cardinal.producing.survey.batch_index import repairing
+from cardinal.producing.survey.mux import complete_in_members
+from cardinal.producing.survey.partial import HalfPublished, place
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.coverage import check_near, compare
 from cardinal.server.feeds import Aiming, ByHash, Learning
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from concurrent.futures import Future
 
-    from cardinal.producing.kept import Kept
-    from cardinal.producing.stream import Stream
-    from cardinal.protocols.streams.messages import Batch
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.survey.height_range import Kept
     from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.wire.messages import Batch
     from cardinal.server.feeds import Feed
     from cardinal.transports import TransportUrl
 

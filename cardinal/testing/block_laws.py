@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cardinal.protocols.streams.block import Explanation
-from cardinal.protocols.streams.follower import Follower
+from cardinal.protocols.streams.assembly.block import Explanation
+from cardinal.protocols.streams.following.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload
 from cardinal.protocols.streams.types import Partition
 

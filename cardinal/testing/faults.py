@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Record, Routed
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.transports.partitioner import fnv1a_partition
 
 _BEGAN_MS: Final = 1_600_000_000_000

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from cardinal.apps import Application
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload, SubBatch
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Routed
 
 from .forks import ForkSettings, PlannedBlock, fork_script

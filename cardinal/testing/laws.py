@@ -30,7 +30,7 @@ from cardinal.protocols.streams.events import (
     Superseded,
     Surplus,
 )
-from cardinal.protocols.streams.follower import Follower
+from cardinal.protocols.streams.following.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, Payload
 from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Record, short
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cardinal.protocols.streams.codec import decode, encode
-from cardinal.protocols.streams.messages import Batch, BatchMsg, SubBatchMsg, Update
 from cardinal.protocols.streams.types import Headers, Partition, Record, Routed
+from cardinal.protocols.streams.wire.codec import decode, encode
+from cardinal.protocols.streams.wire.messages import Batch, BatchMsg, SubBatchMsg, Update
 from cardinal.transports.partitioner import fnv1a_partition
 
 from .generator import SCHEMA, TOPIC

@@ -28,8 +28,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from cardinal.errors import DecodeError
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import (
+from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.types import NO_ID, Position, Record
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -38,8 +40,6 @@ from cardinal.protocols.streams.messages import (
     SubBatchMsg,
     Update,
 )
-from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import NO_ID, Position, Record
 
 from .chain_model import ChainModel, ChainRules
 
@@ -54,7 +54,7 @@ class ModelRules:
 
 
 class Missing(NamedTuple):
-    """What a block waits for; the fields of :class:`~cardinal.protocols.streams.block.Explanation`."""
+    """What a block waits for; the fields of :class:`~cardinal.protocols.streams.assembly.block.Explanation`."""
 
     batch: bool
     counts: Mapping[str, int]

@@ -1,6 +1,6 @@
 """A naive reference of policy ``quorum:k``, beside :mod:`.model`: what each producer said, and what enough of them did.
 
-Rules (DESIGN, quorum; :mod:`cardinal.protocols.streams.quorum`):
+Rules (DESIGN, quorum; :mod:`cardinal.protocols.streams.quorum.reassembler`):
 
 1. Every producer of the list has copies of its own; they follow the rules of :mod:`.model` alone. Records of others,
    and of nobody, are nothing.
@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Position, Record
+from cardinal.protocols.streams.wire.messages import Batch
 
 from .chain_model import ChainModel
 from .model import BlockModel, Copy, Differing, Missing, Model, ModelRules, part_of_block

@@ -20,9 +20,9 @@ from string import digits
 from typing import Final
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.codec import decode, encode
-from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Routed
+from cardinal.protocols.streams.wire.codec import decode, encode
+from cardinal.protocols.streams.wire.messages import Batch
 
 from .faults import Faults, FaultSettings
 from .generator import block_hash, block_name, block_number

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cardinal.protocols.streams.events import Header
-from cardinal.protocols.streams.finality import OnFinalityViolation
+from cardinal.protocols.streams.following.settings import FollowerSettings, OnIncomplete
+from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.settings import FollowerSettings, OnIncomplete
 from cardinal.protocols.streams.types import Finality, Record, Routed
 
 from .chain_model import ChainRules

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.protocols.streams.follower import Follower
-from cardinal.protocols.streams.messages import BATCH_MSG
+from cardinal.protocols.streams.following.follower import Follower
 from cardinal.protocols.streams.types import Partition, Record, Routed, Row
+from cardinal.protocols.streams.wire.messages import BATCH_MSG
 
 from .laws import LawBrokenError, Laws, Told
 from .quorum_model import model_of

@@ -15,8 +15,8 @@ from collections import deque
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

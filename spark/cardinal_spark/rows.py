@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams import avro
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import path_bytes, path_text
+from cardinal.protocols.streams.wire import avro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

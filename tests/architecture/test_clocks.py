@@ -14,7 +14,7 @@ CORE = Path(__file__).parents[2] / "cardinal"
 WALL = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 DATES = {"now", "utcnow", "today"}
 STAMPS = {
-    "producing/pinging.py": "a ping says when it was sent",
+    "producing/pings.py": "a ping says when it was sent",
     "testing/memory.py": "what records of a broker in memory are stamped with, unless a test says otherwise",
     "transports/file/sink.py": "what records of a file are stamped with, unless a test says otherwise",
 }

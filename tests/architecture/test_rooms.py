@@ -31,9 +31,10 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-@pytest.mark.parametrize("path", modules("cardinal/protocols"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", modules("cardinal/protocols"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_protocol_rooms_import_only_what_is_pure(path: Path) -> None:
-    assert set(imports(path)) <= PURE
+    package = ".".join(path.relative_to(ROOT).parts[:3])
+    assert {name for name in imports(path) if not name.startswith(f"{package}.")} <= PURE
 
 
 @pytest.mark.parametrize("path", modules("cardinal/protocols"), ids=lambda path: path.stem)

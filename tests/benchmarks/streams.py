@@ -28,10 +28,10 @@ from typing import Any, Final, TypeAlias
 from fastavro import parse_schema, schemaless_reader
 
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
-from cardinal.protocols.streams.avro import BATCH_SCHEMA, Entry, write_batch
-from cardinal.protocols.streams.contents import Contents
-from cardinal.protocols.streams.digests import without_content
+from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.digests import without_content
 from cardinal.protocols.streams.types import NO_ID
+from cardinal.protocols.streams.wire.avro import BATCH_SCHEMA, Entry, write_batch
 
 TOPIC: Final = "chain"
 PARTITIONS: Final = 4

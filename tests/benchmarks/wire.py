@@ -18,8 +18,9 @@ from unittest.mock import patch
 from fastavro import schemaless_reader, schemaless_writer
 
 from cardinal.apps import get
-from cardinal.protocols.streams import Payload, SealQueue, avro, split
-from cardinal.protocols.streams.routing import Router, Unsure
+from cardinal.protocols.streams import Payload, SealQueue, split
+from cardinal.protocols.streams.publishing.topic_schema import Router, Unsure
+from cardinal.protocols.streams.wire import avro
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "properties"))
 import test_avro_laws as laws

@@ -16,8 +16,8 @@ import pytest
 
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import ChainUpdate, Cursor, Follower, Record
-from cardinal.protocols.streams.follower import OnIncomplete
-from cardinal.protocols.streams.keys import HASH_END
+from cardinal.protocols.streams.following.follower import OnIncomplete
+from cardinal.protocols.streams.wire.keys import HASH_END
 from vectors import (
     Case,
     Partition,

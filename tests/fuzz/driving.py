@@ -9,7 +9,7 @@ from typing import Any
 
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams import ChainUpdate, Follower, Incomplete, Record
-from cardinal.protocols.streams.digests import without_content
+from cardinal.protocols.streams.assembly.digests import without_content
 
 STEP = 500
 

@@ -39,10 +39,10 @@ from cardinal.protocols.streams import (
     decode,
     encode,
 )
-from cardinal.protocols.streams.contents import Contents
+from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.digests import without_content
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.cursor import VERSION, _check
-from cardinal.protocols.streams.digests import without_content
-from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 
 HASHES: Final = tuple(bytes((index,)) * 32 for index in range(12))

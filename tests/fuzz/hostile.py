@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cardinal.protocols.streams import BlockRef, Payload, Record, Routed
-from cardinal.protocols.streams.avro import Entry
 from cardinal.protocols.streams.types import NO_ID, PRODUCER_HEADER, SEALED_HEADER
+from cardinal.protocols.streams.wire.avro import Entry
 from cardinal.testing.generator import SCHEMA, TOPIC, ChainGenerator
 
 WIDTH: Final = 2

@@ -12,10 +12,11 @@ import pytest
 from driving import Drive, digested, steps
 from hostile import Hostile, Stream, batch, entry, zigzag
 
-from cardinal.protocols.streams import Follower, FollowerSettings, Reassembler, Record, avro
-from cardinal.protocols.streams.block import OpenBlock
-from cardinal.protocols.streams.contents import Contents
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams import Follower, FollowerSettings, Reassembler, Record
+from cardinal.protocols.streams.assembly.block import OpenBlock
+from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.wire import avro
 from cardinal.testing.generator import SCHEMA
 
 THRESHOLD = 16

@@ -11,9 +11,9 @@ import pytest
 from hostile import Stream
 
 from cardinal.protocols.streams import Completed, Incomplete, Payload, Record
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 from cardinal.testing.generator import SCHEMA, as_received
 

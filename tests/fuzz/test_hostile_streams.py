@@ -33,8 +33,8 @@ from cardinal.protocols.streams import (
     Record,
     decode,
 )
-from cardinal.protocols.streams.contents import Contents
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.generator import SCHEMA, as_received
 
 THRESHOLD = 16

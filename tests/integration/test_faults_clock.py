@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.producing.ranges import read_range
+from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.server.faults.ground import Ground
 from cardinal.server.faults.stage import Stage

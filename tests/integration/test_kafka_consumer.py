@@ -87,7 +87,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
                 return ask(*args, **options)
 
             monkeypatch.setattr(Cluster, what, noted)
-        monkeypatch.setattr("cardinal.consuming.in_step._PACE_SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.pacing._PACE_SECONDS", 0.0)
         monkeypatch.setattr("cardinal.transports.added._SECONDS", 0.0)
         producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
         producing.start()

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer as Client
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, until
 from cardinal.consumer import Consumer
-from cardinal.consuming.reading import Reader
+from cardinal.consuming.reader import Reader
 from cardinal.embedded import EmbeddedKafka
 from cardinal.protocols.streams import BlockRef
 from cardinal.transports.kafka import source

@@ -14,7 +14,7 @@ from kafka_streams import DEADLINE, a_block, everything_on, small_stream
 from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import ConfigurationError, DeliveryError, FencedError, UnreachableError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports.kafka import transactions
 
 pytestmark = pytest.mark.broker

@@ -17,7 +17,7 @@ from cardinal.consumer import Consumer
 from cardinal.errors import CursorExpiredError, TopicError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Rejected
-from cardinal.protocols.streams.splitter import reorg_topic, split
+from cardinal.protocols.streams.publishing.splitter import reorg_topic, split
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
@@ -144,9 +144,9 @@ def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
 ) -> None:
     """Of a stream of some seconds, no partition is read more than a window ahead of the slowest."""
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3&fetch.message.max.bytes=1000"
-    monkeypatch.setattr("cardinal.consuming.in_step.Pace", lambda room: Pace(100, room))
-    monkeypatch.setattr("cardinal.consuming.in_step._PACE_SECONDS", 0.0)
-    monkeypatch.setattr("cardinal.consuming.in_step.POLL_RECORDS", 20)
+    monkeypatch.setattr("cardinal.consuming.pacing.Pace", lambda room: Pace(100, room))
+    monkeypatch.setattr("cardinal.consuming.pacing._PACE_SECONDS", 0.0)
+    monkeypatch.setattr("cardinal.consuming.pacing.POLL_RECORDS", 20)
     for first in range(1, 600, 100):
         publish(url, line(first, first + 99), app=app)  # each takes its time, a few hundred milliseconds
     paused: list[frozenset[Partition]] = []

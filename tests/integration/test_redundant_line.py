@@ -10,8 +10,8 @@ import pytest
 from kafka_streams import DEADLINE, a_chain, everything_on, small_stream
 
 from cardinal.producer import Producer
-from cardinal.protocols.streams.messages import BATCH
 from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.protocols.streams.wire.messages import BATCH
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka

@@ -17,7 +17,7 @@ from cardinal import apps
 from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
 from cardinal.protocols.streams import Completed, Divergence, Payload, Reassembler, split
-from cardinal.protocols.streams.messages import PING
+from cardinal.protocols.streams.wire.messages import PING
 from cardinal.server.produce import open_feed
 
 pytestmark = pytest.mark.broker

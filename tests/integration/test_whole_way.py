@@ -16,7 +16,7 @@ from commands import DEADLINE, Processes, command, fresh_chain_id, replayed
 from feeding import asynchronous
 
 from cardinal.protocols.streams import Cursor, decode
-from cardinal.protocols.streams.messages import Batch
+from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.testing.node import JsonRpcNode
 from cardinal.testing.replay import ReplayChain, read_recorded
 

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal.errors import DecodeError
-from cardinal.protocols.streams import avro
-from cardinal.protocols.streams.avro import BatchFields, Entry
+from cardinal.protocols.streams.wire import avro
+from cardinal.protocols.streams.wire.avro import BatchFields, Entry
 
 # The published schemas with two exchanges that leave every byte the same: a map is the array of (path, value) records
 # that it is on the wire, because fastavro's map keys have to be UTF-8; and a boolean is its one byte.

@@ -30,9 +30,9 @@ from cardinal.protocols.streams import (
     decode,
     encode,
 )
-from cardinal.protocols.streams.codec import encode_content
 from cardinal.protocols.streams.payload import PathMap
 from cardinal.protocols.streams.types import path_bytes, path_text
+from cardinal.protocols.streams.wire.codec import encode_content
 
 HASHES = st.binary(min_size=32, max_size=32)
 PATHS = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.binary(max_size=12).map(path_text))

@@ -6,7 +6,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cardinal.protocols.streams.history import History
+from cardinal.protocols.streams.ordering.history import History
 from cardinal.protocols.streams.types import BlockRef
 
 MOST = 8

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from cardinal.protocols.streams import BlockRef, Payload
-from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.protocols.streams.settings import OnIncomplete
+from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.following.settings import OnIncomplete
 from rereading import Rereading
 from streams import h, messages, replay
 

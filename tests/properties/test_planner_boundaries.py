@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.protocols.streams.follower import FollowerSettings
+from cardinal.protocols.streams.following.follower import FollowerSettings
 from cardinal.protocols.streams.payload import Payload, SubBatch
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import Record, Routed
 from cardinal.testing.memory import fnv1a_partition
 from cardinal_spark.source import planner

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cardinal.protocols.streams import Completed, Incomplete, Payload, Record, Routed
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from quorums import LIES, NAMES, Topics, as_delivered, delivered, quorum, reported, said, true, without_marks
 
 Lies = dict[int, str]

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal.protocols.streams import Batch, BatchMsg, Incomplete, Payload, Reorg, Routed, Stale, encode
-from cardinal.protocols.streams.follower import OnIncomplete
+from cardinal.protocols.streams.following.follower import OnIncomplete
 from cardinal.protocols.streams.types import BlockRef
 from quorums import LIES, SETTINGS, Reading, Topics, as_delivered, said, true, without_marks
 from streams import h, replay

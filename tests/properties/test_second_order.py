@@ -23,7 +23,7 @@ from cardinal.protocols.streams import (
     decode,
     encode,
 )
-from cardinal.protocols.streams.messages import Update
+from cardinal.protocols.streams.wire.messages import Update
 from streams import SCHEMA, Log, block, chain, messages, name
 
 SETTINGS = FollowerSettings("test", "test:1", prefixes=tuple(SCHEMA), reorg_threshold=8)

@@ -27,8 +27,8 @@ from cardinal.protocols.streams import (
     split,
     split_sub_batch,
 )
-from cardinal.protocols.streams.routing import Router, Unsure
-from cardinal.protocols.streams.splitter import name_sub_batch
+from cardinal.protocols.streams.publishing.splitter import name_sub_batch
+from cardinal.protocols.streams.publishing.topic_schema import Router, Unsure
 from cardinal.protocols.streams.types import NO_ID
 from cardinal.testing.generator import SCHEMA, ChainGenerator
 from streams import h

@@ -9,14 +9,14 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming.reading import Reader
+from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams import Incomplete, Routed
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cardinal.protocols.streams.block import Explanation
+    from cardinal.protocols.streams.assembly.block import Explanation
     from cardinal.protocols.streams.types import Partition
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, publish, until
 from cardinal.consumer import Consumer
-from cardinal.consuming.collector import collector_waits
+from cardinal.consuming.gc_pause import collector_waits
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps
 from cardinal.consumer import Consumer
-from cardinal.consuming import in_step
+from cardinal.consuming import pacing as in_step
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.partitioner import fnv1a_partition
 

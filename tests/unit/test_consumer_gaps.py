@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cardinal.protocols.streams import Payload
-    from cardinal.protocols.streams.block import Explanation
+    from cardinal.protocols.streams.assembly.block import Explanation
 
 
 @pytest.fixture

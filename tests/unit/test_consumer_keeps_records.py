@@ -8,7 +8,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming.reading import Reader
+from cardinal.consuming.reader import Reader
 from cardinal.errors import RefusedError
 from cardinal.testing.memory import MemoryBroker
 

@@ -10,14 +10,14 @@ from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal import consumer as consumers
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams.events import Event, Incomplete
-from cardinal.protocols.streams.follower import Follower
+from cardinal.protocols.streams.following.follower import Follower
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     import pytest
 
     from cardinal.consuming.healing import HealingFailed
-    from cardinal.protocols.streams.block import Explanation
+    from cardinal.protocols.streams.assembly.block import Explanation
     from cardinal.protocols.streams.types import Routed
 
 BLOCKS = 6_000

@@ -8,7 +8,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import in_step
+from cardinal.consuming import pacing as in_step
 from cardinal.testing.memory import MemoryBroker
 
 

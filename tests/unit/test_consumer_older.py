@@ -12,10 +12,10 @@ import pytest
 from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.consuming import older
-from cardinal.consuming.looking_up import batch_of
+from cardinal.consuming.lookup import batch_of
 from cardinal.consuming.older import Older
-from cardinal.consuming.reading import Reader
-from cardinal.consuming.skipping import Skipping
+from cardinal.consuming.reader import Reader
+from cardinal.consuming.skiplist import Skipping
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import BlockRef, Payload, Record, Rejected, split_reorg
 from cardinal.testing.memory import MemoryBroker, MemorySource

@@ -10,9 +10,9 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish
 from cardinal import consumer
-from cardinal.consuming import driving
-from cardinal.consuming.reading import Reader
-from cardinal.protocols.streams.reassembler import Reassembler
+from cardinal.consuming import loop as driving
+from cardinal.consuming.reader import Reader
+from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from typing import TypeVar
 import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, steps
-from cardinal.consuming import in_step, reading
+from cardinal.consuming import pacing as in_step
+from cardinal.consuming import reader as reading
 from cardinal.consuming.again import Room
-from cardinal.consuming.driving import Driver
+from cardinal.consuming.loop import Driver
 from cardinal.consuming.options import room_again, settings_of
-from cardinal.consuming.reading import Reader
+from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Overflow, Payload, Routed, Stale, split
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.testing.memory import MemoryBroker
 

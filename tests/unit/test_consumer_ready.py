@@ -11,7 +11,7 @@ import pytest
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams import Payload, Routed, split
-from cardinal.protocols.streams.finality import FinalityViolated
+from cardinal.protocols.streams.ordering.finality import FinalityViolated
 from cardinal.testing.memory import MemoryBroker
 
 
@@ -51,7 +51,7 @@ def test_a_consumer_that_has_not_begun_because_lower_blocks_may_come_is_not_read
         assert not list(consumer)
         assert consumer.caught_up
         assert not consumer.ready
-        monkeypatch.setattr("cardinal.consuming.driving._SETTLE_SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.loop._SETTLE_SECONDS", 0.0)
         assert steps(list(consumer))
         assert consumer.ready
 

@@ -9,11 +9,13 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import channels, looking_up, reading
-from cardinal.consuming.reading import Reader
+from cardinal.consuming import channels
+from cardinal.consuming import lookup as looking_up
+from cardinal.consuming import reader as reading
+from cardinal.consuming.reader import Reader
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import BlockRef, Payload, Record, Routed, split, split_reorg
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from cardinal.protocols.streams import Payload, Quarantined, Stale
-from cardinal.protocols.streams.moments import OPEN_MAX
-from cardinal.protocols.streams.settings import OnIncomplete
+from cardinal.protocols.streams.following.moments import OPEN_MAX
+from cardinal.protocols.streams.following.settings import OnIncomplete
 from cardinal.protocols.streams.types import BlockRef, short
 from channels import THRESHOLD, Stream, called, line
 from streams import block, h, messages

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cardinal.protocols.streams import BlockRef, Incomplete, Overflow
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.types import Record
+from cardinal.protocols.streams.wire.keys import HASH_END
 from channels import THRESHOLD, Stream, line
 from streams import TOPIC, block, h, messages
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cardinal.protocols.streams import BlockRef, Overflow, Payload, Quarantined, Stale
-from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.protocols.streams.pins import FadingPins
+from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.following.floors import FadingPins
 from channels import shape
 from quorum_scenes import ONE, Feed
 from quorums import quorum, said

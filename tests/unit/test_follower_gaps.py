@@ -20,11 +20,11 @@ from cardinal.protocols.streams import (
     ReorgBegan,
     Stale,
 )
-from cardinal.protocols.streams.block import Explanation
-from cardinal.protocols.streams.gaps import Gaps
-from cardinal.protocols.streams.ordering import Past
-from cardinal.protocols.streams.rest import Rest, Rounds, oldest
-from cardinal.protocols.streams.settings import OnIncomplete
+from cardinal.protocols.streams.assembly.block import Explanation
+from cardinal.protocols.streams.following.missing import Gaps
+from cardinal.protocols.streams.following.rest import Rest, Rounds, oldest
+from cardinal.protocols.streams.following.settings import OnIncomplete
+from cardinal.protocols.streams.ordering.orderer import Past
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
 from streams import TOPIC, block, h, messages

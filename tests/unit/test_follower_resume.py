@@ -20,9 +20,9 @@ from cardinal.protocols.streams import (
     reorg_topic,
     resuming,
 )
-from cardinal.protocols.streams.settings import OnIncomplete
+from cardinal.protocols.streams.following.settings import OnIncomplete
+from cardinal.protocols.streams.following.whereabouts import AGE_MAX
 from cardinal.protocols.streams.types import Partition, short
-from cardinal.protocols.streams.whereabouts import AGE_MAX
 from channels import THRESHOLD, Stream, line, settings, shape
 from streams import TOPIC, block, h, messages
 

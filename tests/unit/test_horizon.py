@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.producing.horizon import Horizon
+from cardinal.producing.standby.committed_horizon import Horizon
 from cardinal.protocols.streams.types import Partition
 
 A, B = ("block", 0), ("block", 1)

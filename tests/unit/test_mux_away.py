@@ -12,7 +12,7 @@ import pytest
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.consuming import channels
-from cardinal.consuming.reading import Reader
+from cardinal.consuming.reader import Reader
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Routed

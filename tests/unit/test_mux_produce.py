@@ -11,7 +11,7 @@ import pytest
 from blocks import DEADLINE, Blocks, hash_of, line, publish
 from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
-from cardinal.producing.members import common_chain
+from cardinal.producing.survey.mux import common_chain
 from cardinal.protocols.streams import BlockRef, Payload, split
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService

@@ -21,7 +21,7 @@ from cardinal.protocols.streams import (
     Stale,
 )
 from cardinal.protocols.streams.events import Change
-from cardinal.protocols.streams.ordering import Past
+from cardinal.protocols.streams.ordering.orderer import Past
 from streams import block, chain, h, name
 
 

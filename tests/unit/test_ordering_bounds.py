@@ -9,10 +9,10 @@ import pytest
 
 from cardinal.protocols.streams import BlockRef, Completed, Orderer, Payload, Quarantined, Stale
 from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent
-from cardinal.protocols.streams.history import History, Parents
-from cardinal.protocols.streams.ordered import Reach
-from cardinal.protocols.streams.ordering import Past
-from cardinal.protocols.streams.pins import Pins
+from cardinal.protocols.streams.following.floors import Pins
+from cardinal.protocols.streams.ordering.history import History, Parents
+from cardinal.protocols.streams.ordering.ordered import Reach
+from cardinal.protocols.streams.ordering.orderer import Past
 from streams import block, h, name
 
 

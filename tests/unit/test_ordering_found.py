@@ -6,7 +6,7 @@ import pytest
 
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Cursor, Follower, ForkBelowStart, Orderer, Payload
 from cardinal.protocols.streams.events import Superseded
-from cardinal.protocols.streams.ordering import Past
+from cardinal.protocols.streams.ordering.orderer import Past
 from channels import THRESHOLD, Stream, line, settings, shape
 from streams import Log, block, h, messages
 

@@ -7,9 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.protocols.streams.keys import block_key
-from cardinal.protocols.streams.messages import BATCH, BATCH_MSG
 from cardinal.protocols.streams.types import Partition, Record
+from cardinal.protocols.streams.wire.keys import block_key
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
 from cardinal.transports.pace import Pace
 
 WINDOW = 16

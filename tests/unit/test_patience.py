@@ -11,8 +11,8 @@ import pytest
 from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Follower, FollowerSettings, Orderer, Routed, split
-from cardinal.protocols.streams.patience import Patience
-from cardinal.protocols.streams.start import Candidate
+from cardinal.protocols.streams.ordering.patience import Patience
+from cardinal.protocols.streams.ordering.start import Candidate
 from cardinal.protocols.streams.types import Record
 from cardinal.testing.memory import MemoryBroker
 
@@ -160,7 +160,7 @@ def test_it_waits_for_blocks_whose_batches_come_after_those_of_their_children(br
 def test_it_begins_above_a_hole_when_nothing_comes_any_more(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consuming.driving._SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr("cardinal.consuming.loop._SETTLE_SECONDS", 0.3)
     send(broker, [*line(0, 4), *line(9, 14)])
     with consumer(broker) as reading:
         assert steps(until(reading, "14a")) == [f"+{number}a" for number in range(9, 15)]
@@ -169,7 +169,7 @@ def test_it_begins_above_a_hole_when_nothing_comes_any_more(
 def test_it_begins_above_a_hole_although_more_comes_all_the_time(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consuming.driving._DOUBT_SECONDS", 0.3)
+    monkeypatch.setattr("cardinal.consuming.loop._DOUBT_SECONDS", 0.3)
     send(broker, [*line(0, 4), *line(9, 14)])
     number = 14
     with consumer(broker) as reading:
@@ -186,7 +186,7 @@ def test_partitions_that_are_read_far_apart_lose_no_block(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """The default topic's second partition is not read before the first is many blocks ahead."""
-    monkeypatch.setattr("cardinal.consuming.in_step.POLL_RECORDS", 3 * ahead)
+    monkeypatch.setattr("cardinal.consuming.pacing.POLL_RECORDS", 3 * ahead)
     publish(broker, line(0, 2 * ahead))
     with consumer(broker) as reading:
         assert steps(until(reading, f"{2 * ahead}a")) == [f"+{number}a" for number in range(2 * ahead + 1)]

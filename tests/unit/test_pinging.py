@@ -7,8 +7,8 @@ import threading
 import time
 import uuid
 
-from cardinal.producing.pinging import Pinger, ping_id
-from cardinal.protocols.streams.messages import PING, Ping
+from cardinal.producing.pings import Pinger, ping_id
+from cardinal.protocols.streams.wire.messages import PING, Ping
 from cardinal.testing.memory import MemoryBroker
 from streams import SCHEMA, TOPIC, WIDTH
 

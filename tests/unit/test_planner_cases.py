@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.protocols.streams.events import ForkBelowStart, Overflow, Quarantined
-from cardinal.protocols.streams.follower import FollowerSettings
-from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.following.follower import FollowerSettings
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Finality, FinalityViolated, Record, Routed
+from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal_spark.source import planner
 from cardinal_spark.source.digested import Digester
 from cardinal_spark.source.offsets import parse_offset

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blocks import DEADLINE, Blocks, line, messages, name_of, publish
-from cardinal.producing.members import survey_members
-from cardinal.protocols.streams.splitter import split_reorg
+from cardinal.producing.survey.mux import survey_members
+from cardinal.protocols.streams.publishing.splitter import split_reorg
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.testing.memory import MemoryBroker

@@ -12,10 +12,10 @@ from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.errors import CardinalError, ConfigurationError, CoverageChangedError, NodeAnswerError, UnreachableError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import Batch
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.server.produce import ProduceService, ProduceSettings, open_feed
 from cardinal.server.repair import Repairing, repair
 from cardinal.testing.memory import MemoryBroker, MemorySink

@@ -18,9 +18,9 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.producer import Producer, ping_id
-from cardinal.protocols.streams.codec import decode
-from cardinal.protocols.streams.messages import BATCH, Batch, Ping
 from cardinal.protocols.streams.payload import Payload, SubBatch
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.messages import BATCH, Batch, Ping
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks
 from cardinal.producer import Producer
-from cardinal.protocols.streams.messages import PING
+from cardinal.protocols.streams.wire.messages import PING
 from cardinal.testing.memory import MemoryBroker
 
 PING_SECONDS = 0.02

@@ -11,7 +11,7 @@ import pytest
 from blocks import DEADLINE, Blocks, block, hash_of
 from cardinal.errors import DeliveryError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.messages import PING
+from cardinal.protocols.streams.wire.messages import PING
 from cardinal.testing.memory import MemoryBroker
 
 PING_SECONDS = 0.01

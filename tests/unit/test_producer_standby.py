@@ -12,10 +12,10 @@ import pytest
 
 from cardinal.errors import DeliveryError, TransportError
 from cardinal.producer import Producer, ping_id
-from cardinal.producing.horizon import Horizon
+from cardinal.producing.standby.committed_horizon import Horizon
 from cardinal.protocols.streams import Ping, encode
 from cardinal.protocols.streams.payload import SubBatch
-from cardinal.protocols.streams.standby import ProducerCount
+from cardinal.protocols.streams.publishing.standby import ProducerCount
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Routed
 from cardinal.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import added

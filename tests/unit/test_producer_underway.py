@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from cardinal.errors import DeliveryError, TransportError
-from cardinal.producing.underway import UnderWay
+from cardinal.producing.inflight import UnderWay
 from cardinal.producing.unit import Unit, nothing
-from cardinal.protocols.streams.standby import Verdict
+from cardinal.protocols.streams.publishing.standby import Verdict
 from cardinal.transports.posting import Done
 from clocks import Clock
 
@@ -160,7 +160,7 @@ def test_whoever_waits_until_all_is_sealed_waits_no_longer_than_was_said_whateve
         clock.now += 9.0 if len(waits) == 1 else seconds or 0.1
         return len(waits) == 1
 
-    monkeypatch.setattr("cardinal.producing.underway.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("cardinal.producing.inflight.time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(line.under_way._changed, "wait", wait)
     with pytest.raises(TransportError, match="not sealed after 10 s"):
         line.under_way.flush(10.0)

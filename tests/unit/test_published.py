@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.producer import Producer
-from cardinal.producing.found import complete_chain
-from cardinal.producing.kept import complete_blocks
-from cardinal.producing.pinging import ping_id
-from cardinal.producing.published import published_chain, survey
-from cardinal.protocols.streams.codec import encode
-from cardinal.protocols.streams.messages import Batch, Ping
+from cardinal.producing.pings import ping_id
+from cardinal.producing.survey.batch_index import complete_chain
+from cardinal.producing.survey.frontier import published_chain, survey
+from cardinal.producing.survey.height_range import complete_blocks
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
+from cardinal.protocols.streams.wire.codec import encode
+from cardinal.protocols.streams.wire.messages import Batch, Ping
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

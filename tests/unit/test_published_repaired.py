@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blocks import Blocks, line, publish
-from cardinal.producing import found
-from cardinal.producing.found import repairing
-from cardinal.producing.published import published_chain, survey
+from cardinal.producing.survey import batch_index as found
+from cardinal.producing.survey.batch_index import repairing
+from cardinal.producing.survey.frontier import published_chain, survey
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

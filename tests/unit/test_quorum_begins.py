@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cardinal.protocols.streams import Completed
-from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from quorum_scenes import HONEST, Scene, at, part
 from quorums import LIES, NAMES, Topics, quorum, said
 

@@ -13,9 +13,9 @@ from cardinal.protocols.streams import (
     tombstones,
     undecided,
 )
-from cardinal.protocols.streams.contents import Contents
-from cardinal.protocols.streams.digests import without_content
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.digests import without_content
+from cardinal.protocols.streams.assembly.window import Bounds
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, NAMES, quorum, said, true
 from streams import block, h, messages

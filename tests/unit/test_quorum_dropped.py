@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cardinal.protocols.streams import BlockRef, Overflow, Payload, Routed
-from cardinal.protocols.streams.gaps import Gaps
-from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.protocols.streams.settings import OnIncomplete
+from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.following.missing import Gaps
+from cardinal.protocols.streams.following.settings import OnIncomplete
 from channels import line, shape
 from rereading import Rereading
 from streams import block, h, messages

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cardinal.protocols.streams import Completed, Divergence, Incomplete, Quarantined, Stale
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.types import BlockRef
 from quorum_scenes import HONEST, PAST, Scene, at, part
 from quorums import LIES, NAMES, Topics, quorum, said

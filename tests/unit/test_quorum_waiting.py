@@ -12,7 +12,7 @@ from cardinal.protocols.streams import (
     Routed,
     encode,
 )
-from cardinal.protocols.streams.contents import HeaderOnly
+from cardinal.protocols.streams.assembly.contents import HeaderOnly
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, as_delivered, delivered, quorum, said, true
 from streams import h

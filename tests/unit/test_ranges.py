@@ -10,8 +10,8 @@ import pytest
 
 from blocks import Blocks, line, publish
 from cardinal.errors import UnreachableError
-from cardinal.producing import ranges
-from cardinal.producing.members import complete_in_members, survey_members
+from cardinal.producing.survey import read_range as ranges
+from cardinal.producing.survey.mux import complete_in_members, survey_members
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish
-from cardinal.consuming import in_step
-from cardinal.consuming.reading import Reader
+from cardinal.consuming import pacing as in_step
+from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams.types import Record
 from cardinal.testing.memory import MemoryBroker, MemorySource
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from blocks import Blocks, line, publish
-from cardinal.consuming.reading import Reader
+from cardinal.consuming.reader import Reader
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.protocols.streams import Record
 from cardinal.testing.memory import MemoryBroker, MemorySource

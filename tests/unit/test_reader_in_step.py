@@ -10,8 +10,8 @@ from concurrent.futures import Future
 import pytest
 
 from blocks import DEADLINE, Blocks
-from cardinal.consuming import in_step
-from cardinal.consuming.reading import Reader
+from cardinal.consuming import pacing as in_step
+from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import added

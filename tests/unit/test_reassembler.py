@@ -36,11 +36,11 @@ from cardinal.protocols.streams import (
     encode,
     tombstones,
 )
-from cardinal.protocols.streams.block import OpenBlock
-from cardinal.protocols.streams.contents import Contents, HeaderOnly
-from cardinal.protocols.streams.digests import without_content
+from cardinal.protocols.streams.assembly.block import OpenBlock
+from cardinal.protocols.streams.assembly.contents import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.digests import without_content
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, short
 from streams import SCHEMA, Log, block, h, messages
 

@@ -26,12 +26,12 @@ from cardinal.protocols.streams import (
     Update,
     encode,
 )
-from cardinal.protocols.streams.contents import HeaderOnly
+from cardinal.protocols.streams.assembly.contents import HeaderOnly
+from cardinal.protocols.streams.assembly.counters import Counters, Tracked
+from cardinal.protocols.streams.assembly.finished import HASHES_MAX, FinishedBlock, FinishedBlocks
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded
-from cardinal.protocols.streams.finished import HASHES_MAX, FinishedBlock, FinishedBlocks
-from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.payload import PathMap
-from cardinal.protocols.streams.prefixes import Counters, Tracked
 from streams import SCHEMA, h
 
 ROOT = h("0r")

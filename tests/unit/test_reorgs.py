@@ -23,11 +23,11 @@ from cardinal.protocols.streams import (
     reorg_topic,
     split,
 )
-from cardinal.protocols.streams.codec import encode
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
-from cardinal.protocols.streams.messages import ReorgComplete
-from cardinal.protocols.streams.reorgs import ChannelBounds
+from cardinal.protocols.streams.following.reorg_channels import ChannelBounds
 from cardinal.protocols.streams.types import Record
+from cardinal.protocols.streams.wire.codec import encode
+from cardinal.protocols.streams.wire.messages import ReorgComplete
 from channels import THRESHOLD, Stream, line, shape
 from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, parents_of
 

@@ -10,8 +10,8 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, messages, name_of, publish
 from cardinal.errors import ConfigurationError
-from cardinal.producing import kept
-from cardinal.producing.members import complete_in_members
+from cardinal.producing.survey import height_range as kept
+from cardinal.producing.survey.mux import complete_in_members
 from cardinal.server.produce import ProduceService
 from cardinal.server.repair import Repaired, Repairing, repair
 from cardinal.testing.memory import MemoryBroker

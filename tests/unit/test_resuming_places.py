@@ -12,7 +12,7 @@ import pytest
 
 from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams import Cursor, Follower, Payload, Record, reorg_topic
-from cardinal.protocols.streams.resuming import begin_at
+from cardinal.protocols.streams.following.resume import begin_at
 from cardinal.protocols.streams.types import Partition
 from channels import THRESHOLD, Stream, line, settings
 from streams import TOPIC, WIDTH, h, messages

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from cardinal.cli.main import cardinal
 from cardinal.protocols.streams import ChainUpdate, Divergence, Event, Follower, Record, Routed
-from cardinal.protocols.streams.quorum import QuorumReassembler
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 from cardinal.testing.chain_model import ChainModel, ChainRules
 from cardinal.testing.generator import SCHEMA, ChainGenerator, as_received

@@ -15,7 +15,7 @@ from cardinal import apps
 from cardinal.apps.evm import payload_from_rpc
 from cardinal.errors import ConfigurationError, CursorExpiredError, CursorMismatchError, MissingPayloadError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.splitter import split
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
 from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.dev import DevChain, DevSettings

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.standby import REMEMBERED, Peers, Standby, Verdict
+from cardinal.protocols.streams.publishing.standby import REMEMBERED, Peers, Standby, Verdict
 from streams import h
 
 STEP = 0.25

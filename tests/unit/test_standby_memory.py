@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from cardinal.protocols.streams import standby
-from cardinal.protocols.streams.standby import Peers
+from cardinal.protocols.streams.publishing.standby import Peers
 
 
 def test_of_ever_more_blocks_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

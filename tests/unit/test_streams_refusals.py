@@ -31,10 +31,10 @@ from cardinal.protocols.streams import (
     encode,
     split,
 )
-from cardinal.protocols.streams.codec import encode_content
-from cardinal.protocols.streams.messages import BATCH, PING
-from cardinal.protocols.streams.openblocks import Bounds
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.payload import PathMap
+from cardinal.protocols.streams.wire.codec import encode_content
+from cardinal.protocols.streams.wire.messages import BATCH, PING
 from streams import SCHEMA, block, h
 
 ID = b"\1" * 32

@@ -7,7 +7,7 @@ import pytest
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams import ChainUpdate, decode
 from cardinal.protocols.streams.events import Change
-from cardinal.protocols.streams.messages import PING, REORG, REORG_COMPLETE, SUB_BATCH_HEADER
+from cardinal.protocols.streams.wire.messages import PING, REORG, REORG_COMPLETE, SUB_BATCH_HEADER
 from streams import block
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from blocks import DEADLINE, Blocks, line, messages
-from cardinal.producing import whole
-from cardinal.producing.found import Unsealed
-from cardinal.producing.published import published_chain
-from cardinal.producing.whole import Whole
-from cardinal.protocols.streams.messages import Batch
+from cardinal.producing.survey import completeness as whole
+from cardinal.producing.survey.batch_index import Unsealed
+from cardinal.producing.survey.completeness import Whole
+from cardinal.producing.survey.frontier import published_chain
 from cardinal.protocols.streams.types import Partition, Record
+from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.testing.memory import MemoryBroker
 from clocks import Clock
 

@@ -1,11 +1,11 @@
 """Cardinal Streams, the message layer: the protocol as values and pure functions.
 
-Read the files in this order: `types`, `messages`, `keys`, `avro`, `codec`, `payload`, `splitter`, `sealing` (what a
-producer does); `prefixes`, `block`, `reassembler`, `quorum`, `forktree`, `ordering`, `cursor`, `follower`, `events`
-(what a consumer does).
+Where things are: `types`, `payload`, `events` and `cursor` are the values. `wire` turns messages into bytes,
+`publishing` turns a payload into messages. `assembly` makes blocks of records, `quorum` compares producers, `ordering`
+makes chain updates of blocks, `following` joins these to a consumer without its transport.
 """
 
-from .codec import decode, encode
+from .assembly.reassembler import Reassembler
 from .cursor import Cursor
 from .events import (
     ChainUpdate,
@@ -26,8 +26,15 @@ from .events import (
     Surplus,
     Untrusted,
 )
-from .follower import Follower, FollowerSettings
-from .messages import (
+from .following.follower import Follower, FollowerSettings
+from .ordering.orderer import OnFinalityViolation, Orderer
+from .payload import MissingPayload, Payload, SubBatch
+from .publishing.sealing import SealQueue
+from .publishing.splitter import reorg_topic, split, split_reorg, split_sub_batch
+from .quorum.reassembler import QuorumReassembler
+from .types import BlockRef, Finality, FinalityViolated, Record, Routed
+from .wire.codec import decode, encode
+from .wire.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -40,13 +47,6 @@ from .messages import (
     SubBatchMsg,
     Update,
 )
-from .ordering import OnFinalityViolation, Orderer
-from .payload import MissingPayload, Payload, SubBatch
-from .quorum import QuorumReassembler
-from .reassembler import Reassembler
-from .sealing import SealQueue
-from .splitter import reorg_topic, split, split_reorg, split_sub_batch
-from .types import BlockRef, Finality, FinalityViolated, Record, Routed
 
 __all__ = [
     "Batch",

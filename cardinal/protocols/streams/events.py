@@ -12,11 +12,11 @@ from typing import Protocol, TypeAlias
 
 from cardinal.errors import MissingPayloadError
 
-from .block import Explanation
+from .assembly.block import Explanation
 from .cursor import Cursor
-from .messages import Ping
 from .payload import AnyPayload, MissingPayload
 from .types import BlockRef, Finality, FinalityViolated, Partition, Position
+from .wire.messages import Ping
 
 
 class Header(Protocol):

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cardinal.errors import TransportError
-from cardinal.producing.ranges import read_range
+from cardinal.producing.survey.read_range import read_range
 from cardinal.transports import open_source, parse_url
 
 if TYPE_CHECKING:

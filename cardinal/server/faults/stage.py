@@ -18,11 +18,11 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final, Self
 
-from cardinal.producing.ranges import read_range
+from cardinal.producing.survey.read_range import read_range
+from cardinal.protocols.streams.assembly.reassembler import Reassembler
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Completed
-from cardinal.protocols.streams.openblocks import Bounds
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.testing.history import History, check, content, mined
 from cardinal.transports import open_source
 

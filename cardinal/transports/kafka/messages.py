@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Message
 
-from cardinal.protocols.streams.messages import BATCH_MSG
 from cardinal.protocols.streams.types import Headers, Partition, Row
+from cardinal.protocols.streams.wire.messages import BATCH_MSG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

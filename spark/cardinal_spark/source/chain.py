@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from cardinal.protocols.streams.events import ChainUpdate, Header
-from cardinal.protocols.streams.ordering import OnFinalityViolation, Orderer, Ties
+from cardinal.protocols.streams.ordering.orderer import OnFinalityViolation, Orderer, Ties
 from cardinal.protocols.streams.types import BlockRef, Finality
 
 
 class PlanOrderer(Orderer):
-    """An :class:`~cardinal.protocols.streams.ordering.Orderer` for one batch.
+    """An :class:`~cardinal.protocols.streams.ordering.orderer.Orderer` for one batch.
 
     Arguments:
         reorg_threshold, finality_of, on_finality_violation, whitelist, seq: as there.

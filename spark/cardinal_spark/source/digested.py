@@ -5,7 +5,8 @@ Rules:
 1. Whether a record is used is a function of the record alone: what does not decode, what no tracked entry can count,
    pings and heartbeats are left out before anything is counted.
 2. A Batch and a SubBatchHeader keep their value. Every other value becomes eight bytes that stand for it (see
-   :mod:`cardinal.protocols.streams.digests`) and four with its size; behind these the few values that are asked for.
+   :mod:`cardinal.protocols.streams.assembly.digests`) and four with its size; behind these the few values that are
+   asked for.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from cardinal.errors import DecodeError
-from cardinal.protocols.streams import avro
-from cardinal.protocols.streams.codec import sub_batch_index
-from cardinal.protocols.streams.digests import DIGEST_SIZE, digest, without_content
-from cardinal.protocols.streams.keys import HASH_END, ID_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
-from cardinal.protocols.streams.prefixes import Tracked
+from cardinal.protocols.streams.assembly.counters import Tracked
+from cardinal.protocols.streams.assembly.digests import DIGEST_SIZE, digest, without_content
 from cardinal.protocols.streams.types import Record
+from cardinal.protocols.streams.wire import avro
+from cardinal.protocols.streams.wire.codec import sub_batch_index
+from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 
 _SIZE_BYTES: Final = 4
 _OVERHEAD: Final = 24

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import CursorMismatchError
 from cardinal.protocols.streams.events import ForkBelowStart
-from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.wire.messages import BATCH
 
 from .offsets import PlanOffset, need_options, parse_offset
 from .planner import plan, rebuild

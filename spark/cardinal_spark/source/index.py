@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cardinal.protocols.streams import avro
-from cardinal.protocols.streams.contents import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.contents import Contents, HeaderOnly
 from cardinal.protocols.streams.events import Completed, Event
-from cardinal.protocols.streams.keys import HASH_END
-from cardinal.protocols.streams.messages import BATCH, BATCH_MSG
 from cardinal.protocols.streams.types import NO_ID, Partition, Record, short
+from cardinal.protocols.streams.wire import avro
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
 
 from .digested import kept_value, size_of
 from .state import OpenBlock, PlanSettings, State, Whole

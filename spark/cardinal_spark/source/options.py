@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal import apps
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.follower import FollowerSettings
+from cardinal.protocols.streams.following.follower import FollowerSettings
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import path_bytes
 from cardinal.transports import open_source

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, CursorExpiredError
-from cardinal.protocols.streams import avro
-from cardinal.protocols.streams.messages import BATCH
+from cardinal.protocols.streams.wire import avro
+from cardinal.protocols.streams.wire.messages import BATCH
 
 from .index import Index
 from .offsets import PlanOffset, lineage_origin

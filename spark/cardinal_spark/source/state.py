@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from cardinal.protocols.streams.contents import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.contents import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.counters import Tracked
+from cardinal.protocols.streams.assembly.reassembler import Reassembler
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Event
-from cardinal.protocols.streams.openblocks import Bounds
-from cardinal.protocols.streams.prefixes import Tracked
-from cardinal.protocols.streams.reassembler import Reassembler
 from cardinal.protocols.streams.types import Partition, Record
 
 from .offsets import PlanOffset, option_digests
 
 if TYPE_CHECKING:
-    from cardinal.protocols.streams.follower import FollowerSettings
+    from cardinal.protocols.streams.following.follower import FollowerSettings
 
 _UNBOUNDED: Final = Bounds(open_bytes=1 << 62, open_blocks=1 << 62)
 

@@ -1,0 +1,170 @@
+"""Where a consumer without a cursor begins: at the start, at the tail, at a time, or at a block's number.
+
+A block's number is found on the default topic alone: Batches lie there in nearly the order of their numbers, so their
+place is found by halving (:mod:`.lookup`), and the chain that leads to the block is walked by parent hash. What
+lies on the other topics is found by time: a producer sends a block's Batch right after the rest of the block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cardinal.consuming.lookup import Found, batches_from, finish, marks_of_batches, out_of_order, read_batches
+from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
+from cardinal.protocols.streams.types import BlockRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from cardinal.protocols.streams.types import Partition
+    from cardinal.transports import Source
+    from cardinal.transports.url import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where to read every partition from; ``below`` is the last block not to deliver, where that is known."""
+
+    positions: Mapping[Partition, int]
+    below: BlockRef | None = None
+    weight: int | None = None
+
+
+def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
+    """Begin with the blocks whose Batches were written from this moment on.
+
+    Raises:
+        ConfigurationError: the moment has no time zone.
+
+    """
+    if moment.tzinfo is None:
+        raise ConfigurationError("a start time needs its time zone: write datetime(…, tzinfo=UTC)", setting="start")
+    return Beginning(_around(source, app, int(moment.timestamp() * 1000)))
+
+
+def at_number(source: Source, app: Topics, number: int, threshold: int) -> Beginning:
+    """Begin with the block of this number on the heaviest chain that the topics hold above it.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        number: of the first block to deliver.
+        threshold: blocks above it within which the heaviest chain is chosen.
+
+    Raises:
+        ConfigurationError: the stream does not hold that block; the sentence says what it holds.
+        UnreachableError: the records do not arrive.
+
+    """
+    window = _near(source, app, number, threshold) or _anywhere(source, app, number, threshold)
+    block = window.block()
+    below = window.known.get(block.parent)
+    positions = _around(source, app, window.since)
+    positions.update(window.places)
+    return Beginning(positions, BlockRef(number - 1, block.parent), None if below is None else below.weight)
+
+
+class _Window:
+    """The Batches from one below a number up to a threshold above it, as they are read.
+
+    Attributes:
+        known: these, by hash.
+        marks: start and end of every partition of the default topic.
+        places: where those of this number and higher ones begin, in every partition of the default topic.
+        since: when the first of them was written.
+        highest, above: the highest number of all, and the lowest that is too high to belong here.
+
+    """
+
+    def __init__(self, source: Source, app: Topics, number: int, threshold: int) -> None:
+        self._number, self.last = number, number + threshold
+        self.known: dict[bytes, Found] = {}
+        self.marks = marks_of_batches(source, app)
+        self.places = self.ends
+        self.since = 0
+        self.highest: int | None = None
+        self.above: int | None = None
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """Where the default topic ends."""
+        return {where: high for where, (_, high) in self.marks.items()}
+
+    def take(self, batch: Found) -> bool:
+        """One more; whether it is too high to belong here."""
+        number, record = batch.number, batch.record
+        if number >= self._number:
+            where = (record.topic, record.partition)
+            self.places[where] = min(self.places.get(where, record.offset), record.offset)
+            self.since = min(self.since or record.timestamp_ms, record.timestamp_ms)
+        if self._number - 1 <= number <= self.last:
+            self.known[batch.hash] = batch
+        if number > self.last:
+            self.above = number if self.above is None else min(self.above, number)
+        self.highest = number if self.highest is None else max(self.highest, number)
+        return number > self.last
+
+    def block(self) -> Found:
+        """The block of this number on the heaviest chain; raises as :func:`at_number`."""
+        number, known = self._number, self.known
+        tips = [batch for batch in known.values() if batch.number >= number]
+        if not tips:
+            held = max((str(batch.number) for batch in known.values()), default="none so high")
+            raise ConfigurationError(
+                f"the stream does not hold block {number} yet (the nearest below it: {held}); start at the tail",
+                setting="start",
+            )
+        block = max(tips, key=lambda batch: (batch.weight, batch.number))
+        while block.number > number and block.parent in known:
+            block = known[block.parent]
+        if block.number != number:
+            raise ConfigurationError(
+                f"the stream's chain cannot be followed down to block {number}: it is held from block {block.number} "
+                f"on; start at {block.number} or later",
+                setting="start",
+            )
+        return block
+
+
+def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window | None:
+    """What lies where the number is found by halving; None where it is not there, or Batches lie out of order.
+
+    Batches of several partitions, and of producers that follow one another, are out of order by a little: so much lower
+    it is looked for. Whoever begins where a producer that is far behind repeats a block misses those that come next.
+    """
+    window = _Window(source, app, number, threshold)
+    little = out_of_order(threshold, len(window.marks))
+    begin = finish(source, batches_from(source, window.marks, number - little))
+    finish(source, read_batches(source, begin, window.ends, window.take))
+    if window.above is not None and window.above > window.last + 1:
+        return None
+    if window.highest is not None and window.highest > window.last + little:
+        return None
+    try:
+        window.block()
+    except ConfigurationError:
+        return None
+    return window
+
+
+def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Window:
+    """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
+    window = _Window(source, app, number, threshold)
+    begin = {where: low for where, (low, _) in window.marks.items()}
+
+    def take(batch: Found) -> bool:
+        window.take(batch)
+        return False
+
+    finish(source, read_batches(source, begin, window.ends, take))
+    return window
+
+
+def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]:
+    """The default topic from this moment on, the others from a little earlier."""
+    later = source.offsets_for_time(max(0, moment_ms))
+    earlier = source.offsets_for_time(max(0, moment_ms - BEFORE_BATCH_MS))
+    return {where: offset if where[0] == app.default_topic else earlier[where] for where, offset in later.items()}

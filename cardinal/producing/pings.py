@@ -1,0 +1,90 @@
+"""A producer says that it is alive, while it is healthy (specification, Ping).
+
+A ping that is not acknowledged yet says all that a second one would: none is sent behind it. Where transactions go one
+by one and take longer than the time between two pings, blocks would stand in an ever longer line of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import TransportError
+from cardinal.protocols.streams.types import Routed
+from cardinal.protocols.streams.wire.codec import encode
+from cardinal.protocols.streams.wire.messages import Ping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cardinal.transports.base import Sink
+
+
+_REMEMBERED: Final = 1_000
+
+
+def ping_id(producer_id: str) -> bytes:
+    """The 32 bytes that a producer's pings carry: the SHA-256 of its configured id."""
+    return hashlib.sha256(producer_id.encode()).digest()
+
+
+class Pinger:
+    """Pings, once at once and then on a thread of its own.
+
+    Arguments:
+        sink: where to; topic: the stream's default topic.
+        producer_id: the configured id.
+        seconds: between two pings.
+        may: whether to, each time.
+
+    """
+
+    def __init__(self, sink: Sink, topic: str, producer_id: str, *, seconds: float, may: Callable[[], bool]) -> None:
+        self._sink = sink
+        self._topic = topic
+        self._id = ping_id(producer_id)
+        self._seconds = seconds
+        self._may = may
+        self._lock = threading.Lock()
+        self._sent: deque[Ping] = deque(maxlen=_REMEMBERED)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cardinal-producer-ping", daemon=True)
+        self._ping()
+
+    def start(self) -> None:
+        """Go on pinging."""
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """Ping no more; whether it was not told so before."""
+        first = not self._stop.is_set()
+        self._stop.set()
+        return first
+
+    def is_anothers(self, ping: Ping) -> bool:
+        """Whether a ping that was just read is of another producer with our id."""
+        with self._lock:  # whoever reads asks while we ping
+            sent = tuple(self._sent)
+        return ping.producer_id == self._id and ping not in sent
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def _ping(self) -> None:
+        now = time.time_ns()
+        ping = Ping(self._id, now // 1_000_000_000, now % 1_000_000_000)
+        with self._lock:
+            self._sent.append(ping)
+        self._under_way = self._sink.send((Routed(self._topic, *encode(ping)),), None)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            if self._may() and self._under_way.done():
+                with contextlib.suppress(TransportError):  # whoever adds is told; the sink may go on by itself
+                    self._ping()

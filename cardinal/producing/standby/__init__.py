@@ -1,0 +1,1 @@
+"""Standby producers: ranks, and the messages of other producers on the topic."""

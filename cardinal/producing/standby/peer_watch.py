@@ -1,0 +1,289 @@
+"""A producer's ear: reads the stream's newest records, for who lives, who was first, and what others have sealed.
+
+Rules:
+
+1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
+   before is known, and :meth:`Tail.start` returns when all that was there is read.
+2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
+   (:class:`~.completeness.Whole`); until then its Batches count for nothing.
+3. A tail that cannot read any more, whatever the reason, holds nothing up: everything is sent from then on.
+4. With transactions, what others have sealed is known when theirs have ended, and until then nobody could read what we
+   sent. At the start, and for whoever is not the lowest, time moves on to a moment when everything that was written
+   before it is read (:class:`~.committed_horizon.Horizon`): the transaction of a producer that died is waited for,
+   a stream that
+   never rests is not. :meth:`Tail.start` waits no longer than one transaction may take; what is offered then waits on.
+5. What was begun and still stands in line (transactions go one by one) waits like what was not: while others make
+   progress, it is theirs.
+6. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
+   ahead would take all others for dead: ``standby`` is refused there.
+
+7. Partitions that are added to the topics are read too, from a few seconds later on.
+
+One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
+that a block never goes before one that was offered earlier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CardinalError, DecodeError
+from cardinal.producing.standby.committed_horizon import Horizon
+from cardinal.producing.survey.completeness import Whole
+from cardinal.protocols.streams.publishing.standby import Peers, Standby, Verdict
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH, PING, Batch, Ping
+from cardinal.transports.added import Added
+from cardinal.transports.url import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cardinal.producing.inflight import UnderWay
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.unit import Unit
+    from cardinal.protocols.streams.publishing.standby import ProducerCount
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports.base import Source, TransactionalSink
+    from cardinal.transports.url import TransportUrl
+
+_BACK: Final = 2_048
+_LIMIT: Final = 5_000
+_POLL_SECONDS: Final = 0.05
+_SHORTEST_SECONDS: Final = 0.001
+_START_SECONDS: Final = 25.0
+_DOUBLED: Final = 2
+"""Pings under our id that we did not send: one may be the last of ourselves, before a restart."""
+
+_BATCH: Final = bytes((BATCH,))
+_PING: Final = bytes((PING,))
+
+
+class Tail:
+    """See the module.
+
+    Arguments:
+        url, app: the stream; its topics are there.
+        me: the producer's configured id.
+        step: seconds between two ranks.
+        alive: seconds after which a silent producer is taken for dead.
+        transactions: what sends, where that is done in transactions (rule 4).
+
+    """
+
+    def __init__(
+        self,
+        url: str | TransportUrl,
+        app: Stream,
+        me: str,
+        *,
+        step: float,
+        alive: float,
+        transactions: TransactionalSink | None = None,
+    ) -> None:
+        self._url = url
+        self._app = app
+        self._me = me
+        self._lock = threading.RLock()
+        self._peers = Peers(alive * 1000)
+        self._standby = Standby(me, step, self._peers)
+        self._step = step
+        self._rank = 0
+        self._others_moved = float("-inf")
+        self._time = time.monotonic()
+        self._waiting: dict[bytes, Unit] = {}
+        self._anothers = 0
+        self._whole: Whole | None = None
+        self._deaf = False
+        self._stop = threading.Event()
+        self._caught_up = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._source: Source = open_source(url, app, topics=[app.default_topic])
+        self._added = Added(self._source, self._time)
+        marks = self._source.watermarks()
+        self._ends = {where: high for where, (_, high) in marks.items()}
+        self._start_seconds = _START_SECONDS if transactions is None else min(transactions.longest, _START_SECONDS)
+        self._horizon = None if transactions is None else Horizon(transactions.written, self._source.positions)
+        self._source.assign({where: max(low, high - _BACK) for where, (low, high) in marks.items()})
+
+    @property
+    def producer_count(self) -> ProducerCount:
+        """Who lives, who was first by how much, and whether another one has our id."""
+        with self._lock:
+            return replace(self._peers.count(self._me), doubled=self._anothers >= _DOUBLED)
+
+    def turn(self, block_hash: bytes) -> Verdict:
+        """What to do with a block that was begun and is not sent yet (rule 5); waits for no lock."""
+        if self._standby.is_done(block_hash):
+            return Verdict.SKIP
+        return Verdict.SEND if self._deaf or self._quiet(self._time) else Verdict.WAIT
+
+    def _quiet(self, now: float) -> bool:
+        """Whether others have made no progress for so long that what is theirs is ours; the lowest never waits."""
+        return not self._rank or now - self._others_moved >= self._rank * self._step
+
+    def start(self, under_way: UnderWay, is_anothers: Callable[[Ping], bool]) -> None:
+        """Read on a thread from now on; returns when everything that was there has been read, or cannot be.
+
+        Arguments:
+            under_way: the producer's blocks.
+            is_anothers: whether a ping is of another producer with our id.
+
+        """
+        self._under_way = under_way
+        self._is_anothers = is_anothers
+        self._thread = threading.Thread(target=self._run, name="cardinal-producer-tail", daemon=True)
+        self._thread.start()
+        self._caught_up.wait(self._start_seconds)
+
+    def offer(self, unit: Unit) -> None:
+        """Begin a unit that was let in, leave it to others, or keep it until that is known.
+
+        Raises:
+            CardinalError: as :meth:`UnderWay.begin`.
+
+        """
+        with self._lock:
+            verdict = Verdict.SEND if self._deaf else self._standby.offer(unit.hash, time.monotonic())
+            if verdict is Verdict.WAIT:
+                self._waiting[unit.hash] = unit
+            elif verdict is Verdict.SEND:
+                self._under_way.begin(unit)
+        if verdict is Verdict.SKIP:
+            self._under_way.skip(unit)
+
+    def close(self) -> None:
+        """Stop reading. May be called twice."""
+        self._stop.set()
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join(_START_SECONDS)
+        self._source.close()
+
+    # --- the thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with contextlib.suppress(CardinalError):
+                while not self._stop.is_set():
+                    self._read_once()
+        finally:
+            if not self._stop.is_set():
+                self._fall_deaf()
+            self._caught_up.set()
+            if self._whole is not None:
+                self._whole.close()
+
+    def _read_once(self) -> None:
+        now = time.monotonic()
+        self._added.look(now)
+        records = self._source.poll(_LIMIT, self._patience(now))
+        with self._lock:
+            for record in records:
+                self._hear(record)
+            if self._whole is not None:
+                for block_hash in self._whole.read(now):
+                    self._standby.done(block_hash)
+            if len(records) == _LIMIT:
+                return  # more is there that was appended before now
+            due = self._standby.due()
+            self._rank = self._peers.rank(self._me)
+            overdue = (due is not None and due <= now) or (self._under_way.in_line and self._quiet(now))
+            urgent = overdue and self._rank > 0
+        known = self._known(now) if urgent or not self._caught_up.is_set() else now
+        if known is not None:
+            self._time = max(self._time, known)
+        with self._lock:
+            skipped = self._decide(self._time)
+        for unit in skipped:
+            self._under_way.skip(unit)
+        self._under_way.go_on()
+        if not self._caught_up.is_set() and known is not None and self._has_read(self._ends):
+            self._caught_up.set()
+
+    def _known(self, now: float) -> float | None:
+        """The moment, at most now, up to which nothing that others sealed is kept from us (rule 4); None: none yet."""
+        return now if self._horizon is None else self._horizon.reached(now)
+
+    def _has_read(self, ends: Mapping[Partition, int]) -> bool:
+        return all(at >= ends.get(where, 0) for where, at in self._source.positions().items())
+
+    def _patience(self, now: float) -> float:
+        with self._lock:
+            due = self._standby.due()
+        # What is overdue waits because readers are held up.
+        return _POLL_SECONDS if due is None or due <= now else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
+
+    def _decide(self, now: float) -> list[Unit]:
+        """With the lock held: begin what is due; returns what others have done."""
+        skipped: list[Unit] = []
+        for block_hash, verdict in self._standby.advance(now):
+            unit = self._waiting.pop(block_hash, None)
+            if unit is None:
+                continue
+            if verdict is Verdict.SKIP:
+                skipped.append(unit)
+            else:
+                self._begin(unit)
+        return skipped
+
+    def _begin(self, unit: Unit) -> None:
+        try:
+            self._under_way.begin(unit)
+        except CardinalError as error:
+            if not unit.future.done():
+                unit.future.set_exception(error)
+
+    def _fall_deaf(self) -> None:
+        with self._lock:
+            self._deaf = True
+            waiting, self._waiting = self._waiting, {}
+            for unit in waiting.values():
+                self._begin(unit)
+        self._under_way.go_on()
+
+    # --- what is read --------------------------------------------------------------------------------------
+
+    def _hear(self, record: Record) -> None:
+        key, headers = record.key, dict(record.headers)
+        producer = headers.get(PRODUCER_HEADER)
+        named = producer is not None
+        who = producer.decode("utf-8", "surrogateescape") if producer is not None else ""
+        if key[:1] == _PING:
+            who = who or f"0x{key[1:HASH_END].hex()}"
+            self._hear_ping(record)
+        if who:
+            self._peers.heard(who, record.timestamp_ms, named=named)
+        if key[:1] == _BATCH and len(key) == HASH_END:
+            block_hash = key[1:]
+            self._peers.batch(block_hash, who or "anonymous", record.timestamp_ms)
+            if SEALED_HEADER in headers:
+                if who != self._me and not self._standby.is_done(block_hash):
+                    self._others_moved = time.monotonic()
+                self._standby.done(block_hash)
+            elif not self._standby.is_done(block_hash) and self._decodes(record):
+                self._watch_whole(record)
+
+    def _hear_ping(self, record: Record) -> None:
+        """Of those that were appended since we are here: whether it has our id and is not ours."""
+        if record.offset < self._ends.get(record[:2], 0):
+            return
+        with contextlib.suppress(DecodeError):
+            ping = decode(record.key, record.value)
+            self._anothers += isinstance(ping, Ping) and self._is_anothers(ping)
+
+    @staticmethod
+    def _decodes(record: Record) -> bool:
+        try:
+            return isinstance(decode(record.key, record.value), Batch)
+        except DecodeError:
+            return False  # no consumer can use it either
+
+    def _watch_whole(self, record: Record) -> None:
+        if self._whole is None and self._caught_up.is_set():
+            self._whole = Whole(self._url, self._app, record)

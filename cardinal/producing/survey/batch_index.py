@@ -1,0 +1,199 @@
+"""The Batches that were found at the topics' ends, and the chain that they make.
+
+Rules:
+
+1. A partition's tail begins at the lowest number among its Batches. One more than so many blocks below the highest that
+   stood before it in its partition says nothing of that: it was sent again long after its time, by a producer that is
+   far behind. Nor does one of a repair, which its producer's name shows (:func:`repairing`); of these the newest are
+   kept, since a repair may be as long as the stream.
+2. The chain begins at the lowest block that no partition can lack because its tail begins later.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef, Partition
+from cardinal.protocols.streams.wire.codec import decode
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH, REORG, Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from cardinal.protocols.streams.types import Record
+
+_REPAIR: Final = "-repair"
+_REPAIR_BYTES: Final = _REPAIR.encode()
+_REPAIRED_MAX: Final = 16_384
+_BATCH: Final = bytes((BATCH,))
+_REORG: Final = bytes((REORG,))
+
+
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """A Batch without a seal, and when its first and its last copy came, in milliseconds."""
+
+    batch: Batch
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(slots=True)
+class Found:
+    """Batches by hash, which of them are complete, and the numbers per partition.
+
+    ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
+    looks (``who``) sent its last Batch, in the life before this one. ``repaired`` are the blocks that only a repair has
+    sent as far as is known, the newest last. ``reorgs`` are the ancestors of the channels that were announced, the
+    newest last. ``newest`` is the time of the newest record, whatever it is.
+    """
+
+    late: int
+    who: tuple[str, bytes] | None = None
+    batches: dict[bytes, Batch] = field(default_factory=dict)
+    complete: set[bytes] = field(default_factory=set)
+    lowest: dict[Partition, int] = field(default_factory=dict)
+    highest: dict[Partition, int] = field(default_factory=dict)
+    times: dict[bytes, int] = field(default_factory=dict)
+    last_times: dict[bytes, int] = field(default_factory=dict)
+    repaired: dict[bytes, None] = field(default_factory=dict)
+    reorgs: dict[bytes, None] = field(default_factory=dict)
+    left: int | None = None
+    newest: int | None = None
+
+    def add(self, record: Record) -> None:
+        """Take a record of the default topic; only Batches count, and where a reorg's channel is announced."""
+        self.newest = max(record.timestamp_ms, self.newest or 0)
+        if record.key[:1] == _REORG and len(record.key) == HASH_END:
+            self.reorgs.pop(record.key[1:], None)
+            self.reorgs[record.key[1:]] = None
+        batch = batch_of(record)
+        if batch is None:
+            return
+        if not _is_of_repair(record):
+            self._place((record.topic, record.partition), batch.number)
+            self.repaired.pop(batch.hash, None)
+        elif batch.hash not in self.batches:
+            self._keep_repaired(batch.hash)
+        self.batches[batch.hash] = batch
+        self.times.setdefault(batch.hash, record.timestamp_ms)
+        self.last_times[batch.hash] = record.timestamp_ms
+        self._note(record, batch)
+
+    def _place(self, where: Partition, number: int) -> None:
+        self.highest[where] = max(number, self.highest.get(where, number))
+        if number >= self.highest[where] - self.late:
+            self.lowest[where] = min(number, self.lowest.get(where, number))
+
+    def _keep_repaired(self, block: bytes) -> None:
+        self.repaired[block] = None
+        if len(self.repaired) > _REPAIRED_MAX:
+            oldest = next(iter(self.repaired))
+            del self.repaired[oldest], self.batches[oldest], self.times[oldest], self.last_times[oldest]
+            self.complete.discard(oldest)
+
+    def add_branch(self, record: Record, whole: Container[bytes]) -> None:
+        """Take a Batch of a reorg's channel, and which blocks there are whole: no tail begins with one of these."""
+        batch = batch_of(record)
+        if batch is not None and (is_sealed(record) or batch.hash in whole):
+            self.batches.setdefault(batch.hash, batch)
+            self.complete.add(batch.hash)
+            self._note(record, batch)
+
+    def _note(self, record: Record, batch: Batch) -> None:
+        if self.who in record.headers:
+            self.left = max(record.timestamp_ms, self.left or 0)
+        if is_sealed(record):
+            self.complete.add(batch.hash)
+
+    def unsealed(self) -> list[Unsealed]:
+        """The Batches of blocks that nobody has said to be complete."""
+        return [
+            Unsealed(batch, self.times[block_hash], self.last_times[block_hash])
+            for block_hash, batch in self.batches.items()
+            if block_hash not in self.complete
+        ]
+
+    def chain(self, starts: Mapping[Partition, int]) -> list[BlockRef]:
+        """The newest complete blocks, one chain, oldest first, where each partition was read from its start."""
+        return complete_chain(self.batches.values(), self.complete, floor=self._floor(starts))
+
+    def above_what_retention_took(self) -> list[BlockRef]:
+        """Everything that is kept was read and the lowest blocks are not whole: begin at the lowest that is."""
+        whole = [self.batches[block_hash].number for block_hash in self.complete]
+        return complete_chain(self.batches.values(), self.complete, floor=min(whole, default=0)) if whole else []
+
+    def ends_far_below(self, chain: list[BlockRef]) -> bool:
+        """Whether complete Batches stand so far above the chain that it may begin with one that is out of its time."""
+        top = max((self.batches[block_hash].number for block_hash in self.complete), default=0)
+        return not chain or chain[-1].number < top - self.late
+
+    def _floor(self, starts: Mapping[Partition, int]) -> int:
+        # A partition that was read from its very first record lacks nothing.
+        cut = [self.lowest[where] for where, start in starts.items() if start > 0 and where in self.lowest]
+        return max(cut, default=0)
+
+
+def batch_of(record: Record) -> Batch | None:
+    """The Batch of a record; None where it holds another message, or one that no consumer can use."""
+    if record.key[:1] != _BATCH:
+        return None
+    try:
+        message = decode(record.key, record.value)
+    except DecodeError:
+        return None
+    return message if isinstance(message, Batch) else None
+
+
+def repairing(producer_id: str) -> str:
+    """The name under which blocks are sent again long after their time."""
+    return producer_id if is_repairing(producer_id) else producer_id + _REPAIR
+
+
+def is_repairing(producer_id: str) -> bool:
+    """Whether this is such a name: starts read past what was sent under it, so that no producer may have it."""
+    return producer_id.endswith(_REPAIR)
+
+
+def _is_of_repair(record: Record) -> bool:
+    return any(name == PRODUCER_HEADER and value.endswith(_REPAIR_BYTES) for name, value in record.headers)
+
+
+def is_sealed(record: Record) -> bool:
+    """Whether a Batch says that its block is complete."""
+    return any(name == SEALED_HEADER for name, _ in record.headers)
+
+
+def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int) -> list[BlockRef]:
+    """The chain to the best complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
+
+    Of several ends the heaviest is taken, as consumers do, then the highest, then the one with the lowest hash.
+
+    Arguments:
+        batches: what was found.
+        complete: hashes of the blocks that are complete.
+        floor: the number of the lowest block whose absence would mean something.
+
+    """
+    known = {batch.hash: batch for batch in batches if batch.number >= floor}
+    if not known:
+        return []
+    bottom = min(batch.number for batch in known.values())
+    children: dict[bytes, list[Batch]] = defaultdict(list)
+    for batch in known.values():
+        children[batch.parent].append(batch)
+    linked = [batch for batch in known.values() if batch.number == bottom and batch.hash in complete]
+    for batch in linked:  # grows while it is walked
+        linked += [child for child in children[batch.hash] if child.hash in complete and child.number > batch.number]
+    if not linked:
+        return []
+    head = min(linked, key=lambda batch: (-batch.weight, -batch.number, batch.hash))
+    chain = [BlockRef(head.number, head.hash)]
+    while (parent := known.get(head.parent)) is not None and parent.number < head.number:
+        head = parent
+        chain.append(BlockRef(head.number, head.hash))
+    return chain[::-1]

@@ -1,0 +1,137 @@
+"""Blocks of producers that do not seal, seen complete by reading all of their topics.
+
+A reassembler holds so many open blocks and no more. So what is there already is looked for in windows, some blocks at a
+time, and it is given the records of these alone: partitions are read far apart from each other, and everything that is
+written there at the same time would push out what is looked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cardinal.producing.survey.read_range import read_range
+from cardinal.protocols.streams.assembly.reassembler import Reassembler
+from cardinal.protocols.streams.events import Completed
+from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH_MSG
+from cardinal.transports.added import Added
+from cardinal.transports.url import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.survey.batch_index import Unsealed
+    from cardinal.protocols.streams.types import Record
+    from cardinal.transports.base import Source
+    from cardinal.transports.url import TransportUrl
+
+_LIMIT: Final = 5_000
+_MARGINS_MS: Final = (5_000, 60_000, BEFORE_BATCH_MS)
+"""So far around its Batch the rest of a block is looked for, farther only what is not whole by then: nearly always a
+producer sends the one right after the other, and ten minutes of everything are much to read for a block."""
+
+_RECORDS: Final = 65_536
+"""Of a partition, before the first Batch and after the last: on a busy stream ten minutes are millions."""
+
+_BLOCKS: Final = 8_192
+_MESSAGES: Final = 500_000
+"""Of one window: less than a reassembler holds."""
+
+_AT_ONCE: Final = 1_000
+
+_VALUE: Final = bytes((BATCH_MSG,))
+
+
+class Whole:
+    """Sees blocks complete whose Batches are not sealed: reads all topics from ten minutes before the first of them."""
+
+    def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
+        self._source = open_source(url, app)
+        self._added: Added | None = None
+        self._reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
+        self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - BEFORE_BATCH_MS)))
+
+    def read(self, now: float) -> list[bytes]:
+        """The blocks that have become complete; the time is in seconds."""
+        if self._added is None:
+            self._added = Added(self._source, now)
+        self._added.look(now)
+        records = map(_bare, self._source.poll(_LIMIT, 0.0))
+        return [event.payload.hash for event in self._reassembler.receive(records) if isinstance(event, Completed)]
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._source.close()
+
+
+def whole_among(source: Source, app: Stream, blocks: Iterable[Unsealed]) -> set[bytes]:
+    """Which of these blocks are complete, by their hashes.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        blocks: Batches without a seal, and when they came.
+
+    Raises:
+        UnreachableError: the records do not arrive.
+
+    """
+    left = sorted(blocks, key=lambda one: one.first_ms)
+    whole: set[bytes] = set()
+    for margin in _MARGINS_MS:
+        for window in _windows(left, margin):
+            whole |= _whole_within(source, app, window, margin)
+        left = [one for one in left if one.batch.hash not in whole]
+    return whole
+
+
+def _windows(blocks: Iterable[Unsealed], margin: int) -> Iterator[list[Unsealed]]:
+    """Neighbours in time, as many as may be open at once."""
+    window: list[Unsealed] = []
+    messages = 0
+    for one in blocks:
+        size = sum(max(1, update.count) for update in one.batch.updates.values())
+        apart = bool(window) and one.first_ms - window[-1].last_ms > 2 * margin
+        if window and (apart or len(window) == _BLOCKS or messages + size > _MESSAGES):
+            yield window
+            window, messages = [], 0
+        window.append(one)
+        messages += size
+    if window:
+        yield window
+
+
+def _whole_within(source: Source, app: Stream, window: list[Unsealed], margin: int) -> set[bytes]:
+    marks = source.watermarks()
+    first, last = window[0].first_ms, max(one.last_ms for one in window)
+    near, far = source.offsets_for_time(first), source.offsets_for_time(max(0, first - margin))
+    soon, late = source.offsets_for_time(last), source.offsets_for_time(last + margin)
+    starts = {where: max(at, near.get(where, at) - _RECORDS) for where, at in far.items()}
+    ends = {where: min(at, soon.get(where, at) + _RECORDS) for where, at in late.items()}
+    reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
+    open_ = {one.batch.hash for one in window}
+    whole: set[bytes] = set()
+    held: list[Record] = []
+
+    def give() -> None:
+        done = {event.payload.hash for event in reassembler.receive(held) if isinstance(event, Completed)}
+        whole.update(done)
+        open_.difference_update(done)
+        held.clear()
+
+    def take(record: Record) -> None:
+        if record.key[1:HASH_END] in open_:
+            held.append(_bare(record))
+            if len(held) == _AT_ONCE:
+                give()
+
+    read_range(source, starts, {where: min(ends.get(where, high), high) for where, (_, high) in marks.items()}, take)
+    give()
+    return whole
+
+
+def _bare(record: Record) -> Record:
+    """A record without the value of a path: that it is there is all, and many blocks may be open."""
+    return record._replace(value=b"") if record.key[:1] == _VALUE else record

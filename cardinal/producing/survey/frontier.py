@@ -1,0 +1,139 @@
+"""Where the topics end: the chain that is complete on them, for a producer that starts.
+
+The highest sealed Batch is not the answer: its producer handed it over after its parent's Batch, but to another
+partition, and may have been killed in between. So the chain ends at the highest block from which *every* ancestor,
+back to the start of what was looked at, is present and complete.
+
+Rules:
+
+1. A block is complete when its Batch is sealed: whoever sealed it had every other message acknowledged. A Batch
+   without the seal comes from a producer that does not seal; its block counts when all its messages are found.
+2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
+   different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
+   (:mod:`.batch_index`). More is read where that one is not complete, of a partition that has shown no Batch (pings
+   alone,
+   while the chain stood still), and twice where the chain ends far below what else was found.
+3. The blocks of a reorg that went through a channel are only there (:mod:`.channels`).
+4. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
+5. Half published is what is so near the newest Batch: what a producer that was killed had under way. Where others went
+   on meanwhile, it is near the last Batch of the one that starts again, as far as that one is still in the tail
+   (:mod:`.partial`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.producing.survey.batch_index import Found
+from cardinal.producing.survey.channels import read_channels
+from cardinal.producing.survey.completeness import whole_among
+from cardinal.producing.survey.partial import HalfPublished, half_around, place
+from cardinal.producing.survey.read_range import read_range
+from cardinal.protocols.streams.types import PRODUCER_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cardinal.producing.layout import Stream
+    from cardinal.protocols.streams.types import BlockRef
+    from cardinal.protocols.streams.wire.messages import Batch
+    from cardinal.transports.base import Source
+
+_TAIL: Final = 2_048
+_MORE: Final = 4
+_DOUBTS: Final = 2
+"""How often more is read because a tail may begin with Batches that are out of their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the topics' ends hold.
+
+    Attributes:
+        chain: the newest blocks that are complete, one chain, oldest first.
+        batches: the Batches of these, and others, by hash.
+        half: blocks that are half published, the lowest first, those without a number last.
+        moments: around which to look for such blocks once more, in milliseconds (:mod:`.partial`).
+
+    """
+
+    chain: list[BlockRef]
+    batches: Mapping[bytes, Batch]
+    half: tuple[HalfPublished, ...]
+    moments: tuple[int, ...] = ()
+
+
+def survey(
+    source: Source,
+    app: Stream,
+    *,
+    producer_id: str = "",
+    tail: int = _TAIL,
+    open_channel: Callable[[str], Source] | None = None,
+) -> Survey:
+    """Where the topics end, and what is half published there.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        tail: see :func:`published_chain`.
+        producer_id: who starts again, and may have left something behind that others have gone on above.
+        open_channel: opens the topic of a reorg's channel; without it none is read.
+
+    Raises:
+        UnreachableError: the records do not arrive.
+
+    """
+    chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
+    near = max(found.times.values(), default=None) if found.left is None else found.left
+    half, _ = half_around(source, app, (near,), found=found)
+    moments = tuple(moment for moment in (near, found.newest) if moment is not None)
+    return Survey(chain, found.batches, tuple(sorted(half.values(), key=place)), moments)
+
+
+def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[BlockRef]:
+    """The newest blocks that are complete on the topics, one chain, oldest first.
+
+    Arguments:
+        source: reads all topics of the application; it is assigned anew.
+        app: the application.
+        tail: how many records of every partition to look at; more are looked at where these do not suffice.
+
+    Raises:
+        UnreachableError: the records do not arrive.
+
+    """
+    return _look(source, app, tail)[0]
+
+
+def _look(
+    source: Source,
+    app: Stream,
+    tail: int,
+    who: tuple[str, bytes] | None = None,
+    open_channel: Callable[[str], Source] | None = None,
+) -> tuple[list[BlockRef], Found]:
+    """The chain, and what was found on the way."""
+    marks = source.watermarks()
+    default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
+    ends = {where: high for where, (_, high) in marks.items()}
+    tails = dict.fromkeys(default, tail)
+    doubts = _DOUBTS
+    while True:
+        starts = {where: max(low, high - tails[where]) for where, (low, high) in default.items()}
+        found = Found(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
+        read_range(source, starts, ends, found.add)
+        if open_channel is not None:
+            read_channels(open_channel, app, found)
+        found.complete |= whole_among(source, app, found.unsealed())
+        chain = found.chain(starts)
+        cut = {where for where, (low, _) in default.items() if starts[where] > low}
+        silent = cut - found.lowest.keys()
+        doubtful = bool(chain) and not silent and doubts > 0 and found.ends_far_below(chain)
+        if not cut or (chain and not silent and not doubtful):
+            return chain or found.above_what_retention_took(), found
+        doubts -= doubtful
+        for where in silent or cut:
+            tails[where] *= _MORE

@@ -1,0 +1,138 @@
+"""Where a stream ends that is written to several places at once (``mux:``): looked at in each of them by itself.
+
+A producer that dies between two members' acknowledgements leaves a block complete in one of them alone. Whoever reads
+them as one stream misses nothing, and whoever reads the other one alone, as after a migration, would miss it for ever.
+
+Rules:
+
+1. A block is complete when it is complete in every member that it concerns, and the stream ends with the highest block
+   up to which that holds. What is above it is sent to all of them again.
+2. A member that holds no complete block yet, or begins above others, lacks nothing of what was before: it begins there.
+3. Half published is what is so in any member.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from cardinal.producing.survey.frontier import Survey, survey
+from cardinal.producing.survey.height_range import Kept, complete_blocks
+from cardinal.producing.survey.partial import half_around, place
+from cardinal.transports.settings import find_url
+from cardinal.transports.url import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.survey.partial import HalfPublished
+    from cardinal.protocols.streams.types import BlockRef
+    from cardinal.transports import Source, TransportUrl
+
+Found = TypeVar("Found")
+
+
+def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "") -> Survey:
+    """Where the topics end in every member, and what is half published in one of them.
+
+    Arguments:
+        url: the stream; it exists.
+        app: the application.
+        producer_id: as of :func:`~cardinal.producing.survey.frontier.survey`.
+
+    Raises:
+        CardinalError: of a member.
+
+    """
+    found = _in_each(
+        url, app, lambda source, channel: survey(source, app, producer_id=producer_id, open_channel=channel)
+    )
+    batches = {block: batch for member in found for block, batch in member.batches.items()}
+    half: dict[bytes, HalfPublished] = {}
+    for one in (one for member in found for one in member.half):
+        half[one.hash] = replace(one, number=batches[one.hash].number) if one.hash in batches else one
+    moments = tuple(sorted({moment for member in found for moment in member.moments}))
+    chain = common_chain([member.chain for member in found])
+    return Survey(chain, batches, tuple(sorted(half.values(), key=place)), moments)
+
+
+def half_in_members(
+    url: str | TransportUrl, app: Stream, moments: Sequence[int], among: Iterable[bytes]
+) -> dict[bytes, HalfPublished]:
+    """What is half published in a member around these moments, by hash.
+
+    Arguments:
+        url: the stream; it exists.
+        app: the application.
+        moments: in milliseconds, as of :class:`~cardinal.producing.survey.frontier.Survey`.
+        among: hashes of blocks that were half published before, and still are unless a member has them complete.
+
+    Raises:
+        CardinalError: of a member.
+
+    """
+    before = tuple(among)
+    found = _in_each(url, app, lambda source, _: half_around(source, app, moments, among=before))
+    complete = {block for _, whole in found for block in whole}
+    return {
+        block: one
+        for half, _ in found
+        for block, one in half.items()
+        if block not in complete or one.messages or one.number is not None
+    }
+
+
+def complete_in_members(url: str | TransportUrl, app: Stream, first: int, last: int) -> Kept:
+    """What is kept of these heights in any member; complete is what is so in every one.
+
+    Arguments:
+        url: the stream; it exists.
+        app: the application.
+        first: the lowest block number.
+        last: the highest, included.
+
+    Raises:
+        CardinalError: of a member.
+
+    """
+    found = _in_each(url, app, lambda source, channel: complete_blocks(source, app, first, last, open_channel=channel))
+    headless = [member.headless for member in found if member.headless is not None]
+    return Kept(
+        {block: batch for member in found for block, batch in member.batches.items()},
+        set.intersection(*(member.complete for member in found)),
+        set.union(*headless) if len(headless) == len(found) else None,
+    )
+
+
+def common_chain(chains: Sequence[Sequence[BlockRef]]) -> list[BlockRef]:
+    """What all of these chains have, each from where it begins, oldest first; empty ones have no say."""
+    there = [{ref.number: ref for ref in chain} for chain in chains if chain]
+    begins = [min(chain) for chain in there]
+    common = {
+        number: ref
+        for chain in there
+        for number, ref in chain.items()
+        if all(number < begin or other.get(number) == ref for begin, other in zip(begins, there, strict=True))
+    }
+    return [common[number] for number in sorted(common)]
+
+
+def _in_each(
+    url: str | TransportUrl, app: Stream, look: Callable[[Source, Callable[[str], Source]], Found]
+) -> list[Found]:
+    """What is found in every member that keeps records, or in the one stream; ``look`` gets what opens a topic, too."""
+    url = find_url(url)
+    found = []
+    for member in [one for _, one in url.members if one.scheme != "null"] or [url]:
+        source = open_source(member, app)
+        try:
+            found.append(look(source, partial(_open_topic, member, app)))
+        finally:
+            source.close()
+    return found
+
+
+def _open_topic(url: TransportUrl, app: Stream, topic: str) -> Source:
+    return open_source(url, app, topics=[topic])

@@ -1,0 +1,1 @@
+"""Records in any order to complete blocks."""

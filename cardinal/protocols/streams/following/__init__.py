@@ -1,0 +1,1 @@
+"""A consumer without its transport: assembly, ordering, missing blocks, cursors."""

@@ -1,0 +1,393 @@
+"""Reorgs deeper than the threshold, through channels of their own (specification, Reorg, ReorgComplete).
+
+Rules:
+
+1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
+   Whoever drives the stream then reads that topic too, from its beginning, as long as it is named by
+   :meth:`Reorgs.topics`. Where several places are read as one, each may show its channel as a partition with a number
+   of its own: a lane.
+2. On a lane an attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg,
+   has every message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers
+   may be mixed; a producer that died may begin again. What it sends on another lane is another attempt: nothing says
+   which of the two is read first.
+3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
+   ordinary fork choice decides: with what waits above them on the main topics the switch is one update. A lighter
+   chain stays, and may become heavier by what comes later.
+4. A channel is done with when its chain is delivered, no attempt is under way, and the driver has read it to its end.
+   It is abandoned, and reported, when nothing came on it for a threshold of blocks completed elsewhere, although the
+   driver has read it to its end, or cannot read it; and when it holds more than it may. Nothing has to come while the
+   driver looks up older Batches for it (:attr:`Reorgs.wants_history`), however many steps that takes.
+5. The main topics go on meanwhile; nothing here holds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from cardinal.protocols.streams.assembly.assembler import Assembler
+from cardinal.protocols.streams.cursor import CHANNELS_MAX
+from cardinal.protocols.streams.events import (
+    Completed,
+    Event,
+    ForkBelowStart,
+    Rejected,
+    ReorgAbandoned,
+    ReorgBegan,
+    ReorgEnded,
+)
+from cardinal.protocols.streams.ordering.orderer import Orderer, Reach
+from cardinal.protocols.streams.publishing.splitter import reorg_topic
+from cardinal.protocols.streams.types import PRODUCER_HEADER, BlockRef, Partition, Record
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG
+
+_ATTEMPTS_MAX: Final = 64
+ANONYMOUS: Final = b"anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """A channel's chain is to join the graph: these blocks above the ancestor, parents first."""
+
+    ancestor: BlockRef
+    blocks: tuple[Completed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelBounds:
+    """Complete blocks that a channel may hold (messages' hashes follow them), and bytes of all channels together."""
+
+    blocks: int = 100_000
+    bytes: int = 256 << 20
+
+
+Outcome: TypeAlias = Event | Graft
+
+
+class _Lane:
+    """A channel's records in one partition: where they begin, and of which blocks each producer's attempt speaks."""
+
+    __slots__ = ("attempts", "first")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.attempts: dict[bytes, dict[bytes, None]] = {}
+
+
+class _Channel:
+    """One channel. ``ready`` holds the chain of an attempt that ended and did not join the graph yet."""
+
+    __slots__ = (
+        "ancestor",
+        "at",
+        "blocks",
+        "bytes",
+        "counted",
+        "grafted",
+        "lanes",
+        "ready",
+        "reassembler",
+        "since",
+        "topic",
+    )
+
+    def __init__(self, ancestor: BlockRef, topic: str, reassembler: Assembler) -> None:
+        self.ancestor = ancestor
+        self.topic = topic
+        self.reassembler = reassembler
+        self.blocks: dict[bytes, Completed] = {}
+        self.bytes = 0
+        self.counted = 0
+        self.lanes: dict[int, _Lane] = {}
+        self.ready: dict[bytes, Completed] = {}
+        self.grafted = False
+        self.since: int | None = None
+        self.at: dict[Partition, int] = {}
+
+    def linked(self, hashes: Iterable[bytes]) -> dict[bytes, Completed]:
+        """Of these blocks the ones that are complete and linked to the ancestor, parents first."""
+        children: dict[bytes, list[Completed]] = {}
+        for block_hash in hashes:
+            block = self.blocks.get(block_hash)
+            if block is not None:
+                children.setdefault(block.payload.parent, []).append(block)
+        found: dict[bytes, Completed] = {}
+        pending = [self.ancestor.hash]
+        while pending:
+            for block in children.pop(pending.pop(), ()):
+                found[block.payload.hash] = block
+                pending.append(block.payload.hash)
+        return found
+
+    def grown(self) -> bool:
+        """Whether blocks were completed since this was asked; whatever else comes is no progress."""
+        before, self.counted = self.counted, len(self.blocks)
+        return self.counted > before
+
+    def attempts(self) -> list[dict[bytes, None]]:
+        """The blocks of every attempt that is under way."""
+        return [attempt for lane in self.lanes.values() for attempt in lane.attempts.values()]
+
+
+class Reorgs:
+    """The channels of one stream.
+
+    Arguments:
+        default_topic: where channels are announced; None: no topic is one.
+        orderer: the chain; asked about ancestors only.
+        reassembler: makes one for a channel.
+        threshold: blocks; see rule 4.
+        bounds: of the channels.
+
+    """
+
+    def __init__(
+        self,
+        default_topic: str | None,
+        orderer: Orderer,
+        reassembler: Callable[[], Assembler],
+        threshold: int,
+        bounds: ChannelBounds,
+    ) -> None:
+        self._default_topic = default_topic
+        self._orderer = orderer
+        self._make = reassembler
+        self._threshold = threshold
+        self._bounds = bounds
+        self._channels: dict[str, _Channel] = {}
+        self._vain: int | None = None
+        self.used = False
+        """Whether a channel was ever open."""
+
+    def is_channel(self, topic: str) -> bool:
+        """Whether a topic is a reorg channel of this stream."""
+        return self._default_topic is not None and topic.startswith(f"{self._default_topic}-re-")
+
+    def topics(self) -> tuple[str, ...]:
+        """The channels to read now."""
+        return tuple(self._channels)
+
+    def open(self) -> tuple[BlockRef, ...]:
+        """The ancestors of the channels whose chain was not delivered."""
+        return tuple(channel.ancestor for channel in self._channels.values() if not self._won(channel))
+
+    def positions(self) -> dict[Partition, int]:
+        """Where the records of the channels begin whose chain was not delivered."""
+        return {
+            (channel.topic, number): lane.first
+            for channel in self._channels.values()
+            if not self._won(channel)
+            for number, lane in channel.lanes.items()
+        }
+
+    def holds(self, block_hash: bytes) -> bool:
+        """Whether a complete block waits in a channel."""
+        return any(block_hash in channel.blocks for channel in self._channels.values())
+
+    @property
+    def wants_history(self) -> int | None:
+        """The number of the lowest ancestor that the orderer does not remember, and could; None where there is none.
+
+        After it was asked in vain (:meth:`recalled`) it is asked again when another channel's is the lowest.
+        """
+        forgotten = (
+            channel.ancestor.number
+            for channel in self._channels.values()
+            if self._is_forgotten(channel) and self._orderer.recalls(channel.ancestor.number)
+        )
+        lowest = min(forgotten, default=None)
+        return None if lowest == self._vain else lowest
+
+    def recalled(self, parents: Mapping[bytes, bytes]) -> list[Outcome]:
+        """Older blocks' parents were looked up, as far down as they are there: what can join the graph now."""
+        found = self._orderer.recall(parents)
+        self._vain = None
+        self._vain = self.wants_history
+        return self.judge() if found else []
+
+    # --- events ----------------------------------------------------------------------------------------------
+
+    def announced(self, ancestor: BlockRef) -> list[Outcome]:
+        """A Reorg was read on the default topic, or stands in a cursor."""
+        if self._default_topic is None:
+            return []
+        topic = reorg_topic(self._default_topic, ancestor.hash)
+        if topic in self._channels:
+            return []
+        self.used = True
+        start = self._orderer.start
+        if start is not None and self._orderer.reach(ancestor) is Reach.BELOW_START:
+            return [ForkBelowStart(ancestor, start)]
+        out: list[Outcome] = []
+        if len(self._channels) >= CHANNELS_MAX:
+            # An empty one makes room before one that holds blocks, and then the one that stood still for longest.
+            least = min(self._channels.values(), key=lambda channel: (bool(channel.blocks), channel.since or 0))
+            out += self._abandon(least, f"{CHANNELS_MAX} newer reorg channels are open")
+        self._channels[topic] = _Channel(ancestor, topic, self._make())
+        return out
+
+    def receive(self, records: Iterable[Record]) -> Iterator[Outcome]:
+        """Take records of one channel, in order; those of a channel that is not open are passed over."""
+        waiting: list[Record] = []
+        channel: _Channel | None = None
+        for record in records:
+            channel = self._channels.get(record.topic)
+            if channel is None:
+                continue
+            lane = channel.lanes.get(record.partition)
+            if lane is None:
+                lane = channel.lanes[record.partition] = _Lane(record.offset)
+            if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
+                if not self._mention(channel, lane, record):
+                    yield from self._abandon(channel, "it speaks of more blocks than it may")
+                    return
+                waiting.append(record)
+            else:
+                yield from self._content(channel, waiting)
+                waiting = []
+                yield from self._mark(channel, lane, record)
+        if channel is not None:
+            yield from self._content(channel, waiting)
+
+    def progress(
+        self,
+        completed: int,
+        positions: Mapping[Partition, int],
+        ends: Mapping[Partition, int] | None,
+        *,
+        patient: bool,
+    ) -> list[Outcome]:
+        """Where the reading stands: abandon what nothing comes on.
+
+        Arguments:
+            completed: blocks completed on the main topics so far.
+            positions: the next offset of every partition that is read.
+            ends: watermarks that were just taken.
+            patient: whether old blocks are still being caught up with; their number says nothing about time.
+
+        """
+        out: list[Outcome] = []
+        for channel in list(self._channels.values()):
+            channel.at = {where: at for where, at in positions.items() if where[0] == channel.topic}
+            read = not channel.at or (
+                ends is not None and all(at >= ends.get(where, at) for where, at in channel.at.items())
+            )
+            if read and self._done(channel):
+                self._drop(channel)
+            elif channel.since is None or channel.grown() or patient or self._is_looked_up(channel):
+                channel.since = completed
+            elif read and self._stalled(channel, completed):
+                out += self._abandon(channel, self._reason(channel))
+        return out
+
+    def wants_ends(self, completed: int) -> bool:
+        """Whether watermarks would show that nothing is left to read on a channel."""
+        return any(
+            bool(channel.at) and (self._done(channel) or self._stalled(channel, completed))
+            for channel in self._channels.values()
+        )
+
+    def judge(self) -> list[Outcome]:
+        """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
+        out: list[Outcome] = []
+        for channel in list(self._channels.values()):
+            reach = self._orderer.reach(channel.ancestor)
+            if channel.ready and reach is Reach.FORGOTTEN:
+                # A reorg of before: what was delivered down to the ancestor came through this channel.
+                self._orderer.recall({block.payload.hash: block.payload.parent for block in channel.ready.values()})
+                reach = self._orderer.reach(channel.ancestor)
+            if reach is Reach.BELOW_START and self._orderer.start is not None:
+                self._drop(channel)
+                out.append(ForkBelowStart(channel.ancestor, self._orderer.start))
+            elif channel.ready and reach is Reach.KNOWN:
+                blocks, channel.ready, channel.grafted = channel.ready, {}, True
+                out.append(Graft(channel.ancestor, tuple(blocks.values())))
+        return out
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _mention(self, channel: _Channel, lane: _Lane, record: Record) -> bool:
+        """Note which block an attempt speaks of; False where it speaks of too many."""
+        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        attempt = lane.attempts.setdefault(producer, {})
+        block_hash = record.key[1:HASH_END]
+        if block_hash not in attempt:
+            attempt[block_hash] = None
+            attempts = channel.attempts()
+            return len(attempts) <= _ATTEMPTS_MAX and sum(map(len, attempts)) <= 4 * self._bounds.blocks
+        return True
+
+    def _content(self, channel: _Channel, records: list[Record]) -> Iterator[Outcome]:
+        for event in channel.reassembler.receive(records):
+            if not isinstance(event, Completed):
+                yield event
+                continue
+            channel.blocks[event.payload.hash] = event
+            channel.bytes += event.size
+        if len(channel.blocks) > self._bounds.blocks:
+            yield from self._abandon(channel, "it holds more than it may")
+        while sum(one.bytes for one in self._channels.values()) > self._bounds.bytes:
+            largest = max(self._channels.values(), key=lambda one: one.bytes)
+            yield from self._abandon(largest, "it holds the most of what reorg channels may hold together")
+
+    def _mark(self, channel: _Channel, lane: _Lane, record: Record) -> Iterator[Outcome]:
+        """A Reorg, a ReorgComplete, or what is no message of a channel."""
+        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        for event in channel.reassembler.receive([record]):
+            if isinstance(event, ReorgBegan | ReorgEnded) and event.ancestor.hash != channel.ancestor.hash:
+                yield Rejected(event.position, record.key, "it names another ancestor than its channel")
+                continue
+            yield event
+            if isinstance(event, ReorgBegan):
+                lane.attempts[producer] = {}
+                if len(channel.attempts()) > _ATTEMPTS_MAX:
+                    yield from self._abandon(channel, "more attempts are under way on it than may be")
+                    return
+            elif isinstance(event, ReorgEnded):
+                channel.ready |= channel.linked(lane.attempts.pop(producer, ()))
+                yield from self.judge()
+
+    def _is_forgotten(self, channel: _Channel) -> bool:
+        return self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
+
+    def _is_looked_up(self, channel: _Channel) -> bool:
+        """Whether a look-up that the driver is asked for, and may be at, may show what the channel stands on."""
+        return self.wants_history is not None and self._is_forgotten(channel)
+
+    def _done(self, channel: _Channel) -> bool:
+        """Whether the chain is delivered and no attempt is under way; another one may follow."""
+        return channel.grafted and not channel.attempts() and self._won(channel)
+
+    def _won(self, channel: _Channel) -> bool:
+        """Whether a block of this channel stands on the ancestor in the delivered chain."""
+        above = channel.ancestor.number + 1
+        return self._orderer.hash_at(above) in channel.blocks
+
+    def _stalled(self, channel: _Channel, completed: int) -> bool:
+        return channel.since is not None and completed - channel.since >= self._threshold
+
+    def _reason(self, channel: _Channel) -> str:
+        if channel.grafted:
+            return "its chain did not become the better one"
+        match self._orderer.reach(channel.ancestor):
+            case Reach.OTHER:
+                return "its ancestor is not part of the delivered chain"
+            case Reach.FORGOTTEN:
+                return "the delivered chain is not remembered so far down; recall older Batches"
+            case _ if any((topic, number + 1) in channel.at for topic, number in channel.at):
+                return "its topic has several partitions, and a reorg channel has one"
+            case _:
+                return f"nothing came on it for {self._threshold} blocks, and no attempt is whole"
+
+    def _abandon(self, channel: _Channel, reason: str) -> Iterator[Outcome]:
+        if channel.topic in self._channels:
+            won = self._won(channel)
+            self._drop(channel)
+            if not won:
+                yield ReorgAbandoned(channel.ancestor, reason)
+
+    def _drop(self, channel: _Channel) -> None:
+        del self._channels[channel.topic]
+        self._orderer.settle(channel.ancestor)

@@ -1,0 +1,79 @@
+"""Which chain is the best: ranks, the best tip among blocks that were just linked, and the way from tip to tip.
+
+Pure functions over the graph; what follows from a choice is :mod:`.orderer`'s business. Their work is bounded by the
+blocks that they are asked about, and by the depth of the switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from itertools import takewhile
+
+from cardinal.protocols.streams.events import Header
+
+from .forktree import ForkTree, Node
+from .pool import Rank
+
+
+class Ties(Enum):
+    """Which of several equally heavy waiting chains goes."""
+
+    FIRST = "first"
+    """The one received first."""
+
+    HASH = "hash"
+    """The one whose tip has the lowest hash: independent of arrival, for planners that rebuild their state."""
+
+
+def rank(node: Node[Header], ties: Ties) -> Rank:
+    """Smaller is better: heavier, then by the tie rule."""
+    return (-node.weight, 0 if ties is Ties.HASH else node.arrival, node.hash)
+
+
+def best_tip(
+    tree: ForkTree[Header], head: Node[Header], fresh: Sequence[Node[Header]], ties: Ties
+) -> Node[Header] | None:
+    """The new head among newly linked blocks, or None where the head stays.
+
+    Arguments:
+        tree: the graph.
+        head: the newest delivered block.
+        fresh: the blocks that were just linked, and with each all that descends from it.
+        ties: see :class:`Ties`.
+
+    """
+    if not fresh:
+        return None
+    best = min(fresh, key=lambda node: rank(node, ties))
+    if any(node.parent == head.hash for node in fresh):
+        extension = climb(tree, head, ties)
+        # A child extends the head whatever its weight, unless something new elsewhere is heavier still.
+        if best.weight <= extension.weight or descends(tree, best, head):
+            return extension
+    return climb(tree, best, ties) if best.weight > head.weight else None
+
+
+def climb(tree: ForkTree[Header], node: Node[Header], ties: Ties) -> Node[Header]:
+    """From a linked block up to a leaf, at every fork towards the heaviest block above it."""
+    heaviest: dict[bytes, Rank] = {}
+    for current in reversed(tree.above(node)):
+        above = [heaviest[child.hash] for child in tree.children(current.hash)]
+        heaviest[current.hash] = min([rank(current, ties), *above])
+    while children := tree.children(node.hash):
+        node = min(children, key=lambda child: heaviest[child.hash])
+    return node
+
+
+def descends(tree: ForkTree[Header], node: Node[Header], ancestor: Node[Header]) -> bool:
+    """Whether a linked block stands above a delivered one with no other delivered block between, or is it."""
+    return next((current for current in tree.ancestors(node) if current.delivered), None) is ancestor
+
+
+def paths(
+    tree: ForkTree[Header], head: Node[Header], tip: Node[Header]
+) -> tuple[list[Node[Header]], list[Node[Header]]]:
+    """The blocks from the head and from a linked tip down to, and without, their common ancestor."""
+    new = list(takewhile(lambda node: not node.delivered, tree.ancestors(tip)))
+    ancestor = tree.get(new[-1].parent)
+    return list(takewhile(lambda node: node is not ancestor, tree.ancestors(head))), new

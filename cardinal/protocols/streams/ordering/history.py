@@ -1,0 +1,119 @@
+"""Which blocks were delivered, far below what the fork graph holds: hashes only, for reorgs through a channel.
+
+The blocks stand one number after another; where a chain skips a number, the history begins anew there. It is bounded,
+and can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`History.recall`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cardinal.protocols.streams.types import BlockRef
+
+
+class History:
+    """The delivered chain. ``most``: blocks that are remembered at least; 1.25 times as many at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._first = 0
+        self._hashes: list[bytes] = []
+        self._known: set[bytes] = set()
+
+    def __len__(self) -> int:
+        """The number of blocks."""
+        return len(self._hashes)
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """Whether this block is one of them."""
+        return block_hash in self._known
+
+    @property
+    def lowest(self) -> BlockRef | None:
+        """The lowest block that is remembered."""
+        return BlockRef(self._first, self._hashes[0]) if self._hashes else None
+
+    def at(self, number: int) -> bytes | None:
+        """The hash of the delivered block with this number."""
+        index = number - self._first
+        return self._hashes[index] if 0 <= index < len(self._hashes) else None
+
+    def upwards(self, number: int) -> Iterator[BlockRef]:
+        """The delivered blocks from this number on."""
+        for index in range(number - self._first, len(self._hashes)):
+            yield BlockRef(self._first + index, self._hashes[index])
+
+    def append(self, ref: BlockRef) -> None:
+        """A block is delivered on top."""
+        if ref.number != self._first + len(self._hashes):
+            self._first = ref.number
+            self._hashes.clear()
+            self._known.clear()
+        self._hashes.append(ref.hash)
+        self._known.add(ref.hash)
+        if len(self._hashes) > self._most + self._most // 4:
+            cut = len(self._hashes) - self._most
+            self._known.difference_update(self._hashes[:cut])
+            del self._hashes[:cut]
+            self._first += cut
+
+    def cut(self, count: int) -> None:
+        """The highest ``count`` blocks were removed from the chain."""
+        if count:
+            self._known.difference_update(self._hashes[-count:])
+            del self._hashes[-count:]
+
+    def recalls(self, number: int) -> bool:
+        """Whether there is room to remember a block so far down."""
+        return self._first - number <= self._most - len(self)
+
+    def recall(self, parents: Mapping[bytes, bytes], floor: int) -> int:
+        """Extend the history downwards.
+
+        Arguments:
+            parents: hash to parent hash, of any blocks (:attr:`Parents.known`).
+            floor: the number below which nothing was delivered.
+
+        Returns:
+            how many blocks were added.
+
+        """
+        found: list[bytes] = []
+        room = min(self._first - floor, self._most - len(self))
+        current = parents.get(self._hashes[0]) if self._hashes else None
+        # No chain comes back to itself.
+        while current is not None and len(found) < room and current not in self._known:
+            found.append(current)
+            self._known.add(current)
+            current = parents.get(current)
+        self._hashes[:0] = reversed(found)
+        self._first -= len(found)
+        return len(found)
+
+
+class Parents:
+    """Hash to parent hash of blocks, taken one by one; nothing for a hash whose Batches disagree.
+
+    Attributes:
+        known: what they say.
+
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, bytes] = {}
+        self._disputed: set[bytes] = set()
+
+    def add(self, block_hash: bytes, parent: bytes) -> None:
+        """What one more Batch says."""
+        if block_hash not in self._disputed and self.known.setdefault(block_hash, parent) != parent:
+            del self.known[block_hash]
+            self._disputed.add(block_hash)
+
+    def lead(self, block: BlockRef, number: int) -> bool:
+        """Whether they lead from a block down to this number."""
+        current = block.hash
+        for _ in range(block.number - number):
+            if current not in self.known:
+                return False
+            current = self.known[current]
+        return True

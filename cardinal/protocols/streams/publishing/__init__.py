@@ -1,0 +1,1 @@
+"""A block's payload to messages, and the order in which producers send them."""

@@ -1,0 +1,1 @@
+"""Messages as bytes: the nine message types, their keys and their Avro values."""
