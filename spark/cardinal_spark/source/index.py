@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cardinal.protocols.streams.assembly.contents import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
 from cardinal.protocols.streams.events import Completed, Event
 from cardinal.protocols.streams.types import NO_ID, Partition, Record, short
 from cardinal.protocols.streams.wire import avro

@@ -31,10 +31,18 @@ from operator import attrgetter
 from typing import Final
 
 from cardinal.errors import CursorExpiredError
-from cardinal.protocols.streams.events import ChainUpdate, Event, Overflow, Quarantined, Stale
-from cardinal.protocols.streams.types import Partition, Record, short
+from cardinal.protocols.streams.events import (
+    ChainUpdate,
+    Event,
+    ForkBelowStart,
+    OrderingEvent,
+    Overflow,
+    Quarantined,
+    Stale,
+)
+from cardinal.protocols.streams.ordering.orderer import Evicted, Orderer, OrderingSettings, Past, Ties
+from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Record, short
 
-from .chain import PlanOrderer
 from .index import Index
 from .offsets import DoneBlock, PlanOffset, lineage
 from .state import OpenBlock, Plan, PlannedBlock, PlanSettings, State, Whole
@@ -98,7 +106,10 @@ def plan(
 
 
 class _Ordering:
-    """The order of one batch's blocks."""
+    """The order of one batch's blocks.
+
+    The orderer is restored for every batch, so that it holds nothing that a restart would not find again.
+    """
 
     def __init__(self, settings: PlanSettings, state: State, index: Index) -> None:
         self._follower = settings.follower
@@ -112,18 +123,35 @@ class _Ordering:
         self.dead: set[bytes] = set()
         self.updates: list[ChainUpdate] = []
         self.events: list[Event] = []
-        self.orderer = PlanOrderer(
-            self._follower.reorg_threshold,
+        ordering = OrderingSettings(
             finality_of=self._follower.finality_of,
             on_finality_violation=self._follower.on_finality_violation,
-            whitelist=self._follower.whitelist,
+            ties=Ties.HASH,
             seq=offset.seq,
         )
+        self.orderer = Orderer(None, None, self._follower.reorg_threshold, self._follower.whitelist, ordering)
         if offset.head is not None and offset.start is not None:
-            held = sorted((b for b in state.blocks.values() if b.header.number >= self.base), key=_height)
-            headers = (block.header for block in held)
-            if not self.orderer.restore(headers, offset.head, offset.start, offset.finality):
-                raise AssertionError("a state whose head is not among its blocks")
+            self._restore(offset.head, offset.start)
+
+    def _restore(self, head: BlockRef, start: BlockRef) -> None:
+        """Stand at the offset's head: all blocks that may still be delivered or removed, by number and hash."""
+        held = {block.header.hash: block.header for block in sorted(self._blocks_before(), key=_height)}
+        ring, current = [head], held[head.hash]
+        while (parent := held.get(current.parent)) is not None and parent.number < current.number:
+            current = parent
+            ring.append(BlockRef(current.number, current.hash))
+        offset = self._before.offset
+        # The fork point below the start: a heavier chain may replace the start itself.
+        root = current.parent if current.number == start.number else b""
+        past = Past(start, offset.finality, root=root)
+        self._take(self.orderer.restore(ring, held[head.hash].weight, offset.seq, past, held.values()))
+        for report in self.orderer.take_reports():
+            # Where blocks were judged before, these were reported in the batch that completed them.
+            if offset.judge or not isinstance(report, ForkBelowStart | FinalityViolated):
+                self._report(report)
+
+    def _blocks_before(self) -> Iterator[Whole]:
+        return (block for block in self._before.blocks.values() if block.header.number >= self.base)
 
     @property
     def base(self) -> int:
@@ -139,8 +167,6 @@ class _Ordering:
     def run(self, fresh: Sequence[Whole], *, caught_up: bool) -> None:
         """Order the blocks that this batch completes; before the start, all that are there."""
         gone = {block.prefix for block in self._before.offset.done}
-        if self._before.offset.judge:
-            self._take(self.orderer.judge())
         for block in fresh if self.started else sorted(self._blocks.values(), key=_height):
             header = block.header
             if header.number < self.base:
@@ -152,12 +178,16 @@ class _Ordering:
                 self._take(self.orderer.receive(header))
         if caught_up and not self.started:
             self._take(self.orderer.caught_up())
-        for event in self.orderer.take_events():
-            self.events.append(event)
-            if isinstance(event, Quarantined):
-                self.dead.add(event.block)
-            elif isinstance(event, Stale):
-                self.dead.add(event.block.hash)
+        for report in self.orderer.take_reports():
+            self._report(report)
+
+    def _report(self, report: OrderingEvent | Evicted) -> None:
+        event = Stale(report.ref, report.reason) if isinstance(report, Evicted) else report
+        self.events.append(event)
+        if isinstance(event, Quarantined):
+            self.dead.add(event.block)
+        elif isinstance(event, Stale):
+            self.dead.add(event.block.hash)
 
     def _take(self, updates: Iterable[ChainUpdate]) -> None:
         for update in updates:

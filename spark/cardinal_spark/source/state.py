@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from cardinal.protocols.streams.assembly.contents import Contents, HeaderOnly
 from cardinal.protocols.streams.assembly.counters import Tracked
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Event

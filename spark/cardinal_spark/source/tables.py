@@ -152,7 +152,8 @@ def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSet
     for index, payload in enumerate(payloads):
         places.setdefault(payload.hash, []).append(index)
     once = [payloads[indexes[0]] for indexes in places.values()]
-    found = frames(once, integers=settings.integers, tables=[settings.table], senders=settings.senders)[settings.table]
+    made = frames(once, integers=settings.integers, tables=[settings.table], senders=settings.senders)  # type: ignore[arg-type] # checked by the options
+    found = made[settings.table]
     hashes = pa.array([f"0x{payload.hash.hex()}" for payload in once], pa.string())
     block = pc.index_in(found.column("block_hash"), value_set=hashes).to_pylist()
     order = [(index, row) for row, at in enumerate(block) for index in places[once[at].hash]]

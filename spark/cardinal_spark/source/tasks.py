@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, MissingPayloadError
-from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.digests import Contents
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.wire.keys import HASH_END

@@ -18,7 +18,7 @@ from cardinal.protocols.streams.types import BlockRef, Finality, FinalityViolate
 
 
 class OnFinalityViolation(Enum):
-    """What happens to a switch that would remove a finalized block."""
+    """Policy for a switch that would remove a finalized block."""
 
     HALT = "halt"
     FOLLOW = "follow"
@@ -40,8 +40,10 @@ class Finalizer:
         self.violation: FinalityViolated | None = None
 
     def delivered(self, block: Header) -> None:
-        """A block joins the chain."""
-        said = None if self._marks_of is None else self._marks_of(block)
+        """Raise the marks to those of a block that joins the chain."""
+        if self._marks_of is None:
+            return
+        said = self._marks_of(block)
         if said is not None:
             old = self.marks or Finality()
             self.marks = Finality(
@@ -49,7 +51,7 @@ class Finalizer:
             )
 
     def allows(self, tip: BlockRef, lowest_removed: int) -> tuple[bool, FinalityViolated | None]:
-        """Whether a switch to ``tip`` may remove blocks down to this number; and what is to be reported."""
+        """True when a switch to ``tip`` may remove blocks down to this number; and a report, if there is one."""
         finalized = None if self.marks is None else self.marks.finalized
         if finalized is None or lowest_removed > finalized:
             return True, None

@@ -1,7 +1,7 @@
-"""Which chain is the best: ranks, the best tip among blocks that were just linked, and the way from tip to tip.
+"""Fork choice: ranks, the best tip among blocks that were just linked, and the paths from tip to tip.
 
-Pure functions over the graph; what follows from a choice is :mod:`.orderer`'s business. Their work is bounded by the
-blocks that they are asked about, and by the depth of the switch.
+Pure functions over the graph; :mod:`.orderer` acts on what they return. Their work is bounded by the blocks that they
+get, and by the depth of the switch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from itertools import takewhile
 
 from cardinal.protocols.streams.events import Header
 
-from .forktree import ForkTree, Node
-from .pool import Rank
+from .forktree import ForkTree, Node, Rank
 
 
 class Ties(Enum):
-    """Which of several equally heavy waiting chains goes."""
+    """Tie rule of equally heavy waiting chains."""
 
     FIRST = "first"
     """The one received first."""
@@ -66,7 +65,7 @@ def climb(tree: ForkTree[Header], node: Node[Header], ties: Ties) -> Node[Header
 
 
 def descends(tree: ForkTree[Header], node: Node[Header], ancestor: Node[Header]) -> bool:
-    """Whether a linked block stands above a delivered one with no other delivered block between, or is it."""
+    """True when a linked block is a delivered one, or stands above it with no other delivered block between."""
     return next((current for current in tree.ancestors(node) if current.delivered), None) is ancestor
 
 

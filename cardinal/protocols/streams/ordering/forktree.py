@@ -1,18 +1,18 @@
-"""The graph of blocks: who is whose parent, and which of them are linked to the chain. No policy lives here.
+"""Graph of blocks, their parents and children. No policy lives here.
 
 A node is *linked* when its ancestors reach the root without a gap; the others wait. A linked node is *delivered*
-while it is part of the chain that the stream has given out. All are kept in one table, so that a parent which comes
-late finds everything that waited for it.
+while it is part of the delivered chain. All are held in one table, so that a parent which comes late finds everything
+that waited for it.
 
-Every operation costs what it returns, whatever else is held: ten thousand children of one block, or ten thousand
-blocks of one number, slow nothing down.
+Every operation costs what it returns: ten thousand children of one block, or ten thousand blocks of one number, slow
+nothing down.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 
 class _Block(Protocol):
@@ -28,6 +28,9 @@ class _Block(Protocol):
 
 Item = TypeVar("Item", bound=_Block)
 
+Rank: TypeAlias = tuple[int, int, bytes]
+"""Order of blocks, lower first: a weight or a number, the arrival, the hash."""
+
 _SLACK: Final = 64
 
 
@@ -40,7 +43,7 @@ class Node(Generic[Item]):
         size: bytes that its content takes, 0 for a header.
         item: its content, None where only the reference is known.
         linked, delivered: see the module.
-        missing: delivered, or to be delivered, without content, although its content may still come.
+        missing: delivered, or to be delivered, without content, also when its content comes later.
 
     """
 
@@ -60,20 +63,20 @@ class Node(Generic[Item]):
 
 
 class ForkTree(Generic[Item]):
-    """Blocks by hash, their children, and the way to throw old ones away."""
+    """Blocks by hash, by parent and by number."""
 
     def __init__(self) -> None:
         self._nodes: dict[bytes, Node[Item]] = {}
         self._children: dict[bytes, dict[bytes, Node[Item]]] = {}
         self._by_number: dict[int, dict[bytes, Node[Item]]] = {}
-        self._numbers: list[int] = []  # a heap; a number whose blocks are gone goes when it comes up
+        self._numbers: list[int] = []  # heap; deletion is lazy. Inlined: it is in the path of every block
 
     def __len__(self) -> int:
         """The number of blocks, linked and waiting."""
         return len(self._nodes)
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether this block is held."""
+        """True when this block is held."""
         return block_hash in self._nodes
 
     def __iter__(self) -> Iterator[Node[Item]]:
@@ -87,6 +90,10 @@ class ForkTree(Generic[Item]):
     def children(self, block_hash: bytes) -> Collection[Node[Item]]:
         """The blocks whose parent has this hash, held or not, in order of arrival."""
         return self._children.get(block_hash, {}).values()
+
+    def is_parent(self, block_hash: bytes) -> bool:
+        """True when a held block names this one, held or not, as its parent."""
+        return block_hash in self._children
 
     def insert(self, node: Node[Item]) -> None:
         """Hold a new block."""
@@ -124,7 +131,7 @@ class ForkTree(Generic[Item]):
         return order
 
     def remove(self, node: Node[Item]) -> None:
-        """Forget one block; its children stay."""
+        """Remove one block; its children stay."""
         del self._nodes[node.hash]
         if node.parent is not None:
             siblings = self._children[node.parent]
@@ -136,14 +143,19 @@ class ForkTree(Generic[Item]):
         if not level:
             del self._by_number[node.number]
 
-    def below(self, number: int) -> Iterator[Node[Item]]:
-        """Every block with a lower number than this, lowest first; whoever asks removes them."""
-        while self._numbers and self._numbers[0] < number:
-            yield from list(self._by_number.get(heapq.heappop(self._numbers), {}).values())
+    def pop_below(self, number: int) -> list[Node[Item]]:
+        """Remove and return every block with a lower number, lowest first."""
+        found: list[Node[Item]] = []
+        numbers = self._numbers
+        while numbers and numbers[0] < number:
+            for node in list(self._by_number.get(heapq.heappop(numbers), {}).values()):
+                self.remove(node)
+                found.append(node)
+        return found
 
     def _push(self, number: int) -> None:
         heapq.heappush(self._numbers, number)
         if len(self._numbers) > 2 * len(self._by_number) + _SLACK:
-            # Numbers that came and went again would fill the heap.
+            # Numbers that come and go would fill the heap.
             self._numbers = list(self._by_number)
             heapq.heapify(self._numbers)

@@ -1,4 +1,4 @@
-"""Which blocks were delivered, far below what the fork graph holds: hashes only, for reorgs through a channel.
+"""Hashes of the delivered chain far below the fork graph, for reorgs through a channel.
 
 The blocks stand one number after another; where a chain skips a number, the history begins anew there. It is bounded,
 and can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`History.recall`).
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.types import BlockRef
+
+from .forktree import Node
 
 
 class History:
@@ -25,7 +28,7 @@ class History:
         return len(self._hashes)
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether this block is one of them."""
+        """True when this block is one of them."""
         return block_hash in self._known
 
     @property
@@ -43,28 +46,29 @@ class History:
         for index in range(number - self._first, len(self._hashes)):
             yield BlockRef(self._first + index, self._hashes[index])
 
-    def append(self, ref: BlockRef) -> None:
-        """A block is delivered on top."""
-        if ref.number != self._first + len(self._hashes):
-            self._first = ref.number
-            self._hashes.clear()
+    def append(self, block: BlockRef | Node[Header]) -> None:
+        """Add a block that is delivered on top."""
+        hashes = self._hashes
+        if block.number != self._first + len(hashes):
+            self._first = block.number
+            hashes.clear()
             self._known.clear()
-        self._hashes.append(ref.hash)
-        self._known.add(ref.hash)
-        if len(self._hashes) > self._most + self._most // 4:
-            cut = len(self._hashes) - self._most
-            self._known.difference_update(self._hashes[:cut])
-            del self._hashes[:cut]
+        hashes.append(block.hash)
+        self._known.add(block.hash)
+        if len(hashes) > self._most + self._most // 4:
+            cut = len(hashes) - self._most
+            self._known.difference_update(hashes[:cut])
+            del hashes[:cut]
             self._first += cut
 
     def cut(self, count: int) -> None:
-        """The highest ``count`` blocks were removed from the chain."""
+        """Remove the highest ``count`` blocks."""
         if count:
             self._known.difference_update(self._hashes[-count:])
             del self._hashes[-count:]
 
     def recalls(self, number: int) -> bool:
-        """Whether there is room to remember a block so far down."""
+        """True when the bound leaves capacity for a block so far down."""
         return self._first - number <= self._most - len(self)
 
     def recall(self, parents: Mapping[bytes, bytes], floor: int) -> int:
@@ -75,7 +79,7 @@ class History:
             floor: the number below which nothing was delivered.
 
         Returns:
-            how many blocks were added.
+            The number of blocks added.
 
         """
         found: list[bytes] = []
@@ -92,10 +96,10 @@ class History:
 
 
 class Parents:
-    """Hash to parent hash of blocks, taken one by one; nothing for a hash whose Batches disagree.
+    """Parent links of Batches, hash to parent hash; a hash whose Batches disagree has none.
 
     Attributes:
-        known: what they say.
+        known: the links.
 
     """
 
@@ -104,13 +108,13 @@ class Parents:
         self._disputed: set[bytes] = set()
 
     def add(self, block_hash: bytes, parent: bytes) -> None:
-        """What one more Batch says."""
+        """Add the link of one more Batch."""
         if block_hash not in self._disputed and self.known.setdefault(block_hash, parent) != parent:
             del self.known[block_hash]
             self._disputed.add(block_hash)
 
     def lead(self, block: BlockRef, number: int) -> bool:
-        """Whether they lead from a block down to this number."""
+        """True when they lead from a block down to this number."""
         current = block.hash
         for _ in range(block.number - number):
             if current not in self.known:

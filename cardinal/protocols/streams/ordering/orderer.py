@@ -2,91 +2,77 @@
 
 Rules:
 
-1. A child of the head extends it, whatever its weight; of several children the one with the heaviest chain above
-   it goes. Its number is its parent's plus one.
+1. A child of the head extends it, whatever its weight; of several children the one with the heaviest chain above it
+   goes. Its number is its parent's plus one.
 2. Leaving the head takes a strictly heavier chain. Of equal ones the first received stays.
 3. A switch is one update through the common ancestor: removed newest first, added oldest first. An extension may be
    cut into several updates (``max_extension``); a switch never is.
-4. Children that came before their parents wait, and leave with them (:mod:`.holding`, with the bounds).
-5. Blocks farther below the head than the reorg threshold are dropped, unless a channel lifts it
-   (:meth:`Orderer.graft`).
+4. Children that came before their parents wait, and are delivered with them. Of too many waiting blocks the ones
+   farthest above the head are evicted, of too many on side branches the lightest leaves.
+5. Blocks farther below the head than the reorg threshold are pruned, with the side branches that hang on them, unless
+   a channel lifts it (:meth:`Orderer.graft`).
 6. From nothing, the start is chosen by :mod:`.start`. No block is ever removed that was not delivered: by this stream,
-   or, where a start was given, by whoever gave it.
-7. A whitelist pins hashes at heights; another block at such a height is refused, and all that descends from it.
+   or, where a start was given, by its giver.
+7. Blocks are refused by :mod:`.admission`, with all that descends from them.
 8. Finality only rises, and withholds switches (:mod:`.finality`).
-9. After :meth:`Orderer.resume` nothing is judged until :meth:`Orderer.release`: what was delivered before is
-   read again first.
 
 The orderer reads only number, hash, parent and weight, so headers without content will do. Its work for a block does
-not grow with what is held, but for the depth of a switch.
+not grow with the blocks that are held, but for the depth of a switch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from itertools import takewhile
+from typing import Final, TypeAlias, cast
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.events import ChainUpdate, Completed, Header, Quarantined
+from cardinal.protocols.streams.events import ChainUpdate, Completed, Header, OrderingEvent, Quarantined, Stale
+from cardinal.protocols.streams.lazy import BoundedDict
+from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
 from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated
 
-from .admission import Admission
-from .delivered import DeliveredChain
+from .admission import DESCENDS, REMEMBERED, Admission, StartForks
 from .finality import Finalizer, OnFinalityViolation
-from .forkchoice import Ties, climb
-from .forktree import Node
+from .forkchoice import Ties, best_tip, climb, paths
+from .forktree import ForkTree, Node
 from .history import History
-from .holding import Holding
-from .ordered import OrderedBlocks, Reach
+from .pool import Evicted, Pool
+from .settings import OrderingSettings, Past
 from .start import Candidate, StartRule
 
-__all__ = ["OnFinalityViolation", "Orderer", "Past", "Reach", "Ties"]
+__all__ = ["Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Past", "Reach", "Ties"]
 
-WAITING_MAX: Final = 10_000
-SIDE_MAX: Final = 10_000
-BYTES_MAX: Final = 256 << 20
-HISTORY: Final = 100_000
+Report: TypeAlias = OrderingEvent | Evicted
 
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What an earlier run of the stream left behind, beside its ring.
-
-    Attributes:
-        start: the first block that it delivered; None where that is the ring's lowest.
-        finality: the marks at the head.
-        violation: what set the violation latch.
-        missing: the ring's blocks that were delivered without their content.
-        root: the hash of the start's parent, a known fork point, as long as the ring reaches down to it; else empty.
-
-    """
-
-    start: BlockRef | None = None
-    finality: Finality | None = None
-    violation: FinalityViolated | None = None
-    missing: frozenset[bytes] = frozenset()
-    root: bytes = b""
+_PRUNED: Final = "pruned: farther below the head than the reorg threshold"
 
 
-class Orderer(OrderedBlocks):
-    """The chain that this stream delivers.
+class Reach(Enum):
+    """Relation of a reorg channel's ancestor to the delivered chain."""
+
+    KNOWN = "known"
+    """It is part of the chain."""
+    AHEAD = "ahead"
+    """The chain has not come so far."""
+    OTHER = "other"
+    """Another block stands at its number."""
+    FORGOTTEN = "forgotten"
+    """The chain is not remembered so far down: :meth:`Orderer.recall` may help."""
+    BELOW_START = "below the start"
+    """Nothing was delivered so far down."""
+
+
+class Orderer:
+    """The delivered chain of one stream, and the blocks that may still join it.
 
     Arguments:
         start: the last block already delivered; None chooses by rule 6.
         start_weight: its weight; None counts as 0.
         reorg_threshold: blocks below the head that a reorg may reach.
         whitelist: number to the only hash that may stand there.
-        blacklist: hashes of blocks that are refused, with all that descends from them.
-        finality_of: the marks that a block carries, None where it has none.
-        on_finality_violation: see :class:`~.finality.OnFinalityViolation`.
-        check_numbers: whether a child's number must be its parent's plus one; else it must only be higher.
-        ties: see :class:`~.forkchoice.Ties`.
-        seq: the last sequence number given.
-        history: delivered blocks that are remembered by hash, for reorgs through channels.
-        max_waiting, max_side, max_bytes: see :class:`~.holding.Holding`.
-        max_extension: blocks; an extension by more is cut into several updates. None: never.
-        patient: begin only when told to (:meth:`caught_up`), however long a chain there is.
+        settings: all other options.
 
     """
 
@@ -96,97 +82,350 @@ class Orderer(OrderedBlocks):
         start_weight: int | None = None,
         reorg_threshold: int = 128,
         whitelist: Mapping[int, bytes] | None = None,
-        *,
-        blacklist: Iterable[bytes] = (),
-        finality_of: Callable[[Header], Finality | None] | None = None,
-        on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT,
-        check_numbers: bool = True,
-        ties: Ties = Ties.FIRST,
-        seq: int = 0,
-        history: int = HISTORY,
-        max_waiting: int = WAITING_MAX,
-        max_side: int = SIDE_MAX,
-        max_bytes: int = BYTES_MAX,
-        max_extension: int | None = None,
-        patient: bool = False,
+        settings: OrderingSettings | None = None,
     ) -> None:
         if reorg_threshold < 1:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
-        blocks = Holding(max_waiting, max_side, max_bytes, consecutive=check_numbers, ties=ties)
-        final = Finalizer(finality_of, on_finality_violation)
-        chain = DeliveredChain(
-            blocks,
-            final,
-            History(history),
-            threshold=reorg_threshold,
-            ties=ties,
-            max_extension=max_extension,
-            seq=seq,
+        self._settings = settings = settings or OrderingSettings()
+        self._threshold = reorg_threshold
+        self._tree: ForkTree[Header] = ForkTree()
+        by_hash = settings.ties is Ties.HASH
+        self._waiting = Pool(
+            settings.max_waiting,
+            settings.max_bytes,
+            lambda node: (-node.number, 0 if by_hash else -node.arrival, node.hash),
         )
-        super().__init__(blocks, chain, Admission(blocks, chain, whitelist or {}, blacklist), final)
-        self._consecutive = check_numbers
-        self._ties = ties
-        self._begin = StartRule(reorg_threshold, ties)
+        self._side = Pool(
+            settings.max_side,
+            settings.max_bytes,
+            lambda node: (node.weight, 0 if by_hash else -node.arrival, node.hash),
+            free=lambda node: not self._tree.is_parent(node.hash),
+        )
+        self._admission = Admission(whitelist, settings.blacklist)
+        self._start_rule = StartRule(reorg_threshold, settings.ties)
+        self._start_forks = StartForks(self._tree)
+        self._final = Finalizer(settings.finality_of, settings.on_finality_violation)
+        self._history = History(settings.history)
+        self._lifted: dict[bytes, int] = {}  # ancestors of deep reorgs in flight, and their numbers
+        self._fates: BoundedDict[bytes, str] = BoundedDict(REMEMBERED)
+        self._reports: list[Report] = []
         self._arrivals = 0
-        self._patient = patient
+        self._head: Node[Header] | None = None
         self._given = start is not None
+        self._root = 0  # number of the lowest block that can be a fork point
+        self.seq = settings.seq
+        """The last sequence number given."""
         self.start = start
+        """The first block that was delivered, or the given one below it."""
         if start is not None:
-            self._deepest = start.number
-            self._chain.head = self._chain.reference(start, None, start_weight or 0)
-            self._chain.history.append(start)
+            self._root = start.number
+            self._head = self._reference(start, None, start_weight or 0)
+            self._history.append(start)
+
+    # --- queries ---------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> BlockRef | None:
+        """The newest delivered block."""
+        head = self._head
+        return None if head is None else BlockRef(head.number, head.hash)
+
+    @property
+    def head_weight(self) -> int:
+        """The head's weight, 0 without a head."""
+        return 0 if self._head is None else self._head.weight
+
+    @property
+    def finality(self) -> Finality | None:
+        """The marks of the delivered chain."""
+        return self._final.marks
+
+    @property
+    def violation(self) -> FinalityViolated | None:
+        """The first switch that contradicted finality."""
+        return self._final.violation
+
+    @property
+    def first(self) -> int:
+        """The number of the first block that this stream delivered, or will; 0 while that is not known."""
+        return 0 if self.start is None else self._root + 1
+
+    @property
+    def lowest(self) -> BlockRef | None:
+        """The lowest delivered block that is remembered."""
+        return self._history.lowest
+
+    @property
+    def crowded(self) -> bool:
+        """True when half of the capacity for waiting blocks is in use."""
+        return self._waiting.fullness >= 0.5  # noqa: PLR2004 - half
+
+    @property
+    def fullness(self) -> float:
+        """The part of the capacity for waiting blocks that is in use."""
+        return self._waiting.fullness
+
+    def ring(self) -> list[BlockRef]:
+        """The delivered chain within the threshold, newest first."""
+        if self._head is None or self.start is None:
+            return []
+        start = self.start.number
+        return [BlockRef(node.number, node.hash) for node in self._tree.ancestors(self._head) if node.number >= start]
+
+    def holds(self, block_hash: bytes) -> bool:
+        """True for a block that is delivered within the threshold, on a side branch, or waiting."""
+        return block_hash in self._tree
+
+    def waits(self, block_hash: bytes) -> bool | None:
+        """True for a held block that waits for its parent; None for one that is not held."""
+        node = self._tree.get(block_hash)
+        return None if node is None else not node.linked
+
+    def awaited(self, block_hash: bytes) -> bool:
+        """True when complete blocks wait for this one, which is not held."""
+        return block_hash not in self._tree and self._tree.is_parent(block_hash)
+
+    def waits_above_head(self) -> bool:
+        """True when a block waits for its parent, and has a higher number than the head."""
+        return any(self._head is None or node.number > self._head.number for node in self._waiting)
+
+    def waiting(self) -> list[BlockRef]:
+        """The blocks that wait for their parent, in the order in which they came."""
+        return [BlockRef(node.number, node.hash) for node in self._waiting]
+
+    def orphans(self) -> list[tuple[bytes, int]]:
+        """Hash and number of every block that is not held and that waiting blocks name as their parent."""
+        return [
+            (node.parent, node.number - 1)
+            for node in self._waiting
+            if node.parent is not None and node.parent not in self._tree
+        ]
+
+    def hash_at(self, number: int) -> bytes | None:
+        """The hash of the delivered block with this number, as far down as that is remembered."""
+        return self._history.at(number)
+
+    def recalls(self, number: int) -> bool:
+        """True when :meth:`recall` may lead down to this number: the history is bounded."""
+        return self._history.recalls(number)
+
+    def reach(self, ancestor: BlockRef) -> Reach:
+        """The relation of a reorg's ancestor to the delivered chain."""
+        lowest = self._history.lowest
+        if self._head is None or lowest is None or ancestor.number > self._head.number:
+            return Reach.AHEAD
+        if ancestor.number < self._root:
+            return Reach.BELOW_START
+        if ancestor.number < lowest.number:
+            return Reach.FORGOTTEN
+        return Reach.KNOWN if self.hash_at(ancestor.number) == ancestor.hash else Reach.OTHER
+
+    def state_of(self, block_hash: bytes) -> str | None:
+        """The state of a complete block, or the last one it had; None for a block that is not remembered."""
+        node = self._tree.get(block_hash)
+        if node is None:
+            return "delivered" if block_hash in self._history else self._fates.get(block_hash)
+        if node.delivered:
+            if self._admission.first is not None and node.number < self._admission.first:
+                return "below the first block of this stream"
+            return "delivered without its content" if node.missing else "delivered"
+        if node.missing:
+            return "abandoned"
+        if not node.linked:
+            return f"waiting for parent {(node.parent or b'').hex()}"
+        return "removed" if self._fates.get(block_hash) == "removed" else "on a side branch"
+
+    def take_reports(self) -> list[Report]:
+        """The reports since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
 
     # --- blocks ----------------------------------------------------------------------------------------------
 
     def receive(self, event: Completed | Header) -> list[ChainUpdate]:
         """Take one complete block; returns the updates that it makes possible."""
-        updates = self._judge(self._take(event))
-        if self._chain.head is None and not self._patient and self._begin.long_enough(self._tree):
-            return self._choose_start()
+        item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
+        head = self._head
+        if head is not None and item.parent == head.hash and self._only_extends(head, item):
+            return [self._extend(item, size)]
+        updates = self._judge(self._take(item, size))
+        self._report_start_fork(item.hash)
+        if self._head is None and not self._settings.patient and self._start_rule.long_enough(self._tree):
+            return self.caught_up()
         return updates
 
-    @property
-    def may_begin(self) -> bool:
-        """Whether there is a block that the stream could begin with, and it has not begun."""
-        return self._chain.head is None and len(self._tree) > 0
+    def bridge(self, header: Header) -> list[ChainUpdate]:
+        """Take a block whose content cannot be had, where complete blocks wait for it.
 
-    def candidate(self) -> Candidate | None:
-        """What the stream would begin with now; None where it may not. The work grows with the blocks."""
-        return self._begin.candidate(self._tree) if self.may_begin else None
+        It is delivered as a :class:`~.payload.MissingPayload`, and only together with one of them.
+        """
+        waiting = self._tree.children(header.hash)
+        if self._head is None or not self.awaited(header.hash) or not self._admits(header):
+            return []
+        if not any(self._agree(child.number, header.number) for child in waiting):
+            return []
+        updates = self._judge(self._place(self._node(header, None, 0)))
+        self._report_start_fork(header.hash)
+        return updates
 
-    def caught_up(self) -> list[ChainUpdate]:
-        """The reader has seen everything that was there when it opened: choose the start, if none is chosen."""
-        return self._choose_start() if self._chain.head is None and not self._held else []
+    def candidate(self, incomplete: Iterable[Header] = ()) -> Candidate | None:
+        """The block with which the stream would begin now; None where it may not. The work grows with the blocks.
+
+        Arguments:
+            incomplete: the Batches of blocks whose content is missing.
+
+        """
+        return (
+            None
+            if self._head is not None or not len(self._tree)
+            else self._start_rule.candidate(self._tree, incomplete)
+        )
 
     def begin(self, start: BlockRef) -> list[ChainUpdate]:
         """Begin with this block, which is held (:meth:`candidate`), if nothing has begun."""
         lowest = self._tree.get(start.hash)
-        if lowest is None or self._chain.head is not None or self._held:
-            return []
-        return self._start_with(lowest)
+        return [] if lowest is None or self._head is not None else self._begin(lowest)
 
-    def bridge(self, header: Header) -> list[ChainUpdate]:
-        """A block whose content cannot be had: it is passed over, where complete blocks wait for it.
+    def caught_up(self) -> list[ChainUpdate]:
+        """Choose the start, if none is chosen: the reader has seen everything that was there when it opened."""
+        begins = self._head is None and len(self._tree) > 0
+        return self._begin(self._start_rule.lowest(self._tree)) if begins else []
 
-        It is delivered as a :class:`~.payload.MissingPayload`, and only together with one of them.
+    def check_delivered(self, delivered: Iterable[BlockRef]) -> None:
+        """Raise CursorMismatchError when the whitelist or the blacklist forbids a block that was delivered."""
+        self._admission.check_delivered(delivered)
+
+    def restore(
+        self, ring: Sequence[BlockRef], weight: int, seq: int, past: Past, blocks: Iterable[Completed | Header]
+    ) -> list[ChainUpdate]:
+        """Resume after blocks that an earlier run delivered; everything is judged once, at the end.
+
+        Arguments:
+            ring: delivered blocks, newest first, at least the head.
+            weight: the head's weight.
+            seq: the last sequence number given.
+            past: further state of that run.
+            blocks: every complete block that was read again, in their order of arrival, of the ring or not. Blocks of
+                the ring that are not among them are removed as :class:`~.payload.MissingPayload`.
+
+        Raises:
+            CursorMismatchError: the whitelist or the blacklist forbids a delivered block.
+
         """
-        if self._chain.head is None or not self.awaited(header.hash):
-            return []
-        if not self._admission.admits(header, resuming=self._held):
-            return []
-        if not any(self._blocks.agree(child.number, header.number) for child in self._tree.children(header.hash)):
-            return []
-        return self._judge(self._place(self._node(header, None, 0)))
+        self.check_delivered(ring)
+        refs = ring[::-1]
+        parent = past.root or None
+        if parent is not None:
+            self._restore_one(BlockRef(refs[0].number - 1, parent), None, past)
+        for ref in refs:
+            self._head = self._restore_one(ref, parent, past)
+            parent = ref.hash
+        cast("Node[Header]", self._head).weight = weight
+        if not self._given:
+            self._set_start(past.start or refs[0])
+        self.seq, self._final.marks, self._final.violation = seq, past.finality, past.violation
+        self._restore_blocks(blocks)
+        self._prune()
+        updates = self._judge(list(self._side))
+        for node in self._waiting:
+            self._report_start_fork(node.hash)
+        return updates
 
-    def _take(self, event: Completed | Header) -> list[Node[Header]]:
-        """Hold one block; returns what it links."""
-        item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
+    def _restore_one(self, ref: BlockRef, parent: bytes | None, past: Past) -> Node[Header]:
+        node = self._tree.get(ref.hash)  # a given start
+        if node is None:
+            node = self._reference(ref, parent)
+            node.missing = ref.hash in past.missing
+        if ref.hash not in self._history:
+            self._history.append(ref)
+        return node
+
+    def _restore_blocks(self, blocks: Iterable[Completed | Header]) -> None:
+        """Hold what was read again. Nothing is reported of blocks that lie too low: they were judged before."""
+        for event in blocks:
+            item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
+            if item.hash in self._tree or self._admission.too_low(item, self._floor) is None:
+                self._stand_aside(self._take(item, size))
+
+    # --- deep reorgs -----------------------------------------------------------------------------------------
+
+    def graft(self, ancestor: BlockRef, blocks: Iterable[Completed]) -> list[ChainUpdate]:
+        """Take the blocks of a reorg that leaves the delivered chain at ``ancestor``, however deep.
+
+        They are held as far as the threshold would prune them until :meth:`settle`, and win when they are heavier.
+
+        Arguments:
+            ancestor: a block that :meth:`reach` calls known.
+            blocks: the blocks above it, parents first.
+
+        """
+        tree = self._tree
+        unheld = list(takewhile(lambda ref: ref.hash not in tree, self._history.upwards(ancestor.number)))
+        parent: bytes | None = None
+        for ref in unheld:
+            self._reference(ref, parent)
+            parent = ref.hash
+        lowest = tree.get(self._history.at(ancestor.number + len(unheld)))
+        if lowest is not None and lowest.parent is None and parent is not None:
+            tree.set_parent(lowest, parent)  # it was never read again after a resume
+        self._lifted[ancestor.hash] = ancestor.number
+        fresh: list[Node[Header]] = []
+        for block in blocks:
+            fresh += self._take(block.payload, block.size)
+        return self._judge(fresh)
+
+    def settle(self, ancestor: BlockRef) -> None:
+        """End a deep reorg, won or lost."""
+        if self._lifted.pop(ancestor.hash, None) is not None:
+            self._prune()
+
+    def recall(self, parents: Mapping[bytes, bytes]) -> int:
+        """Extend the history of the delivered chain downwards; returns by how many blocks.
+
+        Arguments:
+            parents: hash to parent hash, of older blocks.
+
+        """
+        held = {node.hash: node.parent for node in self._tree if node.delivered and node.parent is not None}
+        return self._history.recall({**parents, **held}, self._root)
+
+    # --- coming in -------------------------------------------------------------------------------------------
+
+    def _only_extends(self, head: Node[Header], item: Header) -> bool:
+        """True for a child of the head that has no rival, and for which nothing waits: there is nothing to choose."""
+        tree = self._tree
+        return (
+            item.number == head.number + 1
+            and item.hash not in tree
+            and not tree.is_parent(head.hash)
+            and not tree.is_parent(item.hash)
+            and self._admission.refusal(item) is None
+        )
+
+    def _extend(self, item: Header, size: int) -> ChainUpdate:
+        node = self._node(item, item, size)
+        node.linked = node.delivered = True
+        self._tree.insert(node)
+        update = self._deliver((), [node])
+        self._prune()
+        return update
+
+    def _take(self, item: Header, size: int) -> list[Node[Header]]:
+        """Hold one block; returns the blocks that it links."""
         known = self._tree.get(item.hash)
         if known is not None:
             return self._fill(known, item, size)
-        if not self._admission.admits(item, resuming=self._held):
-            return []
-        return self._place(self._node(item, item, size))
+        return self._place(self._node(item, item, size)) if self._admits(item) else []
+
+    def _admits(self, block: Header) -> bool:
+        """True for a block that may be held; the others are reported."""
+        if (reason := self._admission.refusal(block)) is not None:
+            self._refuse(block, reason)
+        elif (reason := self._admission.too_low(block, self._floor)) is not None:
+            self._drop_low(BlockRef(block.number, block.hash), reason)
+        else:
+            return True
+        return False
 
     def _node(self, header: Header, item: Header | None, size: int) -> Node[Header]:
         self._arrivals += 1
@@ -194,30 +433,41 @@ class Orderer(OrderedBlocks):
         node.item, node.size, node.missing = item, size, item is None
         return node
 
+    def _reference(self, ref: BlockRef, parent: bytes | None = None, weight: int = 0) -> Node[Header]:
+        """Hold a block of the delivered chain of which only the reference is known."""
+        liar = self._tree.get(ref.hash)
+        if liar is not None:  # it claims a number that is not below its child's
+            self._remove(liar)
+            self._drop_low(BlockRef(liar.number, liar.hash), f"its number should be {ref.number}")
+        node: Node[Header] = Node(ref.number, ref.hash, parent, weight, 0)
+        node.linked = node.delivered = True
+        self._tree.insert(node)
+        return node
+
     def _place(self, node: Node[Header]) -> list[Node[Header]]:
-        """Put a new block where it belongs; returns what it links."""
+        """Put a new block where it belongs; returns the blocks that it links."""
         self._tree.insert(node)
         parent = self._tree.get(node.parent)
         if parent is not None and parent.linked:
-            return self._blocks.link(node) if self._blocks.follows(node, parent) else []
+            return self._link(node) if self._follows(node, parent) else []
         if self._given and any(child.linked for child in self._tree.children(node.hash)):
             return self._link_down(node)
-        self._blocks.wait(node)
-        if not self._held:
-            self._admission.report_fork_below_start(node, self.start)
+        self._waiting.add(node)
+        self._evict(self._waiting, "too many blocks wait for a parent")
         return []
 
     def _fill(self, node: Node[Header], item: Header, size: int) -> list[Node[Header]]:
-        """A block that was known by reference is read (again): its content is at hand from now on."""
+        """Add its content to a block that was known by reference, or delivered without."""
         first = self._admission.first
         if node.item is not None or (first is not None and node.number < first):
             return []
         if not self._belongs(node, item):
-            self._blocks.reports.append(Quarantined(item.hash, item.number, "its Batch contradicts what was delivered"))
+            self._reports.append(Quarantined(item.hash, item.number, "its Batch contradicts what was delivered"))
             return []
+        self._waiting.resize(node, size)
+        self._side.resize(node, size)
         node.item, node.weight, node.size = item, item.weight, size
         node.missing = node.missing and node.delivered
-        self._blocks.grown(node)
         if node.parent is not None:
             return []
         self._tree.set_parent(node, item.parent)
@@ -225,20 +475,34 @@ class Orderer(OrderedBlocks):
         return self._link_down(node) if node.delivered else []
 
     def _belongs(self, node: Node[Header], item: Header) -> bool:
-        """Whether this can be the content of a block that is known by number, and perhaps by parent.
+        """True when this can be the content of a block that is known by number, and perhaps by parent.
 
-        Whoever lies about a delivered block's parent could make a circle of the chain.
+        A false parent of a delivered block could make a circle of the chain.
         """
         parent = self._tree.get(item.parent)
         return (
             item.number == node.number
             and len(item.parent) == HASH_SIZE
             and (node.parent is None or node.parent == item.parent)
-            and (parent is None or self._blocks.agree(node.number, parent.number))
+            and (parent is None or self._agree(node.number, parent.number))
         )
 
+    # --- linking ---------------------------------------------------------------------------------------------
+
+    def _link(self, node: Node[Header]) -> list[Node[Header]]:
+        """Link a block and everything that waited above it; returns them, parents first."""
+        linked: list[Node[Header]] = []
+        pending = [node]
+        while pending:
+            current = pending.pop()
+            current.linked = True
+            self._waiting.discard(current)
+            linked.append(current)
+            pending += self._waiting_on(current)
+        return linked
+
     def _link_down(self, node: Node[Header]) -> list[Node[Header]]:
-        """Link what lies below a block of the chain, and what waited there: history that is read after its child.
+        """Link the blocks below one of the chain, and those that waited there: history that is read after its child.
 
         The parent of the lowest is a known fork point, unless blocks below it were delivered and forgotten. Where
         the start was chosen, none are below its number; another block of its parent may have taken its place.
@@ -248,126 +512,177 @@ class Orderer(OrderedBlocks):
         for ancestor in self._tree.ancestors(node):
             lowest = ancestor
             ancestor.linked = ancestor.delivered = True
-            self._blocks.waiting.discard(ancestor)
-            fresh += self._link_waiting(ancestor)
+            self._waiting.discard(ancestor)
+            fresh += [one for child in self._waiting_on(ancestor) for one in self._link(child)]
         bottom = self._given or (self.start is not None and lowest.number == self.start.number)
-        if bottom and lowest.parent is not None and lowest.number > self._chain.floor:
-            fresh += self._link_waiting(self._chain.reference(BlockRef(lowest.number - 1, lowest.parent)))
+        if bottom and lowest.parent is not None and lowest.number > self._floor:
+            root = self._reference(BlockRef(lowest.number - 1, lowest.parent))
+            fresh += [one for child in self._waiting_on(root) for one in self._link(child)]
         return fresh
 
-    def _link_waiting(self, parent: Node[Header]) -> list[Node[Header]]:
-        return [node for child in self._blocks.fitting(parent) for node in self._blocks.link(child)]
+    def _waiting_on(self, parent: Node[Header]) -> list[Node[Header]]:
+        """The children of a linked block that wait; those whose number contradicts its are refused."""
+        children = list(self._tree.children(parent.hash))
+        return [child for child in children if not child.linked and self._follows(child, parent)]
+
+    def _agree(self, number: int, parent: int) -> bool:
+        """True when these can be the numbers of a block and its parent."""
+        return number == parent + 1 or (not self._settings.check_numbers and number > parent)
+
+    def _follows(self, node: Node[Header], parent: Node[Header]) -> bool:
+        """True when the numbers of a block and its parent agree; else the block is refused."""
+        if self._agree(node.number, parent.number):
+            return True
+        self._remove(node)
+        self._refuse(node, f"its number is {node.number}, its parent's is {parent.number}")
+        return False
+
+    # --- the delivered chain ---------------------------------------------------------------------------------
+
+    @property
+    def _floor(self) -> int:
+        """Blocks with a lower number are not held."""
+        if self._head is None:
+            return -1
+        floor = self._head.number - self._threshold
+        return min(floor, *self._lifted.values()) if self._lifted else floor
 
     def _judge(self, fresh: Sequence[Node[Header]]) -> list[ChainUpdate]:
-        if self._held:
-            self._blocks.stand_aside(fresh)
+        """Move the head where blocks that were just linked call for it; the others stand on side branches."""
+        if self._head is None:
             return []
-        return self._chain.judge(fresh)
+        tip = best_tip(self._tree, self._head, fresh, self._settings.ties)
+        updates = [] if tip is None else self._move(self._head, tip)
+        self._stand_aside(fresh)
+        return updates
 
-    def _begin_with(self, start: BlockRef) -> None:
-        """The first block that this stream delivered."""
-        self.start, self._deepest = start, start.number - 1
-        self._admission.first = start.number if self._consecutive else None
-
-    def _choose_start(self) -> list[ChainUpdate]:
-        return self._start_with(self._begin.lowest(self._tree)) if len(self._tree) else []
-
-    def _start_with(self, lowest: Node[Header]) -> list[ChainUpdate]:
-        self._begin_with(BlockRef(lowest.number, lowest.hash))
+    def _begin(self, lowest: Node[Header]) -> list[ChainUpdate]:
+        self._set_start(BlockRef(lowest.number, lowest.hash))
         # The start's parent stands in for the head until the first update, and is never delivered.
-        root = self._chain.reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)
-        self._chain.head = root
-        self._chain.history.append(BlockRef(root.number, root.hash))
+        root = self._head = self._reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)
+        self._history.append(root)
         fresh = self._link_down(root)
-        updates = self._chain.move(root, climb(self._tree, lowest, self._ties))
-        self._blocks.stand_aside(fresh)
+        updates = self._move(root, climb(self._tree, lowest, self._settings.ties))
+        self._stand_aside(fresh)
         return updates
 
-    # --- resuming --------------------------------------------------------------------------------------------
+    def _set_start(self, start: BlockRef) -> None:
+        self.start, self._root = start, start.number - 1
+        self._admission.first = start.number if self._settings.check_numbers else None
 
-    def resume(self, ring: Sequence[BlockRef], weight: int, seq: int, past: Past) -> None:
-        """Go on after blocks that an earlier run delivered; nothing is judged until :meth:`release`.
+    def _move(self, head: Node[Header], tip: Node[Header]) -> list[ChainUpdate]:
+        """Make a linked block the head in place of another, unless finality forbids it.
 
-        Arguments:
-            ring: delivered blocks, newest first, at least the head.
-            weight: the head's weight.
-            seq: the last sequence number given.
-            past: what else is known of them.
-
-        Raises:
-            CursorMismatchError: the whitelist forbids a delivered block.
-
+        No block is removed that was not delivered: the path down from the new tip ends at the first delivered block.
         """
-        self._admission.check_whitelist(ring)
-        parent = past.root or None
-        if parent is not None and parent not in self._tree:
-            root = BlockRef(ring[-1].number - 1, parent)
-            self._chain.reference(root)
-            self._chain.history.append(root)
-        for ref in ring[:0:-1]:
-            parent = self._restore(ref, parent, past).hash
-        self._chain.head = self._restore(ring[0], parent, past)
-        self._chain.head.weight = weight
-        if not self._given:
-            self._begin_with(past.start or ring[-1])
-        self._chain.seq = seq
-        self._final.marks, self._final.violation = past.finality, past.violation
-        self._held = True
-
-    def _restore(self, ref: BlockRef, parent: bytes | None, past: Past) -> Node[Header]:
-        node = self._tree.get(ref.hash)
-        if node is None:
-            node = self._chain.reference(ref, parent)
-            node.missing = ref.hash in past.missing
-            self._chain.history.append(ref)
-        return node
-
-    def doubt(self, block_hash: bytes) -> None:
-        """What is read of this block may differ from what was delivered: it is removed without content."""
-        node = self._tree.get(block_hash)
-        if node is not None and node.item is None:
-            node.missing = True
-
-    def release(self) -> list[ChainUpdate]:
-        """What was delivered before is read again, or can no longer be had: judge, and go on."""
-        if not self._held:
-            return []
-        self._held = False
-        self._chain.prune()
-        updates = self._chain.judge(list(self._blocks.side))
-        for node in self._blocks.waiting:
-            self._admission.report_fork_below_start(node, self.start)
+        old, new = paths(self._tree, head, tip)
+        if old:
+            allowed, report = self._final.allows(BlockRef(tip.number, tip.hash), old[-1].number)
+            self._reports += [] if report is None else [report]
+            if not allowed:
+                return []
+        removed = tuple(_content(node) for node in old)
+        for node in old:
+            node.delivered = False
+            node.missing = node.missing and node.item is None  # it comes back with the content held by then
+            self._fates[node.hash] = "removed"
+        self._stand_aside(old)
+        self._history.cut(len(old))
+        new.reverse()
+        step = len(new) if old or self._settings.max_extension is None else self._settings.max_extension
+        updates = []
+        for at in range(0, len(new), step):
+            updates.append(self._deliver(removed, new[at : at + step]))
+            removed = ()
+        self._prune()
         return updates
 
-    # --- deep reorgs -----------------------------------------------------------------------------------------
+    def _deliver(self, removed: tuple[AnyPayload, ...], nodes: list[Node[Header]]) -> ChainUpdate:
+        for node in nodes:
+            node.delivered = True
+            self._side.discard(node)
+            self._history.append(node)
+            if node.item is not None:
+                self._final.delivered(node.item)
+        self._head = nodes[-1]
+        self.seq += len(removed) + len(nodes)
+        return ChainUpdate(self.seq, removed, tuple(_content(node) for node in nodes), self._final.marks)
 
-    def graft(self, ancestor: BlockRef, blocks: Iterable[Completed]) -> list[ChainUpdate]:
-        """Take the blocks of a reorg that leaves the delivered chain at ``ancestor``, however deep.
+    # --- going out -------------------------------------------------------------------------------------------
 
-        They stay as far as the threshold would let them go until :meth:`settle`, and win when they are heavier.
+    def _stand_aside(self, nodes: Sequence[Node[Header]]) -> None:
+        """Put linked blocks that were not delivered on side branches, within the bounds."""
+        for node in nodes:
+            if not node.delivered and node.hash in self._tree:
+                self._side.add(node)
+        self._evict(self._side, "too many blocks on side branches")
 
-        Arguments:
-            ancestor: a block that :meth:`reach` calls known.
-            blocks: what stands above it, parents first.
+    def _evict(self, pool: Pool, reason: str) -> None:
+        for node in pool.surplus():
+            self._remove(node)
+            self._reports.append(Evicted(BlockRef(node.number, node.hash), node.parent or b"", node.size, reason))
+            self._fates[node.hash] = f"evicted: {reason}"
 
+    def _prune(self) -> None:
+        """Remove the blocks below the floor, and the side branches that hang on them: none leads back to the chain.
+
+        This happens to every uncle some day, so that nothing is reported.
         """
-        self._chain.lift(ancestor)
-        fresh: list[Node[Header]] = []
-        for block in blocks:
-            fresh += self._take(block)
-        return self._judge(fresh)
+        cut: list[Node[Header]] = []
+        for node in self._tree.pop_below(self._floor):
+            if not node.delivered:
+                self._forget(node)
+            cut += [child for child in self._tree.children(node.hash) if child.linked and not child.delivered]
+        for node in cut:
+            self._tree.remove(node)
+            self._forget(node)
+            cut += self._tree.children(node.hash)
 
-    def settle(self, ancestor: BlockRef) -> None:
-        """A deep reorg is done with, won or lost."""
-        if self._chain.lifted.pop(ancestor.hash, None) is not None:
-            self._chain.prune()
+    def _forget(self, node: Node[Header]) -> None:
+        self._waiting.discard(node)
+        self._side.discard(node)
+        self._fates[node.hash] = _PRUNED
 
-    def recall(self, parents: Mapping[bytes, bytes]) -> int:
-        """Extend what is remembered of the delivered chain downwards; returns by how many blocks.
+    def _remove(self, node: Node[Header]) -> None:
+        self._tree.remove(node)
+        self._waiting.discard(node)
+        self._side.discard(node)
+        parent = self._tree.get(node.parent)
+        if parent is not None:
+            self._side.again(parent)
 
-        Arguments:
-            parents: hash to parent hash, of older blocks.
+    def _refuse(self, block: Header | Node[Header], reason: str) -> None:
+        """Refuse a block that is not held, and the blocks that wait above it; linked ones stay."""
+        self._refuse_one(block, reason)
+        pending = [block.hash]
+        while pending:
+            for child in [child for child in self._tree.children(pending.pop()) if not child.linked]:
+                self._remove(child)
+                self._refuse_one(child, DESCENDS)
+                pending.append(child.hash)
 
-        """
-        held = {node.hash: node.parent for node in self._tree if node.delivered and node.parent is not None}
-        return self._chain.history.recall({**parents, **held}, self._deepest)
+    def _refuse_one(self, block: Header | Node[Header], reason: str) -> None:
+        self._reports.append(Quarantined(block.hash, block.number, reason))
+        self._fates[block.hash] = f"refused: {reason}"
+        self._admission.refused[block.hash] = None
+
+    def _drop_low(self, ref: BlockRef, reason: str) -> None:
+        self._reports.append(Stale(ref, reason))
+        self._fates[ref.hash] = f"pruned: {reason}"
+
+    def _report_start_fork(self, block_hash: bytes) -> None:
+        """Report the chain of a block that waits, when it is heavier and can only leave below the start."""
+        node, head, start = self._tree.get(block_hash), self._head, self.start
+        if node is None or node.linked or head is None or start is None or start.number < self._floor:
+            return
+        unlinkable = start.number if self._admission.first is not None else start.number - 1
+        report = self._start_forks.found(node, head, start, unlinkable)
+        if report is not None:
+            self._reports.append(report)
+
+
+def _content(node: Node[Header]) -> AnyPayload:
+    if node.item is None or node.missing:
+        return MissingPayload(node.number, node.hash)
+    # Headers in, headers out; for consumers they are payloads.
+    return cast("AnyPayload", node.item)

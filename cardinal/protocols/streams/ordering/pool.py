@@ -1,22 +1,35 @@
-"""How many blocks may be held, and which one goes when there are too many.
+"""Bounded set of blocks: the one that is evicted first is known at any time.
 
-A :class:`Pool` holds the blocks of one kind and knows at any time the one that goes first. Adding, taking out and
-evicting cost the logarithm of what is held.
+Adding, removing and evicting cost the logarithm of what is held.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from dataclasses import dataclass
 
 from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.lazy import LazyHeap
+from cardinal.protocols.streams.types import BlockRef
 
-from .forktree import Node
+from .forktree import Node, Rank
 
-_SLACK: Final = 64
 
-Rank: TypeAlias = tuple[int, int, bytes]
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """A complete block that the orderer dropped because too many were held; it is needed again if the chain gets there.
+
+    Attributes:
+        ref, parent: of the block.
+        size: bytes of its content.
+        reason: the bound that was reached.
+
+    """
+
+    ref: BlockRef
+    parent: bytes
+    size: int
+    reason: str
 
 
 class Pool:
@@ -25,8 +38,8 @@ class Pool:
     Arguments:
         most: blocks.
         most_bytes: bytes of their content (:attr:`~.forktree.Node.size`).
-        rank: the block with the lowest rank goes first.
-        free: whether a block may go; one that may not is offered again by :meth:`again`.
+        rank: the block with the lowest rank is evicted first.
+        free: True for a block that may be evicted; one that may not is offered again by :meth:`again`.
 
     """
 
@@ -40,7 +53,7 @@ class Pool:
         self._most, self._most_bytes = most, most_bytes
         self._rank, self._free = rank, free
         self._members: dict[bytes, Node[Header]] = {}
-        self._heap: list[tuple[Rank, bytes]] = []
+        self._order: LazyHeap[Rank, bytes] = LazyHeap()
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -52,42 +65,38 @@ class Pool:
         return iter(self._members.values())
 
     @property
-    def half_full(self) -> bool:
-        """Whether half of what may be held is."""
-        return 2 * len(self._members) >= self._most or 2 * self.bytes >= self._most_bytes
+    def fullness(self) -> float:
+        """The part of the blocks or bytes that is in use."""
+        return max(len(self._members) / max(1, self._most), self.bytes / max(1, self._most_bytes))
 
     def add(self, node: Node[Header]) -> None:
         """Hold a block."""
         if node.hash not in self._members:
             self._members[node.hash] = node
             self.bytes += node.size
-            self._push(node)
+            self._order.put(node.hash, self._rank(node))
 
     def discard(self, node: Node[Header]) -> None:
-        """Let a block go, if it is one of them."""
+        """Remove a block, if it is a member."""
         if self._members.pop(node.hash, None) is not None:
             self.bytes -= node.size
+            self._order.discard(node.hash)
+
+    def resize(self, node: Node[Header], size: int) -> None:
+        """Set the size of a block, be it a member or not."""
+        if node.hash in self._members:
+            self.bytes += size - node.size
 
     def again(self, node: Node[Header]) -> None:
-        """A block may go now that could not before."""
+        """Offer a block for eviction that was not free before."""
         if node.hash in self._members:
-            self._push(node)
-
-    def grown(self, node: Node[Header], size: int) -> None:
-        """The content of a block has come, ``size`` bytes of it."""
-        if node.hash in self._members:
-            self.bytes += size
+            self._order.put(node.hash, self._rank(node))
 
     def surplus(self) -> Iterator[Node[Header]]:
-        """The blocks to remove until the bounds are kept; whoever asks removes each before the next."""
-        while self._heap and (len(self._members) > self._most or self.bytes > self._most_bytes):
-            _, block_hash = heapq.heappop(self._heap)
-            node = self._members.get(block_hash)
-            if node is not None and self._free(node):
+        """The blocks to evict until the bounds hold; the caller removes each before it takes the next."""
+        order = self._order
+        while (len(self._members) > self._most or self.bytes > self._most_bytes) and (lowest := order.lowest()):
+            node = self._members[lowest[1]]
+            order.discard(node.hash)
+            if self._free(node):
                 yield node
-
-    def _push(self, node: Node[Header]) -> None:
-        heapq.heappush(self._heap, (self._rank(node), node.hash))
-        if len(self._heap) > 2 * len(self._members) + _SLACK:
-            self._heap = [(self._rank(member), member.hash) for member in self._members.values()]
-            heapq.heapify(self._heap)

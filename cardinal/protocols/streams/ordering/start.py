@@ -1,19 +1,23 @@
-"""Where a stream begins that was given no start.
+"""First block of a stream that was given no start.
 
 Rules:
 
 1. The lowest block of the heaviest linked chain, chosen when the reader has caught up, or when that chain is longer
    than the reorg threshold.
-2. A patient reader, who wants everything that is there, says itself when to begin (:class:`Candidate`): partitions are
-   read one ahead of the other, and a producer whose broker was away may have written a block before its parent. So
-   blocks below the candidate that are not linked to it leave a doubt (:mod:`.patience`).
-3. The start's parent is the one fork point below which nothing is known. A heavier chain that shares it replaces the
+2. A patient reader, who wants everything that is there, decides itself when to begin (:class:`Candidate`): partitions
+   are read one ahead of the other, and a producer whose broker was away may have written a block before its parent. So
+   blocks below the candidate that are not linked to it leave a doubt.
+3. For a patient reader a chain also leads through incomplete blocks, as far as their Batches are known: a lost message
+   near the beginning of a stream hides no complete block below it.
+4. The start's parent is the one fork point below which nothing is known. A heavier chain that shares it replaces the
    start; one that leaves deeper is reported, and never followed: it would remove blocks that were not delivered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.types import BlockRef
@@ -24,11 +28,11 @@ from .forktree import ForkTree, Node
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a stream would begin with now.
+    """Block with which a stream would begin now.
 
     Attributes:
-        start: the lowest block of a linked chain.
-        length: the blocks of that chain.
+        start: the lowest complete block of a chain.
+        length: the complete blocks of that chain.
         lowest: the number of the lowest complete block of all.
 
     """
@@ -38,8 +42,16 @@ class Candidate:
     lowest: int
 
 
+class _Chain(NamedTuple):
+    """Chain of rule 3 up to one block: its lowest complete block, its complete blocks, and the number of that one."""
+
+    start: Node[Header]
+    length: int
+    number: int
+
+
 class StartRule:
-    """When to look for a start, and what it is.
+    """Choice of the start.
 
     Arguments:
         threshold: blocks; a chain of more is long enough.
@@ -54,7 +66,7 @@ class StartRule:
         self._look_at = threshold
 
     def long_enough(self, tree: ForkTree[Header]) -> bool:
-        """One more block is there: whether the heaviest chain is longer than the threshold.
+        """True when one more block made the heaviest chain longer than the threshold.
 
         It is looked at when the blocks seen have grown by a quarter, so that the work stays linear.
         """
@@ -64,29 +76,39 @@ class StartRule:
         self._look_at = self._seen + self._seen // 4
         return sum(1 for _ in tree.ancestors(self._heaviest(tree))) > self._threshold
 
-    def candidate(self, tree: ForkTree[Header]) -> Candidate:
-        """What a patient reader begins with; the graph is not empty.
+    def candidate(self, tree: ForkTree[Header], incomplete: Iterable[Header]) -> Candidate:
+        """The start for a patient reader; the graph is not empty.
 
-        Of the chains that are longer than the threshold the lowest one: what stands higher and is not linked to it
-        comes through a reorg channel, or waits for blocks that are missing. Without such a chain, the heaviest.
+        Of the chains that are longer than the threshold the one with the lowest start: blocks that stand higher and are
+        not linked to it come through a reorg channel, or wait for missing ones. Without such a chain, the heaviest.
+
+        Arguments:
+            tree: the complete blocks.
+            incomplete: the Batches of blocks whose content is missing.
+
         """
-        lowest: dict[bytes, Node[Header]] = {}
-        lengths: dict[bytes, int] = {}
-        best: dict[bytes, Node[Header]] = {}
-        for node in sorted(tree, key=lambda node: node.number):
-            parent = tree.get(node.parent)
-            linked = parent is not None and parent.number < node.number
-            root = lowest[node.hash] = lowest[parent.hash] if parent is not None and linked else node
-            lengths[node.hash] = lengths[parent.hash] + 1 if parent is not None and linked else 1
-            known = best.get(root.hash)
-            if known is None or rank(node, self._ties) < rank(known, self._ties):
-                best[root.hash] = node
-        bottom = next(iter(lowest.values())).number
-        heaviest = sorted(best.values(), key=lambda tip: rank(tip, self._ties))
-        long = [tip for tip in heaviest if lengths[tip.hash] > self._threshold]
-        tip = min(long, key=lambda tip: lowest[tip.hash].number) if long else heaviest[0]
-        start = lowest[tip.hash]
-        return Candidate(BlockRef(start.number, start.hash), lengths[tip.hash], bottom)
+        between = {header.hash: header for header in incomplete if header.hash not in tree}
+        chains: dict[bytes, _Chain] = {}
+        tips: dict[bytes, Node[Header]] = {}
+        for block in sorted([*tree, *between.values()], key=lambda block: block.number):
+            below = chains.get(block.parent or b"")
+            if below is not None and below.number >= block.number:
+                below = None
+            if isinstance(block, Node):
+                start, length = (block, 1) if below is None else (below.start, below.length + 1)
+                chains[block.hash] = _Chain(start, length, block.number)
+                tip = tips.get(start.hash)
+                if tip is None or rank(block, self._ties) < rank(tip, self._ties):
+                    tips[start.hash] = block
+            elif below is not None:
+                chains[block.hash] = _Chain(below.start, below.length, block.number)
+        heaviest = sorted(tips.values(), key=lambda tip: rank(tip, self._ties))
+        long = [tip for tip in heaviest if chains[tip.hash].length > self._threshold]
+        tip = min(long, key=lambda tip: chains[tip.hash].start.number) if long else heaviest[0]
+        chain = chains[tip.hash]
+        return Candidate(
+            BlockRef(chain.start.number, chain.start.hash), chain.length, min(node.number for node in tree)
+        )
 
     def lowest(self, tree: ForkTree[Header]) -> Node[Header]:
         """The block to start with; the graph is not empty."""
