@@ -8,6 +8,7 @@ makes chain updates of blocks, `following` joins these to a consumer without its
 from .assembly.reassembler import Reassembler
 from .cursor import Cursor
 from .events import (
+    BeganAbove,
     ChainUpdate,
     Completed,
     Divergence,
@@ -52,6 +53,7 @@ __all__ = [
     "Batch",
     "BatchDeleteMsg",
     "BatchMsg",
+    "BeganAbove",
     "BlockRef",
     "ChainUpdate",
     "Completed",

@@ -6,13 +6,12 @@ A :class:`ChainUpdate` is for everybody; the others are reports for those who as
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
 from cardinal.errors import MissingPayloadError
 
-from .assembly.block import Explanation
 from .cursor import Cursor
 from .payload import AnyPayload, MissingPayload
 from .types import BlockRef, Finality, FinalityViolated, Partition, Position
@@ -44,14 +43,50 @@ class Header(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """The state of a block and what it lacks.
+
+    Attributes:
+        block: its hash.
+        number: its number, None before a Batch.
+        state: ``open``, ``complete``, ``abandoned`` or ``unknown``; whoever orders blocks says more.
+        missing_batch: whether no Batch has come.
+        missing_counts: prefix to the messages that are missing under it.
+        missing_headers: ids of announced sub batches whose header is missing.
+        missing_parts: id of a sub batch to missing indexes, at most a hundred.
+        positions: for every partition where its messages begin.
+        reason: free text.
+
+    """
+
+    block: bytes
+    number: int | None
+    state: str
+    missing_batch: bool = False
+    missing_counts: Mapping[str, int] = field(default_factory=dict)
+    missing_headers: tuple[bytes, ...] = ()
+    missing_parts: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)
+    positions: Mapping[Partition, int] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def lacks(self) -> str:
+        """The missing messages in a few words."""
+        if self.missing_batch:
+            return "lacks its Batch"
+        parts = len(self.missing_headers) + sum(map(len, self.missing_parts.values()))
+        return f"lacks {sum(self.missing_counts.values()) + parts} messages"
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """Every tracked message of a block is there.
 
     Attributes:
         payload: the block; content merged from all of its messages.
         positions: for every partition the lowest offset of a message of this block that was seen.
-        ends: for every partition the offset after the highest message that counts, so that
-            ``[positions[p], ends[p])`` holds the whole block.
+        ends: where records carry digests, for every partition the offset after the highest message that counts, so
+            that ``[positions[p], ends[p])`` holds the whole block; empty where they carry values.
         published_ms: the time of its Batch's record.
         sealed: whether the Batch said that the block is complete on the topics.
         size: bytes of its messages, with what holding them costs.
@@ -92,7 +127,10 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A block was dropped to stay within the bounds; ``positions`` is where its messages begin."""
+    """A block evicted to stay within the bounds; ``positions`` is where its messages begin.
+
+    Nothing else is kept of it: records that come later, or that are read again, open it anew.
+    """
 
     block: bytes
     number: int | None
@@ -102,11 +140,7 @@ class Overflow:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A block that is overdue: what it waits for, so that a node or an archive can supply it.
-
-    State ``open``: its messages are held. State ``dropped``: they were dropped to stay within the bounds; read again
-    from the explanation's positions.
-    """
+    """An overdue open block and what it lacks, so that a node or an archive can supply it."""
 
     explanation: Explanation
 
@@ -123,7 +157,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A block that cannot be delivered, and why. The stream goes on without it.
+    """A block that was refused, or abandoned while the chain waited for it. The stream goes on without it.
 
     ``header`` is what its Batch said, None where there is none: with it, blocks that stand on this one can still go.
     """
@@ -169,7 +203,7 @@ class PingSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A block farther below the head than the reorg threshold, or outside another bound; it was dropped.
+    """A block farther below the head than the reorg threshold, or outside another bound: nobody needed it.
 
     ``producer``: whose copy it is, under a quorum of which too few agreed; what others send of it still counts.
     """
@@ -193,6 +227,22 @@ class ForkBelowStart:
 
     tip: BlockRef
     start: BlockRef
+
+
+@dataclass(frozen=True, slots=True)
+class BeganAbove:
+    """The stream begins above blocks that are on the topics: no Batch links them to its chain.
+
+    Retention has expired a part of what lies between, or it was never there.
+
+    Attributes:
+        start: the first block of the stream.
+        lowest: the lowest number of a block that was left out.
+
+    """
+
+    start: BlockRef
+    lowest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +271,7 @@ ReassemblyEvent: TypeAlias = (
     | PingSeen
     | Untrusted
 )
-OrderingEvent: TypeAlias = Stale | Quarantined | ReorgAbandoned | ForkBelowStart | FinalityViolated
+OrderingEvent: TypeAlias = Stale | Quarantined | ReorgAbandoned | ForkBelowStart | BeganAbove | FinalityViolated
 Event: TypeAlias = ReassemblyEvent | OrderingEvent
 
 

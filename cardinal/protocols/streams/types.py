@@ -7,6 +7,8 @@ milliseconds since 1970 in UTC.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
@@ -96,6 +98,45 @@ PRODUCER_HEADER = "cardinal-producer"
 
 SEALED_HEADER = "cardinal-sealed"
 """Header on a Batch whose block was complete on the topics before the Batch was handed over."""
+
+ANONYMOUS = b"anonymous"
+"""The producer of a record without a producer header."""
+
+
+def is_sealed(headers: Headers) -> bool:
+    """True when a Batch's headers hold the seal."""
+    return any(name == SEALED_HEADER for name, _ in headers)
+
+
+def producer_of(headers: Headers) -> bytes:
+    """The id of the producer that wrote a record with these headers; Kafka's headers may have no value at all."""
+    for name, value in headers:
+        if name == PRODUCER_HEADER:
+            return value or b""
+    return ANONYMOUS
+
+
+def lowest(*positions: Mapping[Partition, int]) -> dict[Partition, int]:
+    """For every partition the lowest of these offsets."""
+    found: dict[Partition, int] = {}
+    for each in positions:
+        for partition, offset in each.items():
+            if offset < found.get(partition, offset + 1):
+                found[partition] = offset
+    return found
+
+
+def path_expression(source: str, flags: int = 0) -> re.Pattern[str]:
+    r"""A compiled expression over paths, whose classes (``\d``, ``\w``, ``\s``, ``\b``) match ASCII, as in Go.
+
+    Raises:
+        re.error: it does not compile.
+
+    """
+    try:
+        return re.compile(source, flags | re.ASCII)
+    except ValueError as error:  # of "(?u)", which asks for the opposite
+        raise re.error(str(error), source) from None
 
 
 def path_bytes(path: str) -> bytes:

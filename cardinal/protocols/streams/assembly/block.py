@@ -14,10 +14,12 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Final, TypeAlias
 
+from cardinal.protocols.streams.events import Explanation
 from cardinal.protocols.streams.payload import PathMap
 from cardinal.protocols.streams.types import NO_ID, Partition, Record, Row, path_text
 from cardinal.protocols.streams.wire import avro
@@ -44,33 +46,9 @@ ENTRY_OVERHEAD: Final = 350
 """Bytes that one entry of a decoded map costs beyond its bytes on the wire."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """What a block still waits for, or what became of it.
-
-    Attributes:
-        block: its hash.
-        number: its number, None before a Batch.
-        state: ``open``, ``complete``, ``dropped``, ``quarantined``, ``done`` (before a restart) or ``unknown``; whoever
-            orders blocks says more.
-        missing_batch: whether no Batch has come.
-        missing_counts: prefix to the messages that are missing under it.
-        missing_headers: ids of announced sub batches whose header is missing.
-        missing_parts: id of a sub batch to missing indexes, at most a hundred.
-        positions: for every partition where its messages begin.
-        reason: what else there is to say.
-
-    """
-
-    block: bytes
-    number: int | None
-    state: str
-    missing_batch: bool = False
-    missing_counts: Mapping[str, int] = field(default_factory=dict)
-    missing_headers: tuple[bytes, ...] = ()
-    missing_parts: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)
-    positions: Mapping[Partition, int] = field(default_factory=dict)
-    reason: str = ""
+_NOTHING: Final[frozenset[bytes]] = frozenset()
+_EMPTY: Final = (b"", 0, False, NO_ID)
+"""An entry that says nothing, but for its path."""
 
 
 class SubBatchState:
@@ -85,7 +63,7 @@ class SubBatchState:
 
     @property
     def count(self) -> int | None:
-        """How many parts the header announces, None before it came."""
+        """The number of parts that the header announces; None before it came."""
         return self._count
 
     @count.setter
@@ -99,8 +77,8 @@ class SubBatchState:
             self._below += index < self._count
         self.parts[index] = content
 
-    def done(self) -> bool:
-        """Whether the header and every index below its count are there."""
+    def is_complete(self) -> bool:
+        """True when the header and every index below its count are there."""
         return self._below == self._count
 
     def missing(self) -> tuple[int, ...]:
@@ -114,63 +92,67 @@ class SubBatchState:
 _EXPLAIN_MAX: Final = 100
 
 
-class Ends(Mapping[Partition, int]):
-    """For every partition the offset after the highest message that counts, found when somebody asks."""
-
-    __slots__ = ("_found", "_records")
-
-    def __init__(self, records: Iterable[Row]) -> None:
-        self._records: Iterable[Row] = records
-        self._found: dict[Partition, int] | None = None
-
-    def found(self) -> dict[Partition, int]:
-        """The offsets. The records are let go."""
-        if self._found is None:
-            ends: dict[Partition, int] = {}
-            for topic, number, offset, *_ in self._records:
-                if number >= 0 and offset >= ends.get((topic, number), 0):
-                    ends[topic, number] = offset + 1
-            self._found, self._records = ends, ()
-        return self._found
-
-    def __getitem__(self, partition: Partition) -> int:
-        """The offset after the block's last message in this partition."""
-        return self.found()[partition]
-
-    def __iter__(self) -> Iterator[Partition]:
-        """The partitions that hold messages of the block."""
-        return iter(self.found())
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.found())
-
-
 class Candidate:
-    """One Batch of a block, and what is missing for it."""
+    """One Batch of a block, and what is missing for it.
 
-    __slots__ = ("_passed_over", "announced", "batch", "counters", "entries", "fields", "surplus", "waiting")
+    Attributes:
+        batch, fields: the record and its value.
+        counters: the counted prefixes.
+        values, deletes: the Batch's own.
+        announced: ids of the sub batches that are followed.
+        waiting: those of them that are not complete.
+        surplus: keys of held messages that are not part of the block that this Batch describes.
+
+    """
+
+    __slots__ = (
+        "_skipped",
+        "announced",
+        "batch",
+        "counters",
+        "deletes",
+        "fields",
+        "surplus",
+        "values",
+        "waiting",
+    )
 
     def __init__(
         self, batch: Record, fields: avro.BatchFields, tracked: Tracked | None, is_prefix: Callable[[bytes], bool]
     ) -> None:
         self.batch, self.fields = batch, fields
         everything = fields.entries.values()
-        self.entries = list(everything) if tracked is None else list(filter(tracked.entry, everything))
-        self.announced = frozenset(entry.sub_batch for entry in self.entries if entry.sub_batch != NO_ID)
-        self._passed_over: frozenset[bytes] = frozenset()
+        entries = everything if tracked is None else list(filter(tracked.entry, everything))
+        counts: dict[bytes, int] = {}
+        self.values: dict[bytes, bytes] = {}
+        self.deletes: list[bytes] = []
+        announced = []
+        for path, value, count, delete, sub_batch in entries:
+            if delete:
+                self.deletes.append(path)
+            if sub_batch != NO_ID:
+                announced.append(sub_batch)
+            elif not (value or count or delete):
+                # An entry that says nothing is an empty value, or a count of 0.
+                if is_prefix(path):
+                    counts[path] = 0
+                else:
+                    self.values[path] = value
+            if value:
+                self.values[path] = value
+            if count:
+                counts[path] = count
+        self.announced = frozenset(announced) if announced else _NOTHING
+        self.surplus: AbstractSet[bytes] = _NOTHING
+        self.waiting = set(announced)
+        self._skipped: frozenset[bytes] = _NOTHING
         ignored: list[bytes] = []
-        if len(self.entries) < len(everything):
-            self._passed_over = frozenset(entry.sub_batch for entry in everything) - self.announced
-            followed = {entry.path for entry in self.entries}
-            passed = (entry for entry in everything if entry.path not in followed)
-            ignored = [entry.path for entry in passed if _is_count(entry, is_prefix)]
-        counts = {entry.path: entry.count for entry in self.entries if _is_count(entry, is_prefix)}
+        if len(entries) < len(everything):
+            followed = {entry.path for entry in entries}
+            skipped = [entry for entry in everything if entry.path not in followed]
+            self._skipped = frozenset(entry.sub_batch for entry in skipped) - self.announced
+            ignored = [each.path for each in skipped if each.count or (each[1:] == _EMPTY and is_prefix(each.path))]
         self.counters = Counters(counts, ignored)
-        self.surplus: set[bytes] = set()
-        """Keys of held messages that are not part of the block that this Batch describes."""
-        self.waiting = set(self.announced)
-        """Ids of sub batches that are not whole."""
 
     def count(self, messages: Iterable[bytes], subs: Mapping[bytes, SubBatchState]) -> list[bytes]:
         """Count the messages that came before the Batch; returns the keys of those beyond what it counts."""
@@ -179,7 +161,7 @@ class Candidate:
             for key in messages:
                 taken = self.take(key)
                 if taken is not Taken.COUNTED:
-                    self.surplus.add(key)
+                    self.exclude(key)
                 if taken is Taken.BEYOND:
                     beyond.append(key)
         for batch_id, sub in subs.items():
@@ -187,37 +169,56 @@ class Candidate:
         return beyond
 
     def take(self, key: bytes) -> Taken:
-        """What this message is to the block that the Batch describes; counts it."""
+        """Count a message; returns its relation to the block that the Batch describes."""
         if key[0] >= BATCH_MSG:
             return self.counters.take(key[HASH_END:])
         batch_id = sub_batch_id(key)
         if batch_id in self.announced:
             return Taken.COUNTED
-        return Taken.IGNORED if batch_id in self._passed_over else Taken.BEYOND
+        return Taken.IGNORED if batch_id in self._skipped else Taken.BEYOND
+
+    def exclude(self, key: bytes) -> None:
+        """Note a held message as surplus."""
+        if not self.surplus:
+            self.surplus = set()
+        self.surplus.add(key)  # type: ignore[attr-defined]  # it is a set from the first key on
 
     def sub_batch_changed(self, batch_id: bytes, sub: SubBatchState) -> None:
         """A header or a part came."""
-        if sub.done():
+        if sub.is_complete():
             self.waiting.discard(batch_id)
         elif batch_id in self.announced:
             self.waiting.add(batch_id)
 
     def complete(self) -> bool:
-        """Whether nothing is missing."""
+        """True when nothing is missing."""
         return not self.counters.outstanding and not self.waiting
 
 
 class OpenBlock:
-    """A block that is not complete. Only :class:`~.reassembler.Reassembler` uses it."""
+    """A block that is not complete. Only :class:`~.reassembler.Reassembler` changes it.
+
+    Attributes:
+        hash: its hash.
+        seen_at: the number of records that came before its first message.
+        messages: by key.
+        first: for every partition the lowest offset of a message that was seen.
+        size: bytes of all messages, overheads included.
+        mixed: whether there is anything but BatchMsgs.
+        overdue: whether its deadline has passed.
+        careful: whether a message concerns more than the first candidate: there are others.
+        candidates: its Batches, the one that counts first.
+        counters: the counters of the first candidate.
+        subs: sub batches by id.
+
+    """
 
     __slots__ = (
-        "again",
         "candidates",
         "careful",
         "counters",
         "first",
         "hash",
-        "late",
         "messages",
         "mixed",
         "overdue",
@@ -229,27 +230,18 @@ class OpenBlock:
     def __init__(self, block_hash: bytes, seen_at: int) -> None:
         self.hash = block_hash
         self.seen_at = seen_at
-        self.again = 0
-        """How many were opened to be read again, with this one; 0 where it is not."""
         self.messages: dict[bytes, Row] = {}
         self.first: dict[Partition, int] = {}
         self.size = BLOCK_OVERHEAD
-        self.mixed = False
-        """Whether there is anything but BatchMsgs."""
-        self.late = False
-        """Whether its Batch came when the chain was past it already."""
-        self.overdue = False
-        self.careful = False
-        """Whether a message concerns more than the first candidate: there are others."""
+        self.mixed = self.overdue = self.careful = False
         self.candidates: list[Candidate] = []
         self.counters: Counters | None = None
-        """The counters of the first candidate."""
         self.subs: dict[bytes, SubBatchState] = {}
 
     @property
-    def fields(self) -> avro.BatchFields | None:
-        """What it says."""
-        return self.candidates[0].fields if self.candidates else None
+    def number(self) -> int | None:
+        """The number that its Batch gives; None before a Batch."""
+        return self.candidates[0].fields.number if self.candidates else None
 
     def adopt(self, candidate: Candidate, *, at: int) -> list[bytes]:
         """Take one more Batch; the one at 0 counts. Returns the keys of messages beyond what it counts."""
@@ -259,27 +251,27 @@ class OpenBlock:
         self.careful = len(self.candidates) > 1
         return beyond
 
-    def ends(self, candidate: Candidate) -> Ends:
+    def ends(self, candidate: Candidate) -> dict[Partition, int]:
         """For every partition the offset after the highest message that counts."""
-        counted = self.messages.values()
-        if candidate.surplus:
-            counted = [record for key, record in self.messages.items() if key not in candidate.surplus]  # type: ignore[assignment]  # both are iterables of records
-        return Ends([*counted, candidate.batch])
+        ends: dict[Partition, int] = {}
+        surplus = candidate.surplus
+        counted = (record for key, record in self.messages.items() if key not in surplus)
+        for topic, number, offset, *_ in chain(counted, (candidate.batch,)):
+            if number >= 0 and offset >= ends.get((topic, number), 0):
+                ends[topic, number] = offset + 1
+        return ends
 
-    def content(self, candidate: Candidate, is_prefix: Callable[[bytes], bool]) -> tuple[list[bytes], PathMap]:
-        """Deletes and updates of the whole block, merged (rule 3)."""
-        deletes: list[bytes] = [entry.path for entry in candidate.entries if entry.delete]
-        own = {
-            entry.path: entry.value
-            for entry in candidate.entries
-            if entry.value or not (_has_content(entry) or _is_count(entry, is_prefix))
-        }
+    def content(self, candidate: Candidate) -> tuple[list[bytes], PathMap]:
+        """Deletes and updates of the complete block, merged (rule 3)."""
+        own = candidate.values
         if not self.mixed and not candidate.surplus:
             messages = self.messages
             # The messages of a complete block do not change any more.
-            return deletes, PathMap(lambda: {key[HASH_END:]: record[4] for key, record in messages.items()} | own)
+            return candidate.deletes, PathMap(
+                lambda: {key[HASH_END:]: record[4] for key, record in messages.items()} | own
+            )
         removed, updates = self._sub_batch_content(candidate)
-        deletes += removed
+        deletes = candidate.deletes + removed
         for key, record in self.messages.items():
             kind = key[0]
             if kind < BATCH_MSG or key in candidate.surplus:
@@ -302,7 +294,7 @@ class OpenBlock:
         return deletes, updates
 
     def explain(self) -> Explanation:
-        """What is missing, by name."""
+        """The state of the block: open, with the names of what is missing."""
         if not self.candidates:
             return Explanation(self.hash, None, "open", missing_batch=True, positions=dict(self.first))
         first = self.candidates[0]
@@ -319,28 +311,18 @@ class OpenBlock:
         )
 
 
-def _has_content(entry: avro.Entry) -> bool:
-    """Whether an entry says anything but a count; an entry that says nothing is an empty value or a count of 0."""
-    return bool(entry.value) or entry.delete or entry.sub_batch != NO_ID
-
-
-def _is_count(entry: avro.Entry, is_prefix: Callable[[bytes], bool]) -> bool:
-    """Whether an entry counts messages, none perhaps."""
-    return entry.count != 0 or (not _has_content(entry) and is_prefix(entry.path))
-
-
 def sub_batch_id(key: bytes) -> bytes:
     """The sub batch that a header's or part's key names."""
     return key[HASH_END:ID_END]
 
 
 def batch_size(batch: Record, fields: avro.BatchFields) -> int:
-    """What holding a Batch costs, in bytes."""
+    """The bytes that a held Batch costs."""
     return BATCH_OVERHEAD + 2 * len(batch.value) + ENTRY_OVERHEAD * len(fields.entries)
 
 
 def message_size(record: Row, content: Content = ([], {})) -> int:
-    """What holding another message costs, in bytes; ``content`` is a part's, decoded."""
+    """The bytes that another held message costs; ``content`` is a part's, decoded."""
     size = MESSAGE_OVERHEAD + len(record[3]) + len(record[4])
     if record[3][0] < BATCH_MSG:
         deletes, updates = content

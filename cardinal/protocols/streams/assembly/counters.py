@@ -1,4 +1,4 @@
-"""Which messages of a block count where, and which a consumer wants at all.
+"""Counters of a block's messages, and the entries that a consumer follows.
 
 Two questions, both asked for every message, so both are built to answer the common case in one look-up:
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.types import NO_ID, path_text
+from cardinal.protocols.streams.types import path_expression, path_text
 from cardinal.protocols.streams.wire.avro import Entry
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_MSG
@@ -27,7 +27,7 @@ _LOOKS_AHEAD = re.compile(r"\$|\\Z|\\b|\\B|\(\?[=!<]")
 
 
 class Taken(Enum):
-    """What a message is to the block whose Batch counts it."""
+    """The relation of a message to the block whose Batch counts it."""
 
     COUNTED = "counted"
     BEYOND = "beyond what the Batch counts"
@@ -40,13 +40,14 @@ prefix that they count under (empty where nothing is counted yet), and how many 
 
 NO_RUN: Final[Run] = b"", b"", 0
 RUN_MAX: Final = 1 << 29
+_NO_PREFIXES: Final[frozenset[bytes]] = frozenset()
 
 
 class Counters:
     """The counted prefixes of one block and how many messages each still expects.
 
     Arguments:
-        counts: prefix and count of the entries that are followed.
+        counts: prefix and count of the entries that are followed. Taken over, not copied.
         ignored: counted prefixes that are not followed: what has its longest prefix among them does not count.
 
     ``_left`` holds the prefixes that a path's directory finds at once: they end in "/", and no longer prefix begins
@@ -55,19 +56,27 @@ class Counters:
 
     __slots__ = ("_ignored", "_left", "_lengths", "_nested", "_others", "outstanding")
 
-    def __init__(self, counts: Mapping[bytes, int], ignored: Iterable[bytes] = ()) -> None:
-        self._ignored = frozenset(ignored)
-        prefixes = sorted((*counts, *self._ignored))
-        odd = [prefix for prefix in prefixes if not prefix.endswith(b"/")]
-        # In order of bytes what begins with a prefix follows it.
-        self._nested = frozenset(one for one, after in pairwise(prefixes) if after.startswith(one))
-        self._left: dict[bytes, int] = {}
+    def __init__(self, counts: dict[bytes, int], ignored: Sequence[bytes] = ()) -> None:
+        self._ignored = frozenset(ignored) if ignored else _NO_PREFIXES
+        self._left = counts
         self._others: dict[bytes, int] = {}
-        for prefix, count in counts.items():
-            plain = not odd or (prefix.endswith(b"/") and not _begins_one(prefix, odd))
-            (self._left if plain else self._others)[prefix] = count
         self.outstanding = sum(counts.values())
         self._lengths: list[int] | None = None
+        self._nested: frozenset[bytes] | None = None
+        odd = [prefix for prefix in (*counts, *ignored) if not prefix.endswith(b"/")]
+        if odd:
+            odd.sort()
+            plain = [prefix for prefix in counts if prefix.endswith(b"/") and not _begins_one(prefix, odd)]
+            self._left = {prefix: counts[prefix] for prefix in plain}
+            self._others = {prefix: count for prefix, count in counts.items() if prefix not in self._left}
+
+    def _is_nested(self, prefix: bytes) -> bool:
+        """True when a longer prefix begins with this one."""
+        if self._nested is None:
+            prefixes = sorted((*self._left, *self._others, *self._ignored))
+            # In order of bytes what begins with a prefix follows it.
+            self._nested = frozenset(one for one, after in pairwise(prefixes) if after.startswith(one))
+        return prefix in self._nested
 
     def prefix(self, path: bytes) -> bytes | None:
         """The longest counted prefix of ``path``, followed or not; None where it has none."""
@@ -94,7 +103,7 @@ class Counters:
                 return NO_RUN
             counted = found
             left = self._left[found] if found in self._left else self._others[found]
-        return NO_RUN if counted in self._nested else (key[:HASH_END] + counted, counted, left)
+        return NO_RUN if self._is_nested(counted) else (key[:HASH_END] + counted, counted, left)
 
     def take_run(self, prefix: bytes, count: int) -> None:
         """Count so many messages under a followed prefix that expects as many."""
@@ -152,7 +161,7 @@ class Counters:
 
 
 def _begins_one(prefix: bytes, others: list[bytes]) -> bool:
-    """Whether one of these sorted prefixes begins with ``prefix``."""
+    """True when one of these sorted prefixes begins with ``prefix``."""
     at = bisect_left(others, prefix)
     return at < len(others) and others[at].startswith(prefix)
 
@@ -162,7 +171,7 @@ class Tracked:
 
     Arguments:
         expressions: the expressions.
-        inline: whether values and deletes inside a Batch are followed whatever their path: they are there already.
+        inline: what a Batch names without counting it is followed whatever its path: values, deletes, sub batches.
 
     Raises:
         ConfigurationError: an expression does not compile.
@@ -182,8 +191,8 @@ class Tracked:
         return any(search(text) for search in self._searches)
 
     def entry(self, entry: Entry) -> bool:
-        """Whether this entry of a Batch is followed."""
-        if self._inlined and not entry.count and entry.sub_batch == NO_ID:
+        """True when this entry of a Batch is followed."""
+        if self._inlined and not entry.count:
             return True
         return self._search(entry.path)
 
@@ -197,7 +206,7 @@ class Tracked:
         return NO_RUN
 
     def may_belong(self, path: bytes) -> bool:
-        """Whether a message that came before its Batch can belong to a followed entry.
+        """True when a message that came before its Batch can belong to a followed entry.
 
         A counted prefix is the beginning of the path; where an expression matches the prefix it is found in the
         path too, unless it looks at what follows. Only "this directory matches" is remembered: entries of one
@@ -218,7 +227,7 @@ class Tracked:
 
 def _compiled(source: str) -> re.Pattern[str]:
     try:
-        return re.compile(source, re.DOTALL)
+        return path_expression(source, re.DOTALL)
     except re.error as error:
         raise ConfigurationError(
             f"a tracked expression does not compile: {error.pattern!r} ({error.msg})", setting="tracked"
@@ -231,9 +240,9 @@ _DIRECTORIES_MAX = 4096
 def path_test(
     expressions: Iterable[str], setting: str, how: Callable[[re.Pattern[str], str], object]
 ) -> Callable[[bytes], bool]:
-    """Whether a path matches one of the expressions. ConfigurationError names ``setting`` if one does not compile."""
+    """Test of paths against expressions. ConfigurationError names ``setting`` if one does not compile."""
     try:
-        patterns = [re.compile(expression) for expression in expressions]
+        patterns = [path_expression(expression) for expression in expressions]
     except re.error as error:
         raise ConfigurationError(
             f"an expression of {setting} does not compile: {error.pattern!r} ({error.msg})", setting=setting

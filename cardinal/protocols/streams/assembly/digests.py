@@ -1,4 +1,4 @@
-"""Records without their content: for readers that decide what is complete and leave the values where they are.
+"""Records and blocks without their content: for readers that decide what is complete and leave the values in place.
 
 A Batch and a SubBatchHeader keep their value; every other value becomes eight bytes of BLAKE2b, of the decoded
 content where the bytes have no fixed order, so that differing copies are still seen to differ.
@@ -6,6 +6,9 @@ content where the bytes have no fixed order, so that differing copies are still 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from hashlib import blake2b
 
 from cardinal.protocols.streams.types import Record
@@ -13,6 +16,27 @@ from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_MSG
 
 DIGEST_SIZE = 8
+
+
+class Contents(Enum):
+    """The values of BatchMsg and SubBatchMsg records."""
+
+    VALUES = "values"
+    """The values themselves: a completed block is a :class:`~.payload.Payload`."""
+
+    DIGESTS = "digests"
+    """Digests: a completed block is a :class:`HeaderOnly`, its content stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderOnly:
+    """A block without its content; ``marks`` holds the values of the Batch's own entries."""
+
+    number: int
+    hash: bytes
+    parent: bytes
+    weight: int
+    marks: Mapping[bytes, bytes]
 
 
 def digest(value: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Whether two copies of one message say the same.
+"""Divergence: copies of one message that differ.
 
 Bytes that are equal say the same. Maps have no order on the wire and producers of different make write them
 differently, so Batches and SubBatchMsgs are compared decoded. Values at volatile paths (such as the finality marks that
@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cardinal.protocols.streams.types import Record
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams.events import Divergence, ReassemblyEvent, Rejected, Surplus
+from cardinal.protocols.streams.types import Record, Row
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.codec import sub_batch_index
 from cardinal.protocols.streams.wire.keys import HASH_END
-from cardinal.protocols.streams.wire.messages import BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 
 from .block import Content, OpenBlock, sub_batch_id
+from .counters import Taken, Tracked
+from .window import RecentBlock
 
 
 class Copies:
-    """How copies are compared.
+    """Comparison of copies.
 
     Arguments:
         volatile: whether values at this path may differ.
@@ -32,7 +36,7 @@ class Copies:
         self._decoded = decoded
 
     def same(self, kept: Record, seen: Record, held: Content) -> bool:
-        """Whether two messages with one key, not Batches, say the same.
+        """True when two messages with one key, not Batches, have the same meaning.
 
         Arguments:
             kept: the copy that is held.
@@ -57,13 +61,43 @@ class Copies:
         )
 
     def same_batch(self, kept: avro.BatchFields, seen: avro.BatchFields) -> bool:
-        """Whether two Batches describe the same block."""
+        """True when two Batches describe the same block."""
         if kept[:3] != seen[:3] or kept.entries.keys() != seen.entries.keys():
             return False
         return all(
             entry == (other := kept.entries[path]) or (entry[2:] == other[2:] and self._volatile(path))
             for path, entry in seen.entries.items()
         )
+
+    def late(self, block: RecentBlock, row: Row, tracked: Tracked | None, events: list[ReassemblyEvent]) -> None:
+        """Report a copy that came after completion and differs, as long as there is something to compare it with."""
+        if block.held is None or block.candidate is None:
+            return
+        key = row[3]
+        kept = block.candidate.batch if key[0] == BATCH else block.held.messages.get(key)
+        if kept is None:
+            followed = key[0] < BATCH_MSG or tracked is None or tracked.may_belong(key[HASH_END:])
+            if followed and block.candidate.take(key) is Taken.BEYOND:
+                events.append(Surplus(block.held.hash, key, row[:3]))
+            return
+        if kept[4] == row[4]:
+            return
+        kept, record = Record._make(kept), Record._make(row)
+        try:
+            if key[0] == BATCH:
+                same = self.same_batch(block.candidate.fields, avro.read_batch(record.value))
+            else:
+                same = self.same(kept, record, held_content(block.held, key))
+        except DecodeError as error:
+            events.append(Rejected(record[:3], key, error.reason))
+            return
+        if not same:
+            events.append(divergence(kept, record))
+
+
+def divergence(kept: Record, seen: Record) -> Divergence:
+    """The report of two copies that differ."""
+    return Divergence(kept.key[1:HASH_END], kept.key, kept.value, seen.value, (kept[:3], seen[:3]))
 
 
 def held_content(block: OpenBlock, key: bytes) -> Content:

@@ -10,25 +10,27 @@ Rules, where the specification is silent:
 4. A value that does not decode is :class:`~.events.Rejected` and ignored; a later good copy works.
 5. Up to four distinct Batches of a hash are held. Where the first cannot be completed by the deadline and another
    can, that one is delivered and the first reported (:class:`~.events.Superseded`).
-6. The deadline is counted in blocks that were completed since the first message of a block: numbers come from the
-   wire and prove nothing. An overdue block is reported once (:class:`~.events.Incomplete`), so that somebody can
-   supply what it lacks. A message that was supplied counts where no topic brought one.
-7. Open blocks are bounded in number and bytes. Hashes without a Batch go first, oldest first, then the lowest
-   numbers, what is read again last; every eviction is an :class:`~.events.Overflow`. Where the messages of a block lay
-   is remembered, so that it can be read again.
-8. It never raises on anything that a record can hold, and never decides an order between blocks.
+6. The deadline is counted in blocks that were completed since the first message of a block. An overdue block is
+   reported once (:class:`~.events.Incomplete`), so that somebody can supply what it lacks. A message that was supplied
+   counts where no topic brought one.
+7. Open blocks are bounded (:mod:`.window`). All that is kept of an evicted block is the :class:`~.events.Overflow`.
+8. A block that the chain has passed by the threshold was needed by nobody: :class:`~.events.Stale`. One that is
+   abandoned while the chain waits for it is :class:`~.events.Quarantined`.
+9. It never raises on anything that a record can hold, and never decides an order between blocks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import length_hint
+from types import MappingProxyType
 from typing import Final
 
 from cardinal.errors import ConfigurationError, DecodeError
 from cardinal.protocols.streams.events import (
     Completed,
+    Explanation,
     Header,
     Incomplete,
     Overflow,
@@ -40,30 +42,50 @@ from cardinal.protocols.streams.events import (
     ReorgEnded,
     Stale,
     Superseded,
+    Surplus,
 )
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.quorum.standings import all_below, lowest
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition, Record, Routed, Row, path_text, short
-from cardinal.protocols.streams.wire.codec import decode
-from cardinal.protocols.streams.wire.keys import HASH_END
-from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG, Ping, Reorg, ReorgComplete
+from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, is_sealed, path_text
+from cardinal.protocols.streams.wire import avro
+from cardinal.protocols.streams.wire.codec import decode, sub_batch_index
+from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
+from cardinal.protocols.streams.wire.messages import (
+    BATCH,
+    BATCH_DELETE_MSG,
+    BATCH_MSG,
+    SUB_BATCH_HEADER,
+    SUB_BATCH_MSG,
+    Ping,
+    Reorg,
+    ReorgComplete,
+)
 
-from .block import MESSAGE_OVERHEAD, Candidate, Explanation, OpenBlock
-from .contents import Contents, HeaderOnly
-from .counters import NO_RUN, Tracked, path_test
-from .divergence import Copies
-from .finished import FinishedBlock, FinishedBlocks
-from .intake import Intake
-from .late import LateCopies
-from .tombstones import Tombstones
-from .window import Bounds, OpenBlocks
+from .block import (
+    DELETE_OVERHEAD,
+    MESSAGE_OVERHEAD,
+    Candidate,
+    Content,
+    OpenBlock,
+    SubBatchState,
+    batch_size,
+    message_size,
+    sub_batch_id,
+)
+from .counters import NO_RUN, RUN_MAX, Run, Taken, Tracked, path_test
+from .digests import Contents, HeaderOnly
+from .divergence import Copies, divergence, held_content
+from .window import Bounds, OpenBlocks, RecentBlock, RecentBlocks
 
 _BOUNDS: Final = Bounds()
+_FAR: Final = 1 << 63
+"""Above all offsets. After a rewind a block's first message may lie below those that were read before."""
 _NO_HEAD: Final = bytes(HASH_END + 1)
 """What no key begins with: type and hash are shorter."""
 _SUPPLIED: Final = -1
 """Partition and offset of a message that came from no topic."""
 _NO_DELETES: Final[frozenset[str]] = frozenset()
+_NO_ENDS: Final = MappingProxyType[Partition, int]({})
+_BATCHES_MAX: Final = 4
 
 
 class Reassembler:
@@ -102,17 +124,13 @@ class Reassembler:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
         self._tracked = None if tracked is None else Tracked(tracked, inline=inline)
         self._is_prefix = path_test(prefixes, "prefixes", re.Pattern.match)
-        copies = Copies(path_test(volatile, "volatile", re.Pattern.search), decoded=contents is Contents.VALUES)
         self._contents = contents
+        self._copies = Copies(path_test(volatile, "volatile", re.Pattern.search), decoded=contents is Contents.VALUES)
         self._threshold = reorg_threshold
         self._bounds = bounds
         self._open = OpenBlocks(bounds, max(1, reorg_threshold // 4) if deadline is None else deadline)
-        self._intake = Intake(self._open, copies, self._tracked, self._is_prefix, contents)
-        self._late = LateCopies(copies, self._tracked)
+        self._recent = RecentBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._records = 0
-        self._done = FinishedBlocks(2 * reorg_threshold, bounds.finished_bytes)
-        self._done_names: frozenset[bytes] = frozenset()
-        self._tombstones = Tombstones(bounds.headless_distance)
         self._trimmed = -1
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -127,13 +145,13 @@ class Reassembler:
         up, or at the first record that does not belong to it (``room = 0`` ends it).
         """
         events: list[ReassemblyEvent] = []
-        find, done = self._open.get, self._done.get
+        find, done = self._open.get, self._recent.get
         most, overhead = self._bounds.open_bytes, MESSAGE_OVERHEAD
         records = records if isinstance(records, list) else list(records)
         reading = iter(records)
         end = self._records + len(records)
         late, topic, partition = _NO_HEAD, "", _SUPPLIED
-        block, finished = OpenBlock(b"", 0), FinishedBlock(0)  # until there are others
+        block, recent = OpenBlock(b"", 0), RecentBlock(0)  # until there are others
         messages: dict[bytes, Row] = {}
         hold = messages.setdefault
         copies: dict[bytes, Row] = {}
@@ -141,7 +159,7 @@ class Reassembler:
         left = size = room = held = 0
         for record in reading:
             key = record[3]
-            if not room or not key.startswith(begins) or record[1] is not partition or record[0] is not topic:
+            if not room or not key.startswith(begins):
                 if size:
                     self._took(block, counted, expected - left, size)
                 size = room = 0
@@ -149,7 +167,7 @@ class Reassembler:
                 if head == late:
                     known = copies.get(key)
                     if known is None or known[4] != record[4]:
-                        self._late.compare(finished, record, events)
+                        self._copies.late(recent, record, self._tracked, events)
                     continue
                 if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
                     if key:
@@ -159,29 +177,33 @@ class Reassembler:
                 if found is None:
                     self._records = end - length_hint(reading)
                     if (past := done(head[1:])) is not None:
-                        self._late.compare(past, record, events)
-                        if past.held is not None and head[0] == BATCH_MSG:
-                            late, finished, copies = head, past, past.held.messages
+                        self._copies.late(past, record, self._tracked, events)
+                        if past.candidate is not None and past.held is not None and head[0] == BATCH_MSG:
+                            late, recent, copies = head, past, past.held.messages
                         continue
                     found = self._open_block(record, events)
                     if found is None:
                         continue
                 block, topic, partition = found, record[0], record[1]
-                if partition >= 0 and (topic, partition) not in block.first:
+                if partition >= 0 and record[2] < block.first.get((topic, partition), _FAR):
                     block.first[topic, partition] = record[2]
-                begins, counted, expected = self._intake.run(block, key)
+                begins, counted, expected = self._run(block, key)
                 if not expected:
                     self._other(block, record, events)
                     late = _NO_HEAD
                     continue
                 messages, hold = block.messages, block.messages.setdefault
                 held, left, room = len(messages), expected, most - self._open.bytes
+            elif record[1] is not partition or record[0] is not topic:
+                topic, partition = record[0], record[1]
+                if partition >= 0 and record[2] < block.first.get((topic, partition), _FAR):
+                    block.first[topic, partition] = record[2]
             known = hold(key, record)
             if len(messages) == held:
                 if known[4] != record[4] or known[1] < 0:
                     self._took(block, counted, expected - left, size)
                     size = room = 0
-                    self._intake.copy(block, Record._make(known), Record._make(record), events)
+                    self._copy(block, Record._make(known), Record._make(record), events)
                 continue
             held += 1
             left -= 1
@@ -206,29 +228,23 @@ class Reassembler:
         return self.receive(Record(topic, _SUPPLIED, _SUPPLIED, key, value) for topic, key, value in messages)
 
     def _open_block(self, record: Row, events: list[ReassemblyEvent]) -> OpenBlock | None:
+        """Open the block of a record; None where the record is not followed."""
         key = record[3]
-        block_hash = key[1:HASH_END]
         if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
             return None
-        if block_hash in self._tombstones:
-            if self._tombstones.wants_reading(Record._make(record)):
-                explanation = Explanation(
-                    block_hash,
-                    None,
-                    "dropped",
-                    positions=self._tombstones.positions(block_hash),
-                    reason="its messages were dropped before its Batch came",
-                )
-                events.append(Incomplete(explanation))
-            return None
-        if self._done_names and short(block_hash) in self._done_names:
-            return None
-        block = self._open.open(block_hash, self._records, self._tombstones.begins(block_hash))
-        if len(self._open) > self._bounds.open_blocks:
-            self._evict(events)
-            if block_hash not in self._open:
-                return self._open_block(record, events)  # it was dropped itself: where this record lies is noted
+        block = self._open.open(key[1:HASH_END], self._records)
+        # A Batch gives the number that decides about eviction: it is taken first.
+        if key[0] != BATCH and self._open.crowded:
+            self._evict(events, block)
         return block
+
+    def _run(self, block: OpenBlock, key: bytes) -> Run:
+        """The messages that can be taken together with this one, which may be a copy; none where that takes a look."""
+        if key[0] != BATCH_MSG or block.careful:
+            return NO_RUN
+        if block.counters is not None:
+            return block.counters.run(key)
+        return (key[:HASH_END], b"", RUN_MAX) if self._tracked is None else self._tracked.run(key)
 
     def _special(self, row: Row, events: list[ReassemblyEvent]) -> None:
         """Pings, reorg channels, and what is no message at all."""
@@ -250,8 +266,8 @@ class Reassembler:
                 raise AssertionError(message)
 
     def _other(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> None:
-        """Every message but a BatchMsg of a block that is in time: the same, one step after the other."""
-        self._intake.take(block, record, events)
+        """Take one message that is not part of a run."""
+        self._take(block, record, events)
         if block.messages or block.candidates:
             self._settle(block, events)
         else:
@@ -259,44 +275,186 @@ class Reassembler:
 
     def _settle(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
         """Finish the block if it can be, or stay within the bounds."""
-        for candidate in block.candidates[: None if block.overdue else 1]:
+        for candidate in block.candidates if block.overdue else block.candidates[:1]:
             if candidate.complete():
                 self._finish(block, candidate, events)
                 return
-        if self._open.bytes > self._bounds.open_bytes:
+        if self._open.crowded:
             self._evict(events)
+
+    # --- one message -----------------------------------------------------------------------------------------
+
+    def _take(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
+        """Any message of an open block: decoded as far as it must be, counted, compared with the copy that is held."""
+        key = row[3]
+        kind = key[0]
+        known = None if kind == BATCH else block.messages.get(key)
+        if known is None and kind >= BATCH_MSG:
+            self._message(block, row, events)
+            return
+        record = Record._make(row)
+        try:
+            if kind == BATCH:
+                self._batch(block, record, events)
+            elif known is not None:
+                self._copy(block, Record._make(known), record, events)
+            elif kind == SUB_BATCH_HEADER:
+                self._header(block, record, events)
+            else:
+                self._part(block, record, events)
+        except DecodeError as error:
+            events.append(Rejected(record[:3], key, error.reason))
+
+    def _batch(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        if len(record.key) != HASH_END:
+            raise DecodeError("a Batch's key is its type and a hash, nothing more")
+        fields = avro.read_batch(record.value)
+        for entry in fields.entries.values():
+            if entry.count < 0:
+                raise DecodeError(f"it counts {entry.count} messages under {path_text(entry.path)!r}")
+        held = block.candidates
+        for candidate in held:
+            if self._copies.same_batch(candidate.fields, fields):
+                if record.partition >= 0 and _place(record) < _place(candidate.batch):
+                    candidate.batch = record
+                return
+        if held:
+            kept = held[0].batch
+            events.append(divergence(kept, record))
+            if len(held) >= _BATCHES_MAX:
+                return
+        candidate = Candidate(record, fields, self._tracked, self._is_prefix)
+        beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
+        if block.candidates[0] is candidate:
+            self._open.numbered(block, fields.number)
+            events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
+        self._open.grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
+
+    def _message(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
+        key = row[3]
+        if block.counters is None:
+            if self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
+                return
+        elif not self._counts(block, row, events):
+            return
+        if key[0] != BATCH_MSG:
+            block.mixed = True
+        block.messages[key] = row
+        self._open.grow(block, message_size(row))
+
+    def _header(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        count = avro.read_int(record.value)
+        if len(record.key) != ID_END or count < 0:
+            raise DecodeError("a SubBatchHeader is a hash, an id and a count of 0 or more")
+        if block.candidates and not self._counts(block, record, events):
+            return
+        sub = self._sub_batch(block, record)
+        sub.count = count
+        self._sub_batch_changed(block, record.key)
+        if any(index >= count for index in sub.parts):
+            part = bytes((SUB_BATCH_MSG,)) + record.key[1:ID_END]
+            events += [
+                Surplus(block.hash, key, held[:3])
+                for key, held in block.messages.items()
+                if key.startswith(part) and sub_batch_index(key) >= count
+            ]
+        self._open.grow(block, message_size(record))
+
+    def _part(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
+        index = sub_batch_index(record.key)
+        content = self._content(record)
+        if block.candidates and not self._counts(block, record, events):
+            return
+        sub = block.subs.get(sub_batch_id(record.key))
+        if sub is not None and sub.count is not None and index >= sub.count:
+            events.append(Surplus(block.hash, record.key, record[:3]))
+            return
+        self._sub_batch(block, record).add(index, content)
+        self._sub_batch_changed(block, record.key)
+        self._open.grow(block, message_size(record, content))
+
+    def _sub_batch(self, block: OpenBlock, record: Record) -> SubBatchState:
+        block.mixed = True
+        block.messages[record.key] = record
+        return block.subs.setdefault(sub_batch_id(record.key), SubBatchState())
+
+    def _sub_batch_changed(self, block: OpenBlock, key: bytes) -> None:
+        batch_id = sub_batch_id(key)
+        for candidate in block.candidates:
+            candidate.sub_batch_changed(batch_id, block.subs[batch_id])
+
+    def _content(self, record: Record) -> Content:
+        return avro.read_content(record.value) if self._contents is Contents.VALUES else ([], {})
+
+    def _counts(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> bool:
+        """Count a message under every Batch of its block; whether it is to be held.
+
+        Also what the first Batch does not count is held, where it can belong to an entry that is followed: another
+        Batch may count it.
+        """
+        key = record[3]
+        first, *others = block.candidates
+        taken = first.take(key)
+        if taken is not Taken.COUNTED:
+            if key[0] >= BATCH_MSG:
+                if self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
+                    return False
+            elif taken is Taken.IGNORED:
+                return False
+            if taken is Taken.BEYOND:
+                events.append(Surplus(block.hash, key, record[:3]))
+            first.exclude(key)
+            self._open.grow(block, DELETE_OVERHEAD)
+        for candidate in others:
+            if candidate.take(key) is not Taken.COUNTED:
+                candidate.exclude(key)
+        return True
+
+    def _copy(self, block: OpenBlock, kept: Record, seen: Record, events: list[ReassemblyEvent]) -> None:
+        """A second copy of a message before completion: the lower position counts, a difference is reported."""
+        if kept[:3] == seen[:3]:
+            return  # the same record, read again
+        if not self._copies.same(kept, seen, held_content(block, kept.key)):
+            events.append(divergence(kept, seen))
+        if seen.partition < 0 or (kept.partition >= 0 and seen[:3] > kept[:3]):
+            return
+        if kept.key[0] == SUB_BATCH_HEADER:
+            count = avro.read_int(seen.value)
+            if count < 0:
+                return
+            block.subs[sub_batch_id(kept.key)].count = count
+            self._sub_batch_changed(block, kept.key)
+        elif kept.key[0] < BATCH_MSG:
+            held = held_content(block, kept.key)
+            content = self._content(seen)
+            block.subs[sub_batch_id(kept.key)].add(sub_batch_index(kept.key), content)
+            self._open.grow(block, message_size(seen, content) - message_size(kept, held))
+        block.messages[kept.key] = seen
+        if kept.key[0] >= BATCH_MSG:
+            self._open.grow(block, len(seen.value) - len(kept.value))
 
     # --- blocks as a whole -----------------------------------------------------------------------------------
 
     def _finish(self, block: OpenBlock, candidate: Candidate, events: list[ReassemblyEvent]) -> None:
-        self._open.drop(block)
         fields, batch = candidate.fields, candidate.batch
         payload: Header
+        ends: Mapping[Partition, int] = _NO_ENDS
         if self._contents is Contents.VALUES:
-            deletes, updates = block.content(candidate, self._is_prefix)
-            payload = Payload(
-                fields.number,
-                block.hash,
-                fields.parent,
-                fields.weight,
-                updates,
-                frozenset(map(path_text, deletes)) if deletes else _NO_DELETES,
-            )
+            deletes, updates = block.content(candidate)
+            gone = frozenset(map(path_text, deletes)) if deletes else _NO_DELETES
+            payload = Payload(fields.number, block.hash, fields.parent, fields.weight, updates, gone)
         else:
             marks = {entry.path: entry.value for entry in fields.entries.values() if entry.value}
             payload = HeaderOnly(fields.number, block.hash, fields.parent, fields.weight, marks)
+            ends = block.ends(candidate)
         if candidate is not block.candidates[0]:
             replaced = block.candidates[0].batch
             events.append(Superseded(block.hash, fields.number, replaced[:3], batch[:3]))
-        ends = block.ends(candidate)
-        self._tombstones.settled(block.hash)
-        self._done.add(block.hash, FinishedBlock(fields.number, block, candidate))
-        sealed = any(name == SEALED_HEADER for name, _ in batch.headers)
-        events.append(Completed(payload, block.first, ends, batch.timestamp_ms, sealed, block.size))
-        if fields.parent in self._done or fields.parent in self._open:
-            self._open.progress()  # blocks that stand on nothing that is known prove none
-        for due in self._open.overdue():
-            self._overdue(due, events)
+        due = self._open.completed(block, fields.parent, parent_is_complete=fields.parent in self._recent)
+        self._recent.add(block.hash, RecentBlock(fields.number, block, candidate))
+        events.append(Completed(payload, block.first, ends, batch.timestamp_ms, is_sealed(batch.headers), block.size))
+        for other in due:
+            self._overdue(other, events)
 
     def _overdue(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
         block.overdue = True
@@ -306,107 +464,87 @@ class Reassembler:
                 return
         events.append(Incomplete(block.explain()))
 
-    def _evict(self, events: list[ReassemblyEvent]) -> None:
-        for block in self._open.surplus():
-            number = None if block.fields is None else block.fields.number
-            events.append(Overflow(block.hash, number, dict(block.first), "open blocks are over their bound"))
-            self._tombstones.bury(block)
+    def _evict(self, events: list[ReassemblyEvent], newest: OpenBlock | None = None) -> None:
+        events += [
+            Overflow(block.hash, block.number, dict(block.first), "open blocks are over their bound")
+            for block in self._open.evict(newest)
+        ]
 
-    def give_up(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
-        """Wait no longer for an open block."""
+    def compare(self, block_hash: bytes, other: OpenBlock | RecentBlock) -> list[ReassemblyEvent]:
+        """Compare another producer's copy of a block with the one that is complete here, if its messages are kept.
+
+        What is surplus to that copy's own Batch is no part of it, and was reported when it came.
+        """
+        kept = self._recent.get(block_hash)
+        block, candidate = (other.held, other.candidate) if isinstance(other, RecentBlock) else (other, None)
+        if kept is None or block is None:
+            return []
+        if candidate is None and block.candidates:
+            candidate = block.candidates[0]
+        rows: list[Row] = [*block.messages.values()]
+        if candidate is not None:
+            rows = [row for row in rows if row[3] not in candidate.surplus]
+            rows.append(candidate.batch)
+        events: list[ReassemblyEvent] = []
+        for row in rows:
+            self._copies.late(kept, row, self._tracked, events)
+        return events
+
+    def abandon(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
+        """Wait no longer for an open block: Quarantined, with a header where its Batch is known."""
         block = self._open.get(block_hash)
         if block is None:
             return []
+        header = _header(block)
         self._open.drop(block)
-        self._tombstones.settled(block_hash)
-        fields = block.fields
-        number, header = 0, None
-        if fields is not None:
-            number = fields.number
-            header = HeaderOnly(number, block_hash, fields.parent, fields.weight, {})
-        self._done.add(block_hash, FinishedBlock(number, reason=reason))
-        return [Quarantined(block_hash, None if fields is None else number, reason, header)]
+        self._recent.add(block_hash, RecentBlock(block.number or 0, reason=reason))
+        return [Quarantined(block_hash, block.number, reason, header)]
 
-    def reread(self, block_hash: bytes, known: Mapping[Partition, int] | None = None) -> Mapping[Partition, int] | None:
-        """Hold a block again that was dropped, or finished and then dropped by whoever orders blocks.
-
-        Arguments:
-            block_hash: which.
-            known: where its messages begin, if somebody else knows it.
-
-        Returns:
-            Where to read its messages from; None where that is not known here.
-
-        """
-        self._done.forget(block_hash)
-        return self._tombstones.lift(block_hash, known)
-
-    def needless(self, block_hash: bytes) -> None:
-        """Whoever joins several reassemblers has decided this block: what was dropped of it is needed no longer."""
-        self._tombstones.settled(block_hash)
-
-    # --- what the rest of the room needs ---------------------------------------------------------------------
-
-    def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
-        """What was delivered before is read again: see :class:`~.assembler.Assembler`."""
-        unnamed = (block for block in self._open.values() if short(block.hash) not in waited)
-        old = [block for block in unnamed if all_below(block.first, until)]
-        for block in old:
-            block.late = True
-        return frozenset(block.hash for block in old)
+    def forget(self, block_hash: bytes) -> None:
+        """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
+        self._recent.forget(block_hash)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
-        """The chain's head is at ``number``: give up open blocks below the threshold, forget old late copies."""
-        events: list[ReassemblyEvent] = []
-        # Done at whole steps of the number, so that the work is spread and still a function of the head alone.
-        step = max(1, self._threshold // 8)
-        head = number - number % step
+        """Drop open blocks below the threshold, and forget old completed ones; the chain's head is at ``number``."""
+        self._open.head = number
+        # Done at full steps of the number, so that the work is spread and still a function of the head alone.
+        head = number - number % max(1, self._threshold // 8)
         if head == self._trimmed:
-            return events
+            return []
         self._trimmed = head
-        self._tombstones.passed(head - self._threshold)
-        for block in self._open.below(head - self._threshold):
-            events += self._pass_over(block)
-        self._done.head_moved(head)
+        self._recent.head_moved(head)
+        events: list[ReassemblyEvent] = []
+        for block in self._open.pop_below(head - self._threshold):
+            below = block.number or 0
+            reason = f"incomplete {self._threshold} blocks below the head: it {block.explain().lacks}"
+            # Its messages are kept until the next step at least: under a quorum they are compared.
+            self._recent.add(block.hash, RecentBlock(below, block, reason=reason))
+            events.append(Stale(BlockRef(below, block.hash), reason))
         return events
 
-    def _pass_over(self, block: OpenBlock) -> list[ReassemblyEvent]:
-        """An open block below the threshold.
-
-        One whose Batch came when the chain was past it was never waited for: it is a copy of an old block that was
-        sent again, or a part of one that is read again after a restart.
-        """
-        late = "came when the chain was past it"
-        given_up = self.give_up(block.hash, late if block.late else f"still incomplete {self._threshold} blocks later")
-        if block.fields is None or not block.late:
-            return given_up
-        return [Stale(BlockRef(block.fields.number, block.hash), late)]
+    # --- queries ---------------------------------------------------------------------------------------------
 
     def open_positions(self) -> dict[Partition, int]:
-        """For every partition the lowest offset that an open block still needs, or a dropped one, or one lower."""
-        return lowest(self._open.positions(self._records), self._tombstones.lowest(self._records))
+        """For every partition the lowest offset that an open block still needs."""
+        return self._open.positions(self._records)
 
     def open_blocks(self) -> list[bytes]:
         """The hashes of the open blocks, oldest first."""
-        return list(self._open)
+        return [block.hash for block in self._open]
 
-    def dropped_blocks(self) -> Collection[bytes]:
-        """The hashes of the blocks that were dropped and can be read again, oldest first."""
-        return self._tombstones.blocks()
+    def header_of(self, block_hash: bytes) -> HeaderOnly | None:
+        """The header that the Batch of an open block gives; None without a Batch, or where it is not open."""
+        block = self._open.get(block_hash)
+        return None if block is None else _header(block)
 
-    def dropped(self, block_hash: bytes) -> bool:
-        """Whether this is one of :meth:`dropped_blocks`."""
-        return block_hash in self._tombstones
-
-    @property
-    def recovers(self) -> bool:
-        """Whether there are blocks that were dropped and are not whole yet, read again or not."""
-        return self._tombstones.pending
+    def headers(self) -> list[Header]:
+        """The headers of all open blocks whose Batch is there, oldest first."""
+        return [header for block in self._open if (header := _header(block)) is not None]
 
     @property
     def fullness(self) -> float:
-        """How much of the room for open blocks is taken, 0 to 1, in number or in bytes."""
-        return max(len(self._open) / self._bounds.open_blocks, self._open.bytes / self._bounds.open_bytes)
+        """The part of the bounds on open blocks that is used, 0 to 1, in number or in bytes."""
+        return self._open.fullness
 
     @property
     def lowest_open(self) -> int | None:
@@ -415,38 +553,36 @@ class Reassembler:
 
     @property
     def held_bytes(self) -> int:
-        """What open blocks, and completed ones that are kept to compare with, cost in bytes."""
-        return self._open.bytes + self._done.held_bytes
+        """Bytes of open blocks, and of completed ones that are kept to compare with."""
+        return self._open.bytes + self._recent.held_bytes
 
-    def done_blocks(self) -> list[tuple[int, bytes]]:
-        """Number and hash of the completed blocks that are still recognised."""
-        return list(self._done)
-
-    def ignore(self, names: Iterable[bytes]) -> None:
-        """Treat blocks whose hash has one of these short names as done (resuming: late copies of old blocks)."""
-        self._done_names = frozenset(names)
-
-    def held(self, block_hash: bytes) -> OpenBlock | FinishedBlock | None:
-        """What there is of this block: under assembly, or finished with; None where it is neither."""
-        return self._open.get(block_hash) or self._done.get(block_hash)
+    def held(self, block_hash: bytes) -> OpenBlock | RecentBlock | None:
+        """A block as it is held, open or recently completed or abandoned; None where it is neither."""
+        return self._open.get(block_hash) or self._recent.get(block_hash)
 
     def number_of(self, block_hash: bytes) -> int | None:
         """The number that its Batch gives to a block; None before the Batch came, and when the block is forgotten."""
-        if (block := self._open.get(block_hash)) is not None:
-            return None if block.fields is None else block.fields.number
-        done = self._done.get(block_hash)
-        return None if done is None else done.number
+        held = self.held(block_hash)
+        return None if held is None else held.number
 
     def explain(self, block_hash: bytes) -> Explanation:
-        """What this block waits for, or what became of it."""
-        if (block := self._open.get(block_hash)) is not None:
-            return block.explain()
-        if (done := self._done.get(block_hash)) is not None:
-            return Explanation(
-                block_hash, done.number, "quarantined" if done.reason else "complete", reason=done.reason
-            )
-        if block_hash in self._tombstones:
-            return Explanation(block_hash, None, "dropped", positions=self._tombstones.positions(block_hash))
-        if self._done_names and short(block_hash) in self._done_names:
-            return Explanation(block_hash, None, "done", reason="it was done with before the stream was resumed")
-        return Explanation(block_hash, None, "unknown")
+        """The state of a block and what it lacks."""
+        held = self.held(block_hash)
+        if held is None:
+            return Explanation(block_hash, None, "unknown")
+        if isinstance(held, OpenBlock):
+            return held.explain()
+        return Explanation(block_hash, held.number, "abandoned" if held.reason else "complete", reason=held.reason)
+
+
+def _header(block: OpenBlock) -> HeaderOnly | None:
+    """The header that a block's first Batch gives."""
+    if not block.candidates:
+        return None
+    fields = block.candidates[0].fields
+    return HeaderOnly(fields.number, block.hash, fields.parent, fields.weight, {})
+
+
+def _place(record: Record) -> tuple[bool, str, int, int]:
+    """Order of copies: those from a topic first, then by position."""
+    return record.partition < 0, record.topic, record.partition, record.offset

@@ -1,39 +1,43 @@
-"""All blocks under assembly: what they hold together, which is overdue, and which goes when there is too much.
+"""Window of blocks: those under assembly, their deadlines and bounds, and the recently completed ones.
 
 Rules:
 
-1. Deadlines are counted in blocks that were completed (:meth:`OpenBlocks.progress`), never in time or numbers: numbers
-   come from the wire and prove nothing.
-2. Over the bounds, blocks without a Batch go first, oldest first, then the lowest numbers, down to nine tenths. What is
-   read again goes last, the newest of it: as many as :attr:`Bounds.again`, so that whoever reads no more together gets
-   them whole, whatever else is open.
-3. The queues name blocks and do not hold them: a block may be let go long before its turn.
+1. Deadlines are counted in blocks that were completed, never in time or numbers: numbers come from the wire and prove
+   nothing.
+2. Over the bounds, blocks without a Batch are evicted first, oldest first, then those farthest from the head, down to
+   nine tenths. A block that a complete one names as its parent is evicted last: a chain cannot move without it.
+   None is evicted for its own first message: where all others have a Batch, no further block would ever get one.
+3. A completed or abandoned block is recognised for ``window`` blocks below the head. The messages of a completed one
+   are kept for comparing late copies, within a bound in bytes; the blocks that were completed first lose them first.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cardinal.protocols.streams.types import Partition
+from cardinal.protocols.streams.types import Partition, lowest
 
-from .block import BLOCK_OVERHEAD, OpenBlock
+from .block import BLOCK_OVERHEAD, Candidate, OpenBlock
 
+RECENT_MAX: Final = 100_000
+"""Recently completed blocks that are recognised: numbers come from the wire and may be anything."""
+_AWAITED_MAX: Final = 10_000
 _SLACK: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a reassembler may hold.
+    """Limits of what a reassembler holds.
 
     Attributes:
         open_bytes: bytes of open blocks, overhead included.
-        open_blocks: how many blocks may be open.
+        open_blocks: number of open blocks.
         finished_bytes: bytes of completed blocks that are kept to compare late copies with.
-        headless_distance: records after which a hash without a Batch no longer pins positions, nor a dropped block.
+        headless_distance: records after which a hash without a Batch no longer pins positions.
+        votes: under a quorum, complete copies of each producer that wait for others, about 1 kB each.
 
     """
 
@@ -41,24 +45,71 @@ class Bounds:
     open_blocks: int = 10_000
     finished_bytes: int = 256 << 20
     headless_distance: int = 1_000_000
-
-    @property
-    def again(self) -> int:
-        """How many blocks that are read again have a place before all others."""
-        return max(1, self.open_blocks // 2)
+    votes: int = 32_768
 
     def part(self, parts: int) -> Bounds:
-        """The bounds of one of ``parts`` reassemblers that share these."""
+        """The bounds of one of ``parts`` assemblers that share these."""
         return replace(
             self,
             open_bytes=self.open_bytes // parts,
             open_blocks=max(1, self.open_blocks // parts),
             finished_bytes=self.finished_bytes // parts,
+            votes=max(1, self.votes // parts),
         )
 
 
+class Queue:
+    """Hashes in the order of their numbers, of equal ones the first put first; discarded ones are skipped later."""
+
+    __slots__ = ("_heap", "_live", "_ticks")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, bytes]] = []
+        self._live: dict[bytes, int] = {}
+        self._ticks = 0
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """True when a hash is in the queue."""
+        return block_hash in self._live
+
+    def put(self, block_hash: bytes, number: int) -> None:
+        """Put a hash, in place of an earlier entry of it."""
+        self._ticks = tick = self._ticks + 1
+        self._live[block_hash] = tick
+        heapq.heappush(self._heap, (number, tick, block_hash))
+        if len(self._heap) > 2 * len(self._live) + _SLACK:
+            self._heap = sorted(each for each in self._heap if self._live.get(each[2]) == each[1])
+
+    def discard(self, block_hash: bytes) -> None:
+        """Remove a hash, if it is there."""
+        self._live.pop(block_hash, None)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number; None where the queue is empty."""
+        heap = self._heap
+        while heap and self._live.get(heap[0][2]) != heap[0][1]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def pop_below(self, number: int) -> list[bytes]:
+        """Remove and return all hashes with a lower number, in order."""
+        found = []
+        while self._heap and self._heap[0][0] < number:
+            _, tick, block_hash = heapq.heappop(self._heap)
+            if self._live.get(block_hash) == tick:
+                del self._live[block_hash]
+                found.append(block_hash)
+        return found
+
+
+def distance(number: int, head: int) -> int:
+    """Blocks between one of this number and the next one of the chain; the farthest are evicted first."""
+    return abs(number - head - 1)
+
+
 class OpenBlocks:
-    """See the module.
+    """Blocks under assembly.
 
     Arguments:
         bounds: see :class:`Bounds`.
@@ -71,128 +122,185 @@ class OpenBlocks:
         self._deadline = deadline
         self._blocks: dict[bytes, OpenBlock] = {}
         self._completed = 0
-        self._due: deque[tuple[int, bytes, int]] = deque()
-        """When which block is overdue. The last member tells it from a later one of the same hash."""
-        self._again = 0
-        self._passed = 0
-        """The chain is past blocks with a lower number."""
-        self._numbers: list[tuple[int, int, bytes]] = []
-        """A heap of the blocks' numbers, each with what :meth:`_still` needs."""
+        self._due = Queue()
+        self._numbers = Queue()
+        self._awaited: dict[bytes, None] = {}
+        """Hashes that complete blocks name as their parent, and that are not complete."""
+        self.head = -1
+        """The number of the chain's head, -1 before it is known."""
         self.bytes = 0
-        """What they hold, overheads included."""
-        self.get = self._blocks.get
-        """The block with this hash, or None."""
-        self.values = self._blocks.values
+        """Bytes of all messages, overheads included."""
+        self.get = self._blocks.get  # in the hot loop
+
+    def __iter__(self) -> Iterator[OpenBlock]:
         """The blocks, oldest first."""
+        return iter(self._blocks.values())
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._blocks)
-
-    def __contains__(self, block_hash: bytes) -> bool:
-        """Whether a block with this hash is open."""
-        return block_hash in self._blocks
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Their hashes, oldest first."""
-        return iter(self._blocks)
-
-    def open(self, block_hash: bytes, seen_at: int, begins: Mapping[Partition, int]) -> OpenBlock:
-        """A block of which the first message has come.
-
-        Arguments:
-            block_hash: which.
-            seen_at: how many records came before.
-            begins: where its messages begin, if it is read again.
-
-        """
-        block = OpenBlock(block_hash, seen_at)
-        if begins:
-            block.first.update(begins)
-            self._again += 1
-            block.again = self._again
-        self._blocks[block_hash] = block
+    def open(self, block_hash: bytes, seen_at: int) -> OpenBlock:
+        """Open a block; ``seen_at`` is the number of records that came before its first message."""
+        self._blocks[block_hash] = block = OpenBlock(block_hash, seen_at)
         self.bytes += BLOCK_OVERHEAD
-        self._due.append((self._completed + self._deadline, block_hash, seen_at))
-        if len(self._due) > 2 * len(self._blocks) + _SLACK:
-            self._due = deque(due for due in self._due if self._still(due[1], due[2]) is not None)
+        self._due.put(block_hash, self._completed + self._deadline)
         return block
 
     def drop(self, block: OpenBlock) -> None:
-        """A block that is open no longer."""
+        """Remove a block."""
         del self._blocks[block.hash]
+        self._due.discard(block.hash)
+        self._numbers.discard(block.hash)
         self.bytes -= block.size
 
     def grow(self, block: OpenBlock, size: int) -> None:
-        """A block holds ``size`` bytes more."""
+        """Account for ``size`` more bytes of a block."""
         block.size += size
         self.bytes += size
 
     def numbered(self, block: OpenBlock, number: int) -> None:
-        """A block's Batch has come and says its number."""
-        block.late = number < self._passed
-        heapq.heappush(self._numbers, (number, block.seen_at, block.hash))
-        if len(self._numbers) > 2 * len(self._blocks) + _SLACK:
-            self._numbers = sorted(each for each in self._numbers if self._still(each[2], each[1]) is not None)
+        """Note the number of a block whose Batch has come."""
+        self._numbers.put(block.hash, number)
 
-    def progress(self) -> None:
-        """One more block was completed that stands on one that is known."""
+    def completed(self, block: OpenBlock, parent: bytes, *, parent_is_complete: bool) -> Iterable[OpenBlock]:
+        """Remove a block that is complete; returns those that are overdue now, each once.
+
+        Blocks that stand on nothing that is held prove nothing about deadlines.
+        """
+        self.drop(block)
+        self._awaited.pop(block.hash, None)
+        if not parent_is_complete:
+            self._awaited[parent] = None
+            if len(self._awaited) > _AWAITED_MAX:
+                del self._awaited[next(iter(self._awaited))]
+            if parent not in self._blocks:
+                return ()
         self._completed += 1
+        due = self._due.pop_below(self._completed + 1)
+        return [self._blocks[block_hash] for block_hash in due] if due else ()
 
-    def overdue(self) -> Iterator[OpenBlock]:
-        """The blocks whose deadline has passed, each of them once."""
-        while self._due and self._due[0][0] <= self._completed:
-            block = self._still(*self._due.popleft()[1:])
-            if block is not None:
-                yield block
+    @property
+    def crowded(self) -> bool:
+        """True when the bounds are exceeded."""
+        return len(self._blocks) > self._bounds.open_blocks or self.bytes > self._bounds.open_bytes
 
-    def surplus(self) -> Iterator[OpenBlock]:
-        """Drops blocks until nine tenths of the bounds are kept, and says which."""
-        bytes_goal, blocks_goal = self._bounds.open_bytes * 9 // 10, self._bounds.open_blocks * 9 // 10
-        for block in sorted(self._blocks.values(), key=self._order):
+    @property
+    def fullness(self) -> float:
+        """The part of the bounds that is used, 0 to 1, in number or in bytes."""
+        return max(len(self._blocks) / self._bounds.open_blocks, self.bytes / self._bounds.open_bytes)
+
+    def evict(self, newest: OpenBlock | None = None) -> Iterator[OpenBlock]:
+        """Remove blocks until nine tenths of the bounds are used, but not the one just opened; yields them."""
+        bytes_goal, blocks_goal = self._bounds.open_bytes * 9 // 10, max(1, self._bounds.open_blocks * 9 // 10)
+        for block in sorted(self._blocks.values(), key=self._rank):
             if self.bytes <= bytes_goal and len(self._blocks) <= blocks_goal:
                 return
+            if block is not newest:
+                self.drop(block)
+                yield block
+
+    def _rank(self, block: OpenBlock) -> tuple[bool, bool, int, int]:
+        """Eviction order (rule 2)."""
+        number = block.number
+        near = 0 if number is None else -distance(number, self.head)
+        return block.hash in self._awaited, number is not None, near, block.seen_at
+
+    def pop_below(self, number: int) -> list[OpenBlock]:
+        """Remove the blocks with a lower number; returns them, oldest first."""
+        found = [self._blocks[block_hash] for block_hash in self._numbers.pop_below(number)]
+        for block in found:
             self.drop(block)
-            yield block
-
-    def _order(self, block: OpenBlock) -> tuple[bool, bool, int]:
-        """Who goes first."""
-        if block.again > max(0, self._again - self._bounds.again):
-            return True, True, block.again
-        return False, block.fields is not None, block.fields.number if block.fields else block.seen_at
-
-    def below(self, number: int) -> list[OpenBlock]:
-        """The chain is past blocks with a lower number: those, oldest first; each is offered once."""
-        self._passed = number
-        found: list[OpenBlock] = []
-        while self._numbers and self._numbers[0][0] < number:
-            its_number, seen_at, block_hash = heapq.heappop(self._numbers)
-            block = self._still(block_hash, seen_at)
-            if block is not None and block.fields is not None and block.fields.number == its_number:
-                found.append(block)
         return sorted(found, key=lambda block: block.seen_at)
 
     @property
     def lowest(self) -> int | None:
         """The number of the lowest block that has a Batch; None without one."""
-        while self._numbers and self._still(self._numbers[0][2], self._numbers[0][1]) is None:
-            heapq.heappop(self._numbers)
-        return self._numbers[0][0] if self._numbers else None
+        return self._numbers.lowest
 
     def positions(self, records: int) -> dict[Partition, int]:
-        """For every partition the lowest offset that a block still needs, ``records`` after the first of all.
+        """For every partition the lowest offset that a block still needs, after ``records`` records.
 
         A block without a Batch pins its positions for :attr:`Bounds.headless_distance` records.
         """
-        lowest: dict[Partition, int] = {}
-        for block in self._blocks.values():
-            if not block.candidates and records - block.seen_at > self._bounds.headless_distance:
-                continue
-            for partition, offset in block.first.items():
-                if offset < lowest.get(partition, offset + 1):
-                    lowest[partition] = offset
-        return lowest
+        distance = self._bounds.headless_distance
+        needed = (block for block in self if block.candidates or records - block.seen_at <= distance)
+        return lowest(*(block.first for block in needed))
 
-    def _still(self, block_hash: bytes, seen_at: int) -> OpenBlock | None:
-        block = self._blocks.get(block_hash)
-        return block if block is not None and block.seen_at == seen_at else None
+
+class RecentBlock:
+    """A block that was completed or abandoned lately.
+
+    Attributes:
+        number: its number, 0 where it had no Batch.
+        held: its messages; None where they are not kept.
+        candidate: its Batch, while the messages of a complete block are kept.
+        reason: why it was abandoned; empty where it is complete.
+
+    """
+
+    __slots__ = ("candidate", "held", "number", "reason")
+
+    def __init__(
+        self, number: int, held: OpenBlock | None = None, candidate: Candidate | None = None, reason: str = ""
+    ) -> None:
+        self.number = number
+        self.held = held
+        self.candidate = candidate
+        self.reason = reason
+
+    def release(self) -> int:
+        """Release the messages; returns their bytes."""
+        size = 0 if self.held is None else self.held.size
+        self.held = self.candidate = None
+        return size
+
+
+class RecentBlocks:
+    """Recently completed or abandoned blocks.
+
+    Arguments:
+        window: blocks below the head for which they are recognised.
+        max_bytes: bytes of messages that are kept for comparing.
+
+    """
+
+    def __init__(self, window: int, max_bytes: int) -> None:
+        self._window = window
+        self._max_bytes = max_bytes
+        self._blocks: dict[bytes, RecentBlock] = {}
+        self._holding: dict[bytes, RecentBlock] = {}
+        self._numbers = Queue()
+        self.held_bytes = 0
+        """Bytes that are kept for comparing."""
+        self.get = self._blocks.get  # in the hot loop
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """True when a block with this hash is recognised."""
+        return block_hash in self._blocks
+
+    def add(self, block_hash: bytes, block: RecentBlock) -> None:
+        """Remember a block."""
+        self._blocks[block_hash] = block
+        self._numbers.put(block_hash, block.number)
+        if block.held is not None:
+            self._holding[block_hash] = block
+            self.held_bytes += block.held.size
+            while self.held_bytes > self._max_bytes:
+                oldest = next(iter(self._holding))
+                self.held_bytes -= self._holding.pop(oldest).release()
+        if len(self._blocks) > RECENT_MAX:
+            self.forget(next(iter(self._blocks)))
+
+    def head_moved(self, number: int) -> list[tuple[bytes, RecentBlock]]:
+        """Forget what lies more than the window below the head; returns it by hash."""
+        found = [
+            (block_hash, self._blocks[block_hash]) for block_hash in self._numbers.pop_below(number - self._window)
+        ]
+        for block_hash, _ in found:
+            self.forget(block_hash)
+        return found
+
+    def forget(self, block_hash: bytes) -> None:
+        """Forget a block, if it is there."""
+        block = self._blocks.pop(block_hash, None)
+        if block is not None:
+            self._numbers.discard(block_hash)
+            if self._holding.pop(block_hash, None) is not None:
+                self.held_bytes -= block.release()

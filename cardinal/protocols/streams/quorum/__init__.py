@@ -1,1 +1,1 @@
-"""Blocks that several producers agree on."""
+"""Policy ``quorum:k``: blocks on which k producers agree."""

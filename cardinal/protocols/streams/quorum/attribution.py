@@ -1,4 +1,4 @@
-"""Whose record a record is.
+"""Attribution of records to the producers of a quorum, and the policy's text.
 
 Rules:
 
@@ -14,31 +14,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.events import ReassemblyEvent, Untrusted
-from cardinal.protocols.streams.following.reorg_channels import ANONYMOUS
-from cardinal.protocols.streams.types import PRODUCER_HEADER, Headers, Row, path_bytes, path_text
+from cardinal.protocols.streams.types import PRODUCER_HEADER, Headers, Row, path_bytes, path_text, producer_of
 
+_DIGITS_MAX: Final = 4
 _UNTRUSTED_MAX: Final = 64
 _ID_SHOWN: Final = 128
 """Bytes of an unknown producer's id that are kept."""
 
 
+def parse_policy(policy: str) -> int | None:
+    """The number of producers that have to agree: None for ``first``, k for ``quorum:k``.
+
+    Raises:
+        ConfigurationError: it is neither.
+
+    """
+    if policy == "first":
+        return None
+    name, _, k = policy.partition(":")
+    if name != "quorum" or not (k.isascii() and k.isdigit()) or len(k) > _DIGITS_MAX or int(k) < 1:
+        raise ConfigurationError(
+            f"the policy {policy!r} is not known: use 'first', or 'quorum:k' with k producers that have to agree",
+            setting="policy",
+        )
+    return int(k)
+
+
+def check_quorum(k: int, producers: Sequence[str]) -> None:
+    """ConfigurationError where k of these producers cannot agree."""
+    if not producers or not all(producers) or len(set(producers)) < len(producers):
+        raise ConfigurationError(
+            "a quorum needs the ids of the producers that count, each once and none of them empty", setting="producers"
+        )
+    if not 1 <= k <= len(producers):
+        raise ConfigurationError(
+            f"a quorum of {k} cannot be had of {len(producers)} producers: choose 1 to {len(producers)}",
+            setting="policy",
+        )
+
+
 class Attribution:
-    """See the module. ``producers``: the ids of those that count; a producer is its place in them."""
+    """The producers that count; ``producers`` are their ids, a producer is its index in them."""
 
     def __init__(self, producers: Sequence[str]) -> None:
-        self._places = {path_bytes(name): index for index, name in enumerate(producers)}
+        self._indexes = {path_bytes(name): index for index, name in enumerate(producers)}
         self._untrusted: dict[bytes, None] = {}
-        alone: dict[Headers, int] = {((PRODUCER_HEADER, name),): index for name, index in self._places.items()}
-        self.by_headers = alone.get
-        """The producer of a record whose only header says it, as most records'; None for all others."""
+        # Most records have one header, and it says the producer.
+        self._alone: dict[Headers, int] = {((PRODUCER_HEADER, name),): index for name, index in self._indexes.items()}
 
-    def producer_of(self, record: Row, events: list[ReassemblyEvent]) -> int | None:
-        """Whose record it is; None where it is nobody's who counts, which is reported."""
-        producer = next((value for name, value in record[6] if name == PRODUCER_HEADER), ANONYMOUS)
-        index = self._places.get(producer)
+    def index_of(self, record: Row, events: list[ReassemblyEvent]) -> int | None:
+        """The producer of a record; None for one that does not count, which is reported."""
+        index = self._alone.get(record[6])
+        if index is not None:
+            return index
+        producer = producer_of(record[6])
+        index = self._indexes.get(producer)
         if index is None:
-            shown = (producer or b"")[:_ID_SHOWN]  # Kafka's headers may have no value at all
+            shown = producer[:_ID_SHOWN]
             if shown not in self._untrusted and len(self._untrusted) < _UNTRUSTED_MAX:
                 self._untrusted[shown] = None
                 events.append(Untrusted(path_text(shown), record[:3]))

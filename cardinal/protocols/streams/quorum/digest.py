@@ -1,13 +1,13 @@
-"""What one producer supplied for a block, in a form that can be compared with what others supplied.
+"""Vote: a producer's complete copy of a block, as a digest that can be compared with other producers' copies.
 
 Rules:
 
 1. Two producers agree on a block where their digests are equal: the same Batch (number, weight, parent, entries) and
    the same content as a consumer gets it, whatever the order of maps on the wire and however sub batches were cut.
    Values at volatile paths are left out, the paths are not.
-2. Where records carry digests instead of values (:mod:`.digests`), parts of sub batches are content: producers that
-   cut them differently do not agree.
-3. A block that is larger than what may be kept of finished blocks is agreed on by its header and content alone; where
+2. Where records carry digests instead of values, parts of sub batches are content: producers that cut them
+   differently do not agree.
+3. A block that is larger than what may be kept of completed blocks is agreed on by its header and content alone; where
    records carry digests there is nothing to compare, and nobody agrees.
 """
 
@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack
 from typing import Final
 
-from cardinal.protocols.streams.assembly.finished import FinishedBlock
+from cardinal.protocols.streams.assembly.window import RecentBlock
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import PathMap, Payload
-from cardinal.protocols.streams.types import path_bytes
+from cardinal.protocols.streams.types import Partition, path_bytes, path_expression
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_MSG
-
-from .standings import Standing
 
 _ALTERNATIVES: Final = re.compile(r"\||\(\?")
 """What lets an expression that begins with an anchor be found elsewhere."""
@@ -39,7 +38,7 @@ class Volatile:
         self._tests = [_test(source) for source in expressions]
 
     def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """Those of these paths; many are asked for at once, since every path of every block is."""
+        """Those of these paths that are volatile; every path of every block is looked at, so many at once."""
         if not self._tests:
             return set()
         texts = [path.decode("utf-8", "surrogateescape") for path in paths]
@@ -47,46 +46,63 @@ class Volatile:
 
 
 def _test(source: str) -> Callable[[str], object]:
-    pattern = re.compile(source)
+    pattern = path_expression(source)
     if source.startswith("^") and not _ALTERNATIVES.search(source):
         return pattern.match  # the same answer, without a look at every place of the path
     return pattern.search
 
 
-def standing(event: Completed, finished: FinishedBlock, volatile: Volatile, *, past: int) -> Standing:
-    """What a producer's complete copy says.
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A producer's complete copy of a block.
+
+    Attributes:
+        digest: of its content; None where it cannot be compared.
+        number, parent, weight: of its Batch.
+        positions, published_ms, sealed: see :class:`~.events.Completed`.
+
+    """
+
+    digest: bytes | None
+    number: int
+    parent: bytes
+    weight: int
+    positions: Mapping[Partition, int]
+    published_ms: int
+    sealed: bool
+
+
+def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
+    """The vote that a producer's complete copy is.
 
     Arguments:
         event: its completion.
-        finished: what is kept of it.
-        volatile: whether the value at a path may differ.
-        past: the chain is past blocks with a lower number.
+        recent: the messages that are kept of it.
+        volatile: the paths whose values may differ.
 
     """
     block = event.payload
-    return Standing(
-        _digest(event, finished, volatile),
+    return Vote(
+        _digest(event, recent, volatile),
         block.number,
         block.parent,
         block.weight,
         event.positions,
-        event.ends,
         event.published_ms,
         event.sealed,
-        block.number < past,
     )
 
 
-def _digest(event: Completed, finished: FinishedBlock, volatile: Volatile) -> bytes | None:
+def _digest(event: Completed, recent: RecentBlock, volatile: Volatile) -> bytes | None:
     block = event.payload
     found = blake2b(repr((block.number, block.parent, block.weight)).encode(), digest_size=32)
-    if finished.candidate is not None:
-        entries = sorted(finished.candidate.fields.entries.items())
+    if recent.candidate is not None:
+        entries = sorted(recent.candidate.fields.entries.items())
         marks = volatile.among([path for path, _ in entries])
         for path, entry in entries:
             value = b"" if path in marks else entry.value
             _add(found, [path, value, b"%d %d" % (entry.count, entry.delete), entry.sub_batch])
-    content = _content(event, finished)
+    content = _content(event, recent)
     if content is None:
         return None
     deletes, values = content
@@ -100,12 +116,12 @@ def _digest(event: Completed, finished: FinishedBlock, volatile: Volatile) -> by
     return found.digest()
 
 
-def _content(event: Completed, finished: FinishedBlock) -> tuple[Iterable[bytes], Mapping[bytes, bytes]] | None:
-    """Deletes and values; for a block without its content what stands for them."""
+def _content(event: Completed, recent: RecentBlock) -> tuple[Iterable[bytes], Mapping[bytes, bytes]] | None:
+    """Deletes and values; digests of them for a block without its content."""
     block = event.payload
     if isinstance(block, Payload) and isinstance(block.updates, PathMap):
         return map(path_bytes, block.deletes), block.updates.raw
-    held, candidate = finished.held, finished.candidate
+    held, candidate = recent.held, recent.candidate
     if held is None or candidate is None:
         return None
     counted = [record for key, record in held.messages.items() if key not in candidate.surplus]
@@ -114,6 +130,6 @@ def _content(event: Completed, finished: FinishedBlock) -> tuple[Iterable[bytes]
 
 
 def _add(found: blake2b, pieces: Sequence[bytes]) -> None:
-    """Take pieces of any length so that no two lists of pieces are taken alike."""
+    """Add pieces of any length so that no two lists of pieces give the same bytes."""
     found.update(pack(f"<{len(pieces) + 1}Q", len(pieces), *map(len, pieces)))
     found.update(b"".join(pieces))

@@ -1,65 +1,167 @@
-"""Policy ``quorum:k``: a block counts when k producers of an allow-list each supplied the same one.
-
-It joins what each producer supplied (:mod:`.voters`), the blocks on which too few agree so far (:mod:`.undecided`) and
-those on which enough did (:mod:`.agreed`). Whose record a record is says :mod:`.attribution`.
+"""Policy ``quorum:k``: one :class:`Reassembler` for each producer, and a table of votes.
 
 Rules:
 
-1. A block is delivered when k producers agree on it (:mod:`.digest`), once, with the positions of all that was seen
-   of it. What any other producer supplied, or supplies later, is compared with it.
-2. Records of producers that are not in the list do not count. Pings and announcements of reorg channels belong to no
+1. Each producer has a Reassembler of its own, with an equal share of the bounds, that gets its records alone. So a
+   producer that lies, floods or contradicts itself spoils its own copies and uses up its own share.
+2. A complete copy is a vote (:mod:`.digest`). When k votes for a block are equal it is delivered, once, with the
+   positions of all copies. Every copy that differs from it is compared message by message: when the block is delivered,
+   or later when that copy becomes complete or falls below the threshold.
+3. Of too many votes of a producer those farthest from the head are evicted, and what its Reassembler keeps of them is
+   forgotten: their records, read again, make the vote again.
+4. A block that is not delivered is overdue when its votes have waited, or a copy has been incomplete, for as many
+   completed blocks as the deadline. It is reported once, with who agrees and what the others lack.
+5. The header of such a block is believed where k producers' Batches give the same: one producer's lie leads nobody on.
+   A :class:`~.events.Stale` gives the number of one producer's copy, and the producer.
+6. Messages that are supplied complete the copies that producers began. A Batch cannot be supplied.
+7. Records of producers that are not in the list do not count. Pings and announcements of reorg channels belong to no
    block: they are events whoever sent them.
-3. The deadline of a block is counted in blocks that any producer completed on a known parent, in time, since its first
-   message. An overdue block is reported once, with who agrees and what the others lack, after a Divergence for
-   everything that producers disagree on. What came when the chain was past it is not waited for.
-4. What its Batch says of a block that is not delivered (its number here, its parent in a Quarantined) is told only
-   where k producers say the same; a Stale tells it of one producer's copy, and whose. So nobody is led on by one
-   producer's lie.
-5. Messages that are supplied complete the copies of producers that sent a Batch of their own, where these copies lack
-   them. A Batch cannot be supplied: a block of which fewer than k producers supplied theirs is never delivered.
-6. The bounds are divided among the producers. Each can use up its own share alone.
-7. Nothing depends on the clock or on how records are cut into calls, and nothing that a record can hold raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
-from cardinal.protocols.streams.assembly.block import Explanation
-from cardinal.protocols.streams.assembly.contents import Contents
-from cardinal.protocols.streams.assembly.finished import FinishedBlock
+from cardinal.protocols.streams.assembly.block import OpenBlock
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
-from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.protocols.streams.events import Completed, Incomplete, Overflow, Quarantined, ReassemblyEvent, Stale
-from cardinal.protocols.streams.types import Partition, Record, Routed, Row
-from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.assembly.window import Bounds, Queue, RecentBlock, RecentBlocks, distance
+from cardinal.protocols.streams.events import (
+    Completed,
+    Divergence,
+    Explanation,
+    Header,
+    Incomplete,
+    Overflow,
+    Quarantined,
+    ReassemblyEvent,
+    Stale,
+)
+from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, lowest
+from cardinal.protocols.streams.wire.keys import HASH_END, block_key
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
 
-from .accounts import Copy
-from .agreed import Agreed, Outcome
-from .attribution import Attribution
-from .deadlines import Deadlines, Due
-from .digest import Volatile, standing
-from .policy import check_quorum, parse_policy
-from .runs import NOBODY, runs
-from .standings import joined, lowest
-from .undecided import Undecided
-from .voters import voters_of
+from .attribution import Attribution, check_quorum, parse_policy
+from .digest import Volatile, Vote, vote_of
 
 __all__ = ["QuorumReassembler", "parse_policy"]
 
 _BOUNDS: Final = Bounds()
 _SUPPLIED: Final = -1
+_REPORTED_MAX: Final = 65_536
+_VOTE_OVERHEAD: Final = 1000
+_PARTITION_OVERHEAD: Final = 150
+"""Bytes that a vote costs, and each partition that it names; measured on CPython 3.11."""
+_STALE_SHARE: Final = 8
+
+
+class Votes:
+    """The votes of one producer for blocks that are not decided; ``most`` bounds their number."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._votes: dict[bytes, Vote] = {}
+        self._numbers = Queue()
+        self._lowest: dict[Partition, int] = {}
+        self._discarded = 0
+        self.head = -1
+        """The number of the chain's head, -1 before it is known."""
+        self.held_bytes = 0
+        """Bytes that they cost."""
+        self.get = self._votes.get
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The hashes of their blocks, oldest vote first."""
+        return iter(self._votes)
+
+    def add(self, block_hash: bytes, vote: Vote) -> list[tuple[bytes, Vote]]:
+        """Hold a vote; returns those that are evicted for it, those farthest from the head first."""
+        self._votes[block_hash] = vote
+        self._numbers.put(block_hash, vote.number)
+        self.held_bytes += _size(vote)
+        self._lowest = lowest(self._lowest, vote.positions)
+        if len(self._votes) <= self._most:
+            return []
+        farthest = sorted(self._votes.items(), key=lambda item: -distance(item[1].number, self.head))
+        evicted = farthest[: len(farthest) - self._most * 9 // 10]
+        for other, _ in evicted:
+            self.discard(other)
+        return evicted
+
+    def discard(self, block_hash: bytes) -> None:
+        """Remove the vote for a block, if there is one."""
+        vote = self._votes.pop(block_hash, None)
+        if vote is not None:
+            self._numbers.discard(block_hash)
+            self._discarded += 1
+            self.held_bytes -= _size(vote)
+
+    def pop_below(self, number: int) -> list[tuple[bytes, Vote]]:
+        """Remove the votes for blocks with a lower number; returns them, the lowest first."""
+        found = [(block_hash, self._votes[block_hash]) for block_hash in self._numbers.pop_below(number)]
+        for block_hash, _ in found:
+            self.discard(block_hash)
+        return found
+
+    def positions(self) -> Mapping[Partition, int]:
+        """For every partition the lowest offset of a copy that they stand for, or a lower one."""
+        if self._discarded * _STALE_SHARE > len(self._votes):
+            self._discarded = 0
+            self._lowest = lowest(*(vote.positions for vote in self._votes.values()))
+        return self._lowest
+
+    @property
+    def fullness(self) -> float:
+        """The part of the bound that is used."""
+        return len(self._votes) / self._most
+
+
+def _size(vote: Vote) -> int:
+    """Bytes that a vote costs."""
+    return _VOTE_OVERHEAD + _PARTITION_OVERHEAD * len(vote.positions)
+
+
+class Producer:
+    """One producer of a quorum: its own Reassembler, and its votes."""
+
+    __slots__ = ("name", "own", "votes")
+
+    def __init__(self, name: str, own: Reassembler, votes: Votes) -> None:
+        self.name = name
+        self.own = own
+        self.votes = votes
+
+    def open(self, block_hash: bytes) -> OpenBlock | None:
+        """Its copy of a block that is not complete."""
+        held = self.own.held(block_hash)
+        return held if isinstance(held, OpenBlock) else None
+
+    def complete(self, block_hash: bytes) -> RecentBlock | None:
+        """Its complete copy of a block, while the messages are kept."""
+        held = self.own.held(block_hash)
+        return held if isinstance(held, RecentBlock) and held.candidate is not None else None
+
+
+class Decision(RecentBlock):
+    """A block that was delivered, or abandoned where there is a reason; ``agreed`` are the producers that agreed."""
+
+    __slots__ = ("agreed", "digest")
+
+    def __init__(self, number: int, agreed: Sequence[int] = (), digest: bytes = b"", reason: str = "") -> None:
+        super().__init__(number, reason=reason)
+        self.agreed = tuple(agreed)
+        self.digest = digest
 
 
 class QuorumReassembler:
-    """Blocks under assembly. It is an :class:`~.assembler.Assembler`, as a Reassembler is.
+    """Blocks under assembly of several producers. It is an :class:`~.assembler.Assembler`, as a Reassembler is.
 
     Arguments:
-        k: how many producers have to agree.
+        k: the number of producers that have to agree.
         producers: the ids of those that count.
 
     The others are the Reassembler's.
@@ -84,252 +186,366 @@ class QuorumReassembler:
         bounds: Bounds = _BOUNDS,
     ) -> None:
         check_quorum(k, producers)
-        prefixes, volatile = tuple(prefixes), tuple(volatile)
+        volatile = tuple(volatile)
         make = partial(
             Reassembler,
             tracked,
             reorg_threshold,
-            prefixes=prefixes,
+            prefixes=tuple(prefixes),
             volatile=volatile,
             inline=inline,
             contents=contents,
             deadline=deadline,
+            bounds=bounds.part(len(producers)),
         )
-        self._voters = voters_of(producers, lambda own: make(bounds=own), bounds)
+        self._producers = [Producer(name, make(), Votes(bounds.votes)) for name in producers]
         self._k = k
-        self._names = tuple(producers)
         self._attribution = Attribution(producers)
         self._volatile = Volatile(volatile)
         self._threshold = reorg_threshold
-        self._deadlines = Deadlines(max(1, reorg_threshold // 4) if deadline is None else deadline, self._awaits)
-        self._undecided = Undecided(k, self._voters, self._deadlines, reorg_threshold, bounds.headless_distance)
-        self._agreed = Agreed(self._voters, self._deadlines, 2 * reorg_threshold)
+        self._deadline = max(1, reorg_threshold // 4) if deadline is None else deadline
+        self._decided = RecentBlocks(2 * reorg_threshold, 0)
+        self._due = Queue()
+        self._reported: dict[bytes, None] = {}
+        self._completed = 0
         self._past = 0
         """The chain is past blocks with a lower number."""
         self._trimmed = -1
-        self._records = 0
 
-    # --- reading ---------------------------------------------------------------------------------------------
+    # --- records ---------------------------------------------------------------------------------------------
 
     def receive(self, records: Iterable[Row]) -> list[ReassemblyEvent]:
-        """Take records in the order read; returns what came of them, in order."""
+        """Take records in the order read; returns what came of them, in order.
+
+        Records of one block from one producer that follow one another are taken together. No run holds two blocks: what
+        a Reassembler keeps when one is complete must not depend on how records are cut into calls.
+        """
         events: list[ReassemblyEvent] = []
-        for index, run in runs(records, self._attribution, self._room, events):
-            self._records += len(run)
-            if index == NOBODY:
-                events += self._voters[0].assembler.receive(run)
-                continue
-            block_hash = run[0][3][1:HASH_END]
-            outcome = self._agreed.get(block_hash)
-            if outcome is None:
-                found = self._voters[index].assembler.receive(run)
-                self._undecided.know(index, block_hash)
-                self._take(index, found, events)
-                continue
-            for differs, own in self._agreed.late(index, run, outcome, past=self._past):
-                events += differs
-                self._take(index, own, events)
+        run: list[Row] = []
+        last: bytes | None = None
+        last_headers: object = None
+        index = 0
+        for record in records:
+            head = record[3][:HASH_END]
+            if head != last or record[6] != last_headers:
+                if run:
+                    self._feed(index, run, events)
+                    run, last = [], None
+                if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
+                    events += self._producers[0].own.receive([record])
+                    continue
+                found = self._attribution.index_of(record, events)
+                if found is None:
+                    continue
+                index, last, last_headers = found, head, record[6]
+            run.append(record)
+        if run:
+            self._feed(index, run, events)
         return events
 
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
-        """Take messages that a node or an archive had: they complete what producers began (rule 5)."""
+        """Take messages that a node or an archive had: they complete copies that producers began (rule 6)."""
         events: list[ReassemblyEvent] = []
         for topic, key, value in messages:
             if len(key) < HASH_END or not BATCH < key[0] <= BATCH_DELETE_MSG:
                 continue
             record = Record(topic, _SUPPLIED, _SUPPLIED, key, value)
             block_hash = key[1:HASH_END]
-            for index, voter in enumerate(self._voters):
-                if block_hash in self._undecided and voter.open(block_hash) is not None:
-                    self._take(index, voter.assembler.receive([record]), events)
+            if block_hash in self._decided:
+                continue
+            for index, producer in enumerate(self._producers):
+                if producer.open(block_hash) is not None:
+                    self._take(index, producer.own.receive([record]), events)
         return events
 
-    def _room(self, index: int, block_hash: bytes) -> int:
-        """How many values of a block can be taken together; 0: one by one, below 0: any number."""
-        known = block_hash in self._undecided or block_hash in self._agreed
-        return self._voters[index].room(block_hash) if known else 0
-
-    # --- what one producer's copies give -----------------------------------------------------------------------
+    def _feed(self, index: int, run: list[Row], events: list[ReassemblyEvent]) -> None:
+        decision = self._decision(run[0][3][1:HASH_END])
+        if decision is None or decision.agreed:
+            self._take(index, self._producers[index].own.receive(run), events)
 
     def _take(self, index: int, found: Iterable[ReassemblyEvent], events: list[ReassemblyEvent]) -> None:
+        """Take what came of one producer's records."""
         for event in found:
             if isinstance(event, Completed):
-                self._complete(index, event, events)
+                self._vote(index, event, events)
             elif isinstance(event, Incomplete):
-                # That one copy is overdue says nothing; one that was dropped is of use for a block that is undecided.
-                if event.explanation.state == "dropped" and event.explanation.block not in self._agreed:
-                    events.append(event)
-            elif isinstance(event, Overflow):
-                events.append(replace(event, reason=f"{event.reason}, of producer {self._names[index]!r}"))
-                self._lost(index, event.block)
-            else:
+                number = event.explanation.number
+                if number is None or number >= self._past:
+                    self._overdue(event.explanation.block, events)
+            elif not isinstance(event, Overflow):
                 events.append(event)
+            elif event.block not in self._decided:  # a copy of a decided block is not read again
+                events.append(replace(event, reason=f"{event.reason}, of producer {self._producers[index].name!r}"))
 
-    def _complete(self, index: int, event: Completed, events: list[ReassemblyEvent]) -> None:
+    # --- votes -----------------------------------------------------------------------------------------------
+
+    def _vote(self, index: int, event: Completed, events: list[ReassemblyEvent]) -> None:
+        """A producer's copy is complete."""
         block = event.payload
-        finished = cast("FinishedBlock", self._voters[index].held(block.hash))
-        own = standing(event, finished, self._volatile, past=self._past)
-        outcome = self._agreed.get(block.hash)
-        if outcome is not None:
-            events += self._agreed.completed(index, block.hash, outcome, own)
+        vote = vote_of(event, cast("RecentBlock", self._producers[index].own.held(block.hash)), self._volatile)
+        decision = self._decision(block.hash)
+        if decision is not None:
+            if vote.digest != decision.digest:
+                events += self._differences(block.hash, decision, index, vote)
             return
-        before = self._undecided.standings(block.hash)
-        agreed = [other for other, said in before.items() if said.digest == own.digest and other != index]
-        if own.digest is not None and len(agreed) + 1 >= self._k:
-            outcome = Outcome(own.number, self._undecided.begin(block.hash), (index, *agreed), own.digest)
-            copies = [own, *(before[other] for other in agreed)]
-            events.append(joined(event, copies, self._undecided.places(block.hash)))
-            self._undecided.release(block.hash)
-            events += self._agreed.deliver(block.hash, outcome, before)
+        before = self._votes(block.hash)
+        agreed = [index, *(other for other, one in before.items() if one.digest == vote.digest and other != index)]
+        if vote.digest is not None and len(agreed) >= self._k:
+            self._decide(event, vote, agreed, events)
         else:
-            self._undecided.begin(block.hash)
-            for other in self._undecided.wait(index, block.hash, own, events):
-                self._lost(index, other)
-        if not before and not own.late and (block.parent in self._undecided or block.parent in self._agreed):
-            for due in self._deadlines.progress():
-                self._overdue(due, events)
+            for other, evicted in self._producers[index].votes.add(block.hash, vote):
+                self._producers[index].own.forget(other)
+                reason = (
+                    f"complete copies that wait for others are over their bound, of {self._producers[index].name!r}"
+                )
+                events.append(Overflow(other, evicted.number, dict(evicted.positions), reason))
+            if vote.number >= self._past and block.hash not in self._due:
+                self._due.put(block.hash, self._completed + self._deadline)
+        # What comes late, or stands on nothing that is held, proves nothing about deadlines.
+        if not before and vote.number >= self._past and (block.parent in self._decided or self._is_held(block.parent)):
+            self._completed += 1
+            for due in self._due.pop_below(self._completed + 1):
+                if self._votes(due):
+                    self._overdue(due, events)
 
-    def _lost(self, index: int, block_hash: bytes) -> None:
-        """A producer's copy was dropped."""
-        if (outcome := self._agreed.get(block_hash)) is not None:
-            outcome.copies[index] = Copy.LET_GO
-            self._voters[index].assembler.needless(block_hash)
-        else:
-            self._undecided.lost(block_hash)
+    def _decide(self, event: Completed, vote: Vote, agreed: list[int], events: list[ReassemblyEvent]) -> None:
+        """Deliver a block on which enough producers agree, the first of them just now."""
+        block_hash = event.payload.hash
+        votes = self._votes(block_hash)
+        opened = (copy.first for producer in self._producers if (copy := producer.open(block_hash)) is not None)
+        copies = [vote, *(votes[other] for other in agreed[1:])]
+        events.append(
+            replace(
+                event,
+                positions=lowest(event.positions, *(one.positions for one in votes.values()), *opened),
+                published_ms=min(one.published_ms for one in copies),
+                sealed=any(one.sealed for one in copies),
+            )
+        )
+        decision = Decision(vote.number, agreed, vote.digest or b"")
+        self._close(block_hash, decision)
+        for other, producer in enumerate(self._producers):
+            # A copy that is open is compared when it is complete, or falls below the threshold.
+            if other not in agreed and producer.open(block_hash) is None:
+                events += self._differences(block_hash, decision, other, votes.get(other))
+
+    def _close(self, block_hash: bytes, decision: Decision) -> None:
+        self._decided.add(block_hash, decision)
+        for producer in self._producers:
+            producer.votes.discard(block_hash)
+        self._due.discard(block_hash)
+        self._reported.pop(block_hash, None)
+
+    def _votes(self, block_hash: bytes) -> dict[int, Vote]:
+        """The votes for a block, by producer."""
+        found = ((index, producer.votes.get(block_hash)) for index, producer in enumerate(self._producers))
+        return {index: vote for index, vote in found if vote is not None}
+
+    def _decision(self, block_hash: bytes) -> Decision | None:
+        return cast("Decision | None", self._decided.get(block_hash))
+
+    def _is_held(self, block_hash: bytes) -> bool:
+        """True when an undecided block has a copy, complete or not."""
+        return any(
+            producer.votes.get(block_hash) is not None or producer.open(block_hash) is not None
+            for producer in self._producers
+        )
+
+    def _differences(self, block_hash: bytes, kept: Decision, index: int, vote: Vote | None) -> list[ReassemblyEvent]:
+        """The differences of a producer's copy from one that counts; as a whole where messages are no longer kept."""
+        mine = self._producers[index].own.held(block_hash)
+        owns = (self._producers[other] for other in kept.agreed)
+        reference = next((one.own for one in owns if one.complete(block_hash) is not None), None)
+        found = [] if mine is None or reference is None else reference.compare(block_hash, mine)
+        if found or vote is None:
+            return found
+        # A copy that was supplied as a whole has no positions.
+        (topic, partition), offset = min(vote.positions.items(), default=(("", _SUPPLIED), _SUPPLIED))
+        key = block_key(BATCH, block_hash)
+        return [Divergence(block_hash, key, kept.digest, vote.digest or b"", (None, (topic, partition, offset)))]
 
     # --- deadlines -------------------------------------------------------------------------------------------
 
-    def _awaits(self, due: Due) -> bool:
-        if due.producer is None:
-            return self._undecided.seen_at(due.block) == due.seen_at
-        return self._agreed.awaits(due) is not None
+    def _overdue(self, block_hash: bytes, events: list[ReassemblyEvent]) -> None:
+        """Report an undecided block once, after the differences of those who completed it."""
+        if block_hash in self._decided or block_hash in self._reported:
+            return
+        self._reported[block_hash] = None
+        if len(self._reported) > _REPORTED_MAX:
+            del self._reported[next(iter(self._reported))]
+        votes = self._votes(block_hash)
+        agreeing = _largest(votes)
+        if agreeing:
+            most = Decision(0, agreeing, votes[agreeing[0]].digest or b"")
+            for other in range(len(self._producers)):
+                if other not in agreeing:
+                    events += self._differences(block_hash, most, other, votes.get(other))
+        events.append(Incomplete(self.explain(block_hash)))
 
-    def _overdue(self, due: Due, events: list[ReassemblyEvent]) -> None:
-        if due.producer is not None:
-            events.append(self._agreed.needless(due.producer, due.block))
-        elif self._undecided.is_late(due.block):
-            self._deadlines.expect(due.block, due.seen_at)  # unless it goes when the head moves on
-        else:
-            events += self._agreed.disagreements(due.block, self._undecided.standings(due.block))
-            events.append(Incomplete(self.explain(due.block)))
+    # --- blocks as a whole -----------------------------------------------------------------------------------
 
-    # --- blocks as a whole -------------------------------------------------------------------------------------
-
-    def give_up(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
+    def abandon(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
         """Wait no longer for an open block, whatever others may send of it."""
-        if block_hash not in self._undecided:
+        if block_hash in self._decided or not self._is_held(block_hash):
             return []
-        header = self._undecided.header(block_hash)
-        number = self._undecided.number_of(block_hash) if header is None else header.number
-        self._undecided.release(block_hash)
-        self._agreed.give_up(block_hash, number or 0, reason)
-        return [Quarantined(block_hash, None if header is None else number, reason, header)]
+        header, number = self.header_of(block_hash), self.number_of(block_hash)
+        for producer in self._producers:
+            producer.own.abandon(block_hash, reason)
+        self._close(block_hash, Decision(number or 0, reason=reason))
+        return [Quarantined(block_hash, None if header is None else header.number, reason, header)]
 
-    def reread(self, block_hash: bytes, known: Mapping[Partition, int] | None = None) -> Mapping[Partition, int] | None:
-        """Hold a block again that was dropped, or finished and then dropped by whoever orders blocks.
-
-        Copies that need not be read again stay as they are. See :class:`~.assembler.Assembler`.
-        """
-        outcome = self._agreed.get(block_hash)
-        undecided = self._undecided.standings(block_hash)
-        kept = set(undecided) if outcome is None else outcome.copies.keys() - set(outcome.agreed)
-        again = [voter.assembler for index, voter in enumerate(self._voters) if index not in kept]
-        found = [assembler.reread(block_hash, known) for assembler in again]
-        self._agreed.forget(block_hash)
-        return lowest(self._undecided.lift(block_hash), *(places for places in found if places)) or None
-
-    def resumed(self, until: Mapping[Partition, int], waited: Collection[bytes]) -> frozenset[bytes]:
-        """What was delivered before is read again: see :class:`~.assembler.Assembler`."""
-        return self._undecided.resumed(until, waited)
+    def forget(self, block_hash: bytes) -> None:
+        """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
+        self._decided.forget(block_hash)
+        self._due.discard(block_hash)
+        self._reported.pop(block_hash, None)
+        for producer in self._producers:
+            producer.votes.discard(block_hash)
+            producer.own.forget(block_hash)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
-        """The chain's head is at ``number``: give up what lies below the threshold, forget old late copies."""
-        events: list[ReassemblyEvent] = []
-        step = max(1, self._threshold // 8)
-        head = number - number % step
+        """Drop copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
+        head = number - number % max(1, self._threshold // 8)
+        for producer in self._producers:
+            producer.votes.head = number
         if head == self._trimmed:
-            return events
-        self._trimmed = head
-        self._past = head - self._threshold
-        events += self._agreed.passed_over(self._past)
-        for index, voter in enumerate(self._voters):
-            for event in cast("list[Quarantined | Stale]", voter.assembler.head_moved(number)):
-                block_hash = event.block.hash if isinstance(event, Stale) else event.block
-                if block_hash in self._agreed:
-                    events.append(self._agreed.needless(index, block_hash))
+            return []
+        self._trimmed, self._past = head, head - self._threshold
+        events: list[ReassemblyEvent] = []
+        for block_hash, decided in self._decided.head_moved(head):
+            # A copy without a Batch has no number of its own: it goes with its block.
+            for index, producer in enumerate(self._producers):
+                if producer.open(block_hash) is not None:
+                    events += self._differences(block_hash, cast("Decision", decided), index, None)
+                    producer.own.abandon(block_hash, "its block was decided")
+                    producer.own.forget(block_hash)
+        for index, producer in enumerate(self._producers):
+            for stale in cast("list[Stale]", producer.own.head_moved(number)):
+                decision = self._decision(stale.block.hash)
+                if decision is None:
+                    events.append(replace(stale, producer=producer.name))
                 else:
-                    events += self._undecided.given_up(index, block_hash, event)
-        for block_hash, header, told in self._undecided.passed_over(self._past):
-            events += told
-            if header is not None:
-                self._agreed.give_up(block_hash, header.number, told[-1].reason)
-        self._agreed.head_moved(head)
+                    events += self._differences(stale.block.hash, decision, index, None)
+            for block_hash, vote in producer.votes.pop_below(self._past):
+                reason = f"not agreed on {self._threshold} blocks below the head"
+                events.append(Stale(BlockRef(vote.number, block_hash), reason, producer.name))
         return events
 
-    # --- what the rest of the room needs -----------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------
 
     def open_positions(self) -> dict[Partition, int]:
-        """For every partition the lowest offset that an open or dropped block still needs, of any producer's copy."""
-        return lowest(self._undecided.positions(self._records), *(voter.open_positions() for voter in self._voters))
+        """For every partition the lowest offset that an open copy still needs, or a vote, or a lower one."""
+        votes = (producer.votes.positions() for producer in self._producers)
+        return lowest(*votes, *(producer.own.open_positions() for producer in self._producers))
 
     def open_blocks(self) -> list[bytes]:
-        """The hashes of the open blocks, oldest first."""
-        return list(self._undecided)
+        """The hashes of the blocks on which too few agree, those with votes first, then the oldest of each producer."""
+        found = dict.fromkeys(block_hash for producer in self._producers for block_hash in producer.votes)
+        for producer in self._producers:
+            found |= dict.fromkeys(one for one in producer.own.open_blocks() if one not in self._decided)
+        return list(found)
 
-    def dropped_blocks(self) -> Collection[bytes]:
-        """The hashes of the blocks of which a copy was dropped and can be read again, oldest first.
+    def header_of(self, block_hash: bytes) -> HeaderOnly | None:
+        """The header of an open block that k producers' Batches give; None where fewer give the same."""
+        for (number, parent, weight), producers in self._batches(block_hash).items():
+            if producers >= self._k:
+                return HeaderOnly(number, block_hash, parent, weight, {})
+        return None
 
-        Another producer's copy of them may be held: it waits for the one that was dropped.
-        """
-        found = dict.fromkeys(self._undecided.dropped)
-        for voter in self._voters:
-            found.update(dict.fromkeys(voter.assembler.dropped_blocks()))
-        undecided, explain = self._undecided, self.explain
-        return {each: None for each in found if each in undecided or explain(each).state == "dropped"}.keys()
+    def headers(self) -> list[Header]:
+        """The headers of all open blocks of which k producers' Batches give the same."""
+        return [header for one in self.open_blocks() if (header := self.header_of(one)) is not None]
 
-    def dropped(self, block_hash: bytes) -> bool:
-        """Whether this is one of :meth:`dropped_blocks`."""
-        if block_hash not in self._undecided:
-            return self.explain(block_hash).state == "dropped"
-        held = (voter.assembler for voter in self._voters)
-        return block_hash in self._undecided.dropped or any(assembler.dropped(block_hash) for assembler in held)
+    def _batches(self, block_hash: bytes) -> Counter[tuple[int, bytes, int]]:
+        """Number, parent and weight that the Batches of an undecided block give, and of how many producers."""
+        found: Counter[tuple[int, bytes, int]] = Counter()
+        if block_hash not in self._decided:
+            for producer in self._producers:
+                said = producer.votes.get(block_hash) or producer.own.header_of(block_hash)
+                if said is not None:
+                    found[said.number, said.parent, said.weight] += 1
+        return found
 
-    @property
-    def recovers(self) -> bool:
-        """Whether a producer has blocks that were dropped and are not whole yet, read again or not."""
-        return any(voter.assembler.recovers for voter in self._voters)
+    def number_of(self, block_hash: bytes) -> int | None:
+        """The number of a block: before it is delivered the lowest that any producer's Batch gives; None without."""
+        decision = self._decision(block_hash)
+        if decision is not None:
+            return decision.number
+        return min((number for number, _, _ in self._batches(block_hash)), default=None)
 
     @property
     def fullness(self) -> float:
-        """How much of its share of the room for open blocks that producer has taken which has taken most."""
-        return max(voter.assembler.fullness for voter in self._voters)
+        """The part of its share that the fullest producer has used."""
+        return max(max(producer.own.fullness, producer.votes.fullness) for producer in self._producers)
 
     @property
     def lowest_open(self) -> int | None:
-        """The lowest number that a Batch gives to an open block, complete in too few copies or none; None without."""
-        return self._undecided.lowest
+        """The lowest number that a Batch gives to an open block; None without one."""
+        numbers = map(self.number_of, self.open_blocks())
+        return min((number for number in numbers if number is not None), default=None)
 
     @property
     def held_bytes(self) -> int:
-        """What open blocks of all producers, and finished ones that are kept to compare with, cost in bytes."""
-        return sum(voter.held_bytes for voter in self._voters)
-
-    def done_blocks(self) -> list[tuple[int, bytes]]:
-        """Number and hash of the blocks that were delivered or given up, and are still recognised."""
-        return list(self._agreed)
-
-    def ignore(self, names: Iterable[bytes]) -> None:
-        """Treat blocks whose hash has one of these short names as done (resuming: late copies of old blocks)."""
-        names = frozenset(names)
-        for voter in self._voters:
-            voter.assembler.ignore(names)
-
-    def number_of(self, block_hash: bytes) -> int | None:
-        """The number of a block, the lowest that any producer's Batch gives to it before enough agree; None without."""
-        outcome = self._agreed.get(block_hash)
-        return self._undecided.number_of(block_hash) if outcome is None else outcome.number
+        """Bytes of all copies and votes."""
+        return sum(producer.own.held_bytes + producer.votes.held_bytes for producer in self._producers)
 
     def explain(self, block_hash: bytes) -> Explanation:
-        """What this block waits for, or what became of it; the reason tells how every producer stands."""
-        outcome = self._agreed.get(block_hash)
-        return self._undecided.explain(block_hash) if outcome is None else self._agreed.explain(block_hash, outcome)
+        """The state of a block and what it lacks; the reason has the state of every producer's copy."""
+        copies = [producer.own.explain(block_hash) for producer in self._producers]
+        decision = self._decision(block_hash)
+        if decision is not None and decision.reason:
+            return Explanation(block_hash, decision.number, "abandoned", reason=decision.reason)
+        if decision is not None:
+            others = [(at, copy) for at, copy in enumerate(copies) if at not in decision.agreed]
+            said = [
+                f"the copy of {self._names([at])} is {copy.state}" for at, copy in others if copy.state != "unknown"
+            ]
+            reason = "; ".join([f"agreed on by {self._names(decision.agreed)}", *said])
+            return Explanation(block_hash, decision.number, "complete", reason=reason)
+        if self._is_held(block_hash):
+            return self._explain_open(block_hash, copies)
+        abandoned = any(copy.state == "abandoned" for copy in copies)
+        return Explanation(block_hash, None, "abandoned" if abandoned else "unknown")
+
+    def _explain_open(self, block_hash: bytes, copies: list[Explanation]) -> Explanation:
+        votes, header = self._votes(block_hash), self.header_of(block_hash)
+        agreeing = _largest(votes)
+        by_whom = f" ({self._names(agreeing)})" if agreeing else ""
+        said = [f"{len(agreeing)} of {self._k} producers agree{by_whom}"]
+        waiting = [copy for copy in copies if copy.state == "open"]
+        for at, copy in enumerate(copies):
+            if at in agreeing:
+                continue
+            what = copy.lacks if copy.state == "open" else f"supplied what is {copy.state}"
+            what = "supplied another block" if at in votes else what
+            said.append(f"{self._names([at])} {'supplied nothing' if copy.state == 'unknown' else what}")
+        counts: dict[str, int] = {}
+        parts: dict[bytes, set[int]] = {}
+        for copy in waiting:
+            for prefix, left in copy.missing_counts.items():
+                counts[prefix] = max(left, counts.get(prefix, 0))
+            for batch_id, indexes in copy.missing_parts.items():
+                parts.setdefault(batch_id, set()).update(indexes)
+        return Explanation(
+            block_hash,
+            None if header is None else header.number,
+            "open",
+            missing_batch=header is None,
+            missing_counts=counts,
+            missing_headers=tuple(sorted({batch_id for copy in waiting for batch_id in copy.missing_headers})),
+            missing_parts={batch_id: tuple(sorted(indexes)) for batch_id, indexes in parts.items()},
+            positions=lowest(*(copy.positions for copy in copies), *(vote.positions for vote in votes.values())),
+            reason="; ".join(said),
+        )
+
+    def _names(self, indexes: Sequence[int]) -> str:
+        return ", ".join(repr(self._producers[index].name) for index in sorted(indexes))
+
+
+def _largest(votes: Mapping[int, Vote]) -> tuple[int, ...]:
+    """The producers of the largest group that agrees, of several the first one."""
+    groups: dict[object, list[int]] = {}
+    for index, vote in votes.items():
+        groups.setdefault(index if vote.digest is None else vote.digest, []).append(index)
+    found: list[int] = max(groups.values(), key=len, default=[])
+    return tuple(found)

@@ -101,6 +101,11 @@ class BatchFields(NamedTuple):
     entries: dict[bytes, Entry]
 
 
+_LONG_OR_NEGATIVE: Final = 0x81
+_new_entry = tuple.__new__
+"""Makes an entry in half the time."""
+
+
 # --- reading -----------------------------------------------------------------------------------------------
 # Where bytes are missing an index runs over the end: every public function turns that IndexError into a DecodeError.
 
@@ -196,9 +201,25 @@ def _entries(data: bytes, at: int) -> dict[bytes, Entry]:
             return entries
         while left:
             left -= 1
-            path, at = _bytes(data, at)
-            value, at = _bytes(data, at)
-            count, at = _int(data, at)
+            # Most lengths take one byte, and no bit of it says that it is negative or goes on.
+            # Whatever runs over the end is found where the entry ends.
+            length = data[at]
+            if length & _LONG_OR_NEGATIVE:
+                path, at = _bytes(data, at)
+            else:
+                start, at = at + 1, at + 1 + (length >> 1)
+                path = data[start:at]
+            length = data[at]
+            if length & _LONG_OR_NEGATIVE:
+                value, at = _bytes(data, at)
+            else:
+                start, at = at + 1, at + 1 + (length >> 1)
+                value = data[start:at]
+            count = data[at]
+            if count < _MORE:  # most counts take one byte
+                count, at = (count >> 1) ^ -(count & 1), at + 1
+            else:
+                count, at = _int(data, at)
             flag = data[at]
             if flag > 1:
                 raise DecodeError("a boolean is neither 0 nor 1")
@@ -206,7 +227,7 @@ def _entries(data: bytes, at: int) -> dict[bytes, Entry]:
             at = start + HASH_SIZE
             if at > size:
                 _cut_short()
-            entries[path] = Entry(path, value, count, flag == 1, data[start:at])
+            entries[path] = _new_entry(Entry, (path, value, count, flag == 1, data[start:at]))
 
 
 def read_content(data: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
