@@ -1,39 +1,36 @@
 """A consumer without its transport: records in, chain updates and reports out.
 
-It joins an Assembler, an Orderer and :class:`~.reorg_channels.Reorgs`, and keeps what a
-cursor needs (:mod:`.whereabouts`). It is pure; whoever drives it reads records and says where the reading stands.
+A step takes what was read and where the reading stands, and returns everything that came of it. A record goes from
+the assembler (complete blocks) to the orderer (updates); what is missing, what was evicted and which channels are open
+is asked of them afterwards. It is pure: no clock, no reading.
 
 Rules for the driver:
 
-1. ``receive`` takes records in any order across partitions, in order within each.
-2. ``progress`` is called after every read with the position of every partition; with the high watermarks while the
-   stream is not caught up, and with newly taken ones whenever ``wants_ends`` is true.
-3. Between two calls of ``progress`` the driver begins to read the topics that ``channels`` names, from their
-   beginning or from where the cursor says, and drops the channels that it names no longer. A channel that the
-   positions leave out counts as one that is not there.
-4. Where ``wants_history`` names a number, older Batches of the default topic are looked up, of the chain from
-   ``orderer.lowest`` down to that number. This may take many steps; then all that was found, or nothing, goes to
-   ``recall``. No channel that needs it is given up before.
-5. What :class:`~.events.Incomplete` reports may be read again (``reread``, then ``receive``) or supplied (``supply``).
+1. ``begin_at`` says where to read from. ``step`` is called after every read, with records in order within each
+   partition, and with the next offset of every partition that is read.
+2. Between two steps the driver does what :class:`Wants` of the last one names.
 
-Resumed from a cursor (``begin_at`` says where to read), it delivers nothing that the cursor's ring holds, and judges
-nothing until every partition has passed the cursor's ``next``. A partition that is gone holds nothing up: what was
-only there is delivered, where it has to be removed, as :class:`~.payload.MissingPayload`.
+Resumed from a cursor it delivers nothing that the cursor's ring holds, and judges nothing until every partition has
+passed the cursor's ``next``: until then complete blocks are collected, and then the orderer is restored with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from cardinal.protocols.streams.assembly.block import Explanation
-from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.assembly.assembler import Assembler
+from cardinal.protocols.streams.assembly.reassembler import Reassembler
+from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
 from cardinal.protocols.streams.events import (
+    BeganAbove,
     ChainUpdate,
     Completed,
     Event,
+    Explanation,
     Incomplete,
     Overflow,
     Quarantined,
@@ -41,25 +38,73 @@ from cardinal.protocols.streams.events import (
     Stale,
     Superseded,
 )
-from cardinal.protocols.streams.ordering.orderer import Past
-from cardinal.protocols.streams.ordering.patience import Patience
+from cardinal.protocols.streams.lazy import BoundedDict
+from cardinal.protocols.streams.ordering.orderer import Evicted, Orderer, OrderingSettings, Past
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
-from cardinal.protocols.streams.types import Partition, Record, Routed, Row, short
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler, parse_policy
+from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
 
-from .missing import Gaps
-from .opening import Opening
-from .parts import assembler_of, orderer_of, reorgs_of
-from .reorg_channels import Graft, Outcome
-from .rest import Rest
-from .resume import begin_at, check, left, refuse_other, refuse_shorter, whole, without
+from .cursors import DeliveredChain, Snapshot, lower
+from .missing import Missing
+from .reorg_channels import ChannelBounds, Graft, Outcome, ReorgChannels
+from .resume import Resume
+from .rewind import Rewind
 from .settings import FollowerSettings, OnIncomplete
-from .whereabouts import Whereabouts
+from .start_wait import StartWait
 
-__all__ = ["Follower", "FollowerSettings", "OnIncomplete"]
+__all__ = ["Follower", "FollowerSettings", "OnIncomplete", "Step", "Wants"]
 
 Out: TypeAlias = list[ChainUpdate | Event]
 
-_NOT_HELD: Final = frozenset({"unknown", "dropped"})
+_EXTENSION_MAX: Final = 1_000
+"""Blocks in one extension; a longer one is cut, so that a consumer far behind gets the chain in pieces."""
+_OPEN_MAX: Final = 64
+"""Open blocks that a cursor names."""
+_LOOK_SHARE: Final = 4
+"""Held blocks for each record read between two looks at all of them."""
+AGE_MAX: Final = 1_000_000
+"""Offsets behind its partition's position after which a block that waits for its parent holds no cursor back."""
+_REMEMBERED: Final = 4_096
+"""Blocks delivered without content, or whose content may differ another time, until the chain has taken them."""
+_LACKING: Final = frozenset({"open", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What the driver does before the next step.
+
+    Attributes:
+        ends: take new watermarks, unless a request is in flight, and give them to a later step.
+        rewind: read these partitions again from these offsets on.
+        channels: topics of reorg channels to read beside the stream, from where the cursor says or from their start,
+            and no others. One that the positions leave out counts as one that is not there.
+        history: look up older Batches, of the chain from ``orderer.lowest`` down to this number, however many steps
+            that takes; then all that was found, or nothing, goes to :meth:`Follower.recall`.
+
+    """
+
+    ends: bool = False
+    rewind: Mapping[Partition, int] | None = None
+    channels: tuple[str, ...] = ()
+    history: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What came of a step, in the order in which it came about, and what the driver is to do."""
+
+    items: Sequence[ChainUpdate | Event]
+    wants: Wants
+
+    @property
+    def updates(self) -> list[ChainUpdate]:
+        """The updates."""
+        return [item for item in self.items if isinstance(item, ChainUpdate)]
+
+    @property
+    def reports(self) -> list[Event]:
+        """Everything that is not an update."""
+        return [item for item in self.items if not isinstance(item, ChainUpdate)]
 
 
 class Follower:
@@ -72,45 +117,130 @@ class Follower:
 
     def __init__(self, settings: FollowerSettings, cursor: Cursor | None = None) -> None:
         self._settings = settings
-        self._cursor = cursor
-        self._whole = False
-        self._resume: dict[Partition, int] = {}
-        self._reread: tuple[str, ...] = ()
-        self._later: list[Event] = []
-        self._patience = Patience(settings.reorg_threshold) if settings.patient else None
-        self._ends: Mapping[Partition, int] = {}
-        self._completed = 0
-        self._gaps = Gaps(settings.reorg_threshold, settings.max_waiting // 2, settings.max_bytes // 4)
         self.reassembler = assembler_of(settings)
-        self._rest = Rest(self.reassembler, self._gaps)
         self.orderer = orderer_of(settings)
-        self.opening = Opening(self.orderer, settings.reorg_threshold)
-        self._reorgs = reorgs_of(settings, self.orderer)
-        self._where = Whereabouts(settings, self.reassembler, self.orderer, self._reorgs)
-        if cursor is not None:
-            self._restore(cursor)
-        # Above a given start whatever waits shows that something is lacking, the first block itself at first.
-        self._judging = settings.start is not None and not self._resume
-
-    def _restore(self, cursor: Cursor) -> None:
-        if cursor.ring:
-            past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
-            self.orderer.resume(cursor.ring, cursor.weight, cursor.seq, past)
-            self._resume = dict(cursor.next)
-            self.reassembler.head_moved(cursor.ring[0].number)  # nothing is open yet: what comes below is known as old
-        check(self._settings, cursor)
-        self._where.restore(cursor)
-        ring = {short(ref.hash) for ref in cursor.ring if ref.hash not in cursor.missing}
-        self.reassembler.ignore(cursor.done - ring - cursor.open)
+        self._channels = ReorgChannels(
+            settings.default_topic,
+            self.orderer,
+            partial(assembler_of, settings, CHANNELS_MAX),
+            settings.reorg_threshold,
+            ChannelBounds(settings.history, settings.max_bytes),
+        )
+        self._missing = Missing()
+        self._rewind = Rewind(settings.bounds.headless_distance)
+        self._chain = DeliveredChain(settings, self.orderer, self._channels.prefix)
+        self._start = StartWait(settings.reorg_threshold) if settings.patient else None
+        self._partial: BoundedDict[bytes, None] = BoundedDict(_REMEMBERED)
+        self._bridged: BoundedDict[bytes, int] = BoundedDict(_REMEMBERED)
+        self._ends: Mapping[Partition, int] | None = None
+        self._seen_batch = self._caught_up = False
+        self._left: list[BlockRef] | None = None
+        """Blocks that waited for their parents when everything was read; None before."""
+        self._begins: dict[bytes, Mapping[Partition, int]] = {}
+        """Where the messages of complete blocks begin."""
+        self._needed: tuple[Mapping[Partition, int], frozenset[bytes]] = {}, frozenset()
+        self._look_at = 0
+        self._snapshot_now = Snapshot({}, frozenset(), ())
+        self._records = 0
+        self._needs_rewind = False
+        cursor = cursor or Cursor(settings.fingerprint(), settings.app, settings.chain, 0, (), 0)
+        self.orderer.check_delivered(cursor.ring)
+        self._resume = Resume(settings, cursor, self._channels.is_channel)
+        self._chain.restore(cursor)
+        self._next = dict(cursor.next)
+        self._positions = dict(cursor.floor)
         for ancestor in cursor.channels:
-            self._reorgs.announced(ancestor)
-        topics = sorted({topic for topic, _ in cursor.next if self._reorgs.is_channel(topic)})
-        self._reread = tuple(topic for topic in topics if topic not in self._reorgs.topics())
+            self._channels.announced(ancestor)
+        topics = {topic for topic, _ in cursor.next if self._channels.is_channel(topic)}
+        self._resume.channels = tuple(sorted(topics.difference(self._channels.topics())))
+        # Above a given start whatever waits shows that something is missing, the first block itself at first.
+        self._judges = settings.start is not None and not cursor.ring
+        if cursor.ring:
+            self.reassembler.head_moved(cursor.ring[0].number)
 
-    # --- what the driver should do ---------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------
+
+    @property
+    def resuming(self) -> bool:
+        """Whether what was delivered before is still being read again."""
+        return self._resume.active
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was there at opening has been read."""
+        return self._caught_up
+
+    @property
+    def rewinding(self) -> bool:
+        """Whether evicted blocks are being re-read, or are going to be."""
+        pending = self._rewind.pending and not self._rewind.in_vain
+        return self._rewind.in_progress or (pending and self._may_need_evicted())
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether everything was read and the stream has not begun, because blocks below its start may still come."""
+        return self._start is not None and self._caught_up and self._missing.completed > 0
+
+    @property
+    def about_to_begin(self) -> bool:
+        """Whether blocks are complete, and the stream has not begun with any of them yet."""
+        return self._missing.completed > 0 and self.head is None
+
+    @property
+    def leaves_blocks(self) -> bool:
+        """Whether complete blocks above the head, that were there at opening, wait for their parents.
+
+        What came later never counts: a block that overtakes its parent changes nothing.
+        """
+        left, head = self._left or [], self._head_number
+        while left and not (left[-1].number > head and self.orderer.waits(left[-1].hash)):
+            left.pop()
+        return bool(left)
+
+    @property
+    def head(self) -> BlockRef | None:
+        """The newest delivered block."""
+        return None if self._chain.head is None else self._chain.head.ref
+
+    @property
+    def fullness(self) -> float:
+        """How much of the capacity for open and for waiting blocks is taken, 0 to 1."""
+        return max(self.reassembler.fullness, self.orderer.fullness)
+
+    @property
+    def lineage(self) -> bytes:
+        """The name of what ``seq`` belongs to: the options, and the first block of the stream once it is known."""
+        return self._chain.lineage
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The topics of reorg channels to read now, beside the application's topics."""
+        return (*self._channels.topics(), *(self._resume.channels if self.resuming else ()))
+
+    def explain(self, block_hash: bytes) -> Explanation:
+        """What a block waits for, how it stands to the chain, or what became of it."""
+        explanation = self.reassembler.explain(block_hash)
+        state = self.orderer.state_of(block_hash)
+        if self.resuming and any(ref.hash == block_hash for ref in self._resume.cursor.ring):
+            state = "delivered"
+        if self._channels.holds(block_hash):
+            state = state or "complete, in a reorg channel"
+        return explanation if state is None else replace(explanation, state=state)
+
+    def cursor(self) -> Cursor:
+        """The cursor of where the follower stands now."""
+        if self.resuming:
+            return self._resume.cursor
+        update = ChainUpdate(self.orderer.seq, (), (), self.orderer.finality)
+        self._look_at = 0
+        snapshot = self._snapshot()
+        snapshot.next = dict(self._next)
+        return self._chain.cursor(update, self._chain.ring(), self.orderer.violation, snapshot)
+
+    # --- driving -----------------------------------------------------------------------------------------------
 
     def begin_at(self, marks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
-        """Where to read every partition from.
+        """The offset from which to read every partition.
 
         Arguments:
             marks: for every partition the lowest offset that is kept, and the one after the highest.
@@ -119,131 +249,30 @@ class Follower:
             CursorExpiredError: records are gone that were not read yet; ``missing`` says which.
 
         """
-        if self._cursor is None:
-            return {partition: low for partition, (low, _) in marks.items()}
-        begin = begin_at(self._cursor, marks, self._reorgs.is_channel)
-        self._whole = whole(self._cursor, marks)
-        if away := left(self._cursor, marks, self._reorgs.is_channel):
-            self._cursor = without(self._cursor, away)
-            self._where.restore(self._cursor)
-            self._resume = {place: at for place, at in self._resume.items() if place not in away}
+        self._ends = {partition: high for partition, (_, high) in marks.items()}
+        begin = self._resume.begin_at(marks)
+        self._next = dict(self._resume.cursor.next)
+        self._positions = dict(begin)
         return begin
 
-    def channels(self) -> tuple[str, ...]:
-        """The topics of reorg channels to read now, beside the application's topics."""
-        return (*self._reorgs.topics(), *self._reread)
-
-    @property
-    def wants_ends(self) -> bool:
-        """Whether the driver should take new watermarks and give them to the next :meth:`progress`."""
-        skips = self._settings.on_incomplete is OnIncomplete.SKIP
-        return (skips and self._gaps.wants_ends) or self._reorgs.wants_ends(self._completed)
-
-    @property
-    def wants_history(self) -> int | None:
-        """A reorg channel's ancestor lies deeper than the delivered chain is remembered: its number; None if not."""
-        return self._reorgs.wants_history
-
-    @property
-    def resuming(self) -> bool:
-        """Whether what was delivered before is still being read again."""
-        return bool(self._resume)
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether everything that was there at opening has been read."""
-        return self.opening.is_read
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether everything was read and the stream has not begun, because blocks below its start may still come.
-
-        A driver to which nothing comes any more says so (:meth:`settle`).
-        """
-        return self._patience is not None and self.caught_up and self.orderer.may_begin
-
-    @property
-    def about_to_begin(self) -> bool:
-        """Whether blocks are complete, and the stream has not begun with any of them yet."""
-        return self._completed > 0 and self.orderer.head is None
-
-    def settle(self) -> None:
-        """Nothing comes any more: begin at the next :meth:`progress` with what is there."""
-        if self._patience is not None:
-            self._patience.exhausted = True
-
-    def not_caught_up(self) -> None:
-        """The driver has looked at the watermarks again."""
-        self.opening.look_again()
-
-    # --- driving ---------------------------------------------------------------------------------------------
-
-    def receive(self, records: Iterable[Row]) -> Out:
-        """Take records; returns updates and reports in the order in which they came about."""
-        out: Out = []
-        records = records if isinstance(records, Sequence) else list(records)
-        self._where.read(len(records))
-        if self._patience is not None:
-            self._patience.read(records)
-        if records:
-            self._rest.stirred()
-        if not self._reorgs.used or not any(map(self._reorgs.is_channel, {record[0] for record in records})):
-            self._events(self.reassembler.receive(records), out)
-            return out
-        for topic, run in groupby(records, key=self._channel_of):
-            if topic:
-                found = list(map(Record._make, run))
-                # The driver may drop the channel in this step.
-                self._where.at({record[:2]: record.offset + 1 for record in found})
-                self._outcomes(self._reorgs.receive(found), out)
-            else:
-                self._events(self.reassembler.receive(run), out)
-        return out
-
-    def _channel_of(self, record: Row) -> str:
-        """The channel that a record belongs to; none for one that only holds content of delivered blocks."""
-        topic = record[0]
-        return topic if self._reorgs.is_channel(topic) and topic not in self._reread else ""
-
-    def supply(self, messages: Iterable[Routed]) -> Out:
-        """Take messages that a node or an archive had: they count where no topic brought a copy."""
-        out: Out = []
-        self._rest.stirred()
-        self._events(self.reassembler.supply(messages), out)
-        return out
-
-    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
-        """Hold a block again that was dropped; returns where its messages begin, None where that is not known.
-
-        The driver reads from there, and gives what it finds to :meth:`receive` as well.
-        """
-        self._rest.stirred()
-        known = self._gaps.reread(block_hash)
-        found = self.reassembler.reread(block_hash, known)
-        self._where.reread()
-        return known if known is not None else found
-
-    def recall(self, parents: Mapping[bytes, bytes]) -> Out:
-        """Learn more of the delivered chain: what was asked for by :attr:`wants_history` is looked up, or cannot be.
+    def step(
+        self,
+        records: Iterable[Row],
+        positions: Mapping[Partition, int],
+        ends: Mapping[Partition, int] | None = None,
+        *,
+        waited: bool = False,
+        may_abandon: bool = True,
+    ) -> Step:
+        """Take what was read.
 
         Arguments:
-            parents: hash to parent hash, as older Batches of the default topic say (:class:`~.history.Parents`).
-
-        """
-        out: Out = []
-        self._outcomes(self._reorgs.recalled(parents), out)
-        return out
-
-    def progress(
-        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None, *, at_rest: bool = False
-    ) -> Out:
-        """Say where the reading stands.
-
-        Arguments:
-            positions: the next offset of every partition.
-            ends: the offsets at which every partition ended: when the stream was opened, again when the first
-                Batch was seen, and newly taken where :attr:`wants_ends` is true; None when not known.
-            at_rest: nothing has come for a while, of any kind: no block is to be counted on any more.
+            records: rows or records, in order within each partition.
+            positions: the next offset of every partition that is read, after these records.
+            ends: watermarks that were requested after a step that wanted them.
+            waited: whether nothing came for long, or blocks below the start were waited for long enough.
+            may_abandon: whether blocks that are proven absent may be passed over now: not while somebody is asked for
+                their messages.
 
         Raises:
             CursorExpiredError: a partition ends before the cursor's position, or holds nothing of what was delivered:
@@ -251,224 +280,395 @@ class Follower:
 
         """
         out: Out = []
-        self._where.at(positions)
-        if not self._resume and self._later:
-            # A step later, so that the driver drops the channel and begins anew.
-            later, self._later = self._later, []
-            self._events(later, out)
-        if self._resume:
-            self._go_on_resuming(positions, ends, out)
-        # Those of the opening prove nothing of what was read beyond them: it may have been written since.
-        fresh = ends if self.caught_up else None
-        self.opening.progress(positions, ends)
-        self._begin(positions, ends, out)
-        self._look_for_gaps(positions, fresh, out, at_rest=at_rest)
-        waits = self.resuming or not self.caught_up
-        self._outcomes(self._reorgs.progress(self._completed, positions, fresh, patient=waits), out)
-        self._where.step_ends()
-        return out
+        records = records if isinstance(records, Sequence) else list(records)
+        snapshot = self._begin_step(records, positions)
+        self._receive(records, out)
+        self._end_resume(positions, ends, out)
+        self._look_at_ends(positions, ends)
+        self._begin_stream(positions, out, waited=waited)
+        if self._left is None and self._caught_up and not self.resuming:
+            self._left = self.orderer.waiting()
+        # While resuming nothing is judged: what is read again may belong to blocks that were delivered long ago.
+        for block_hash in () if self.resuming else self._missing.proven(positions, ends):
+            self._judge_absent(block_hash, out, may_abandon=may_abandon)
+        self._rewind.read(len(records))
+        if self._rewind.is_back(positions):
+            self._rewind.judge(has_next=self._has_next())
+        waits = self.resuming or not self._caught_up
+        self._outcomes(self._channels.progress(self._missing.completed, positions, ends, patient=waits), out)
+        return self._end_step(snapshot, out, self._rewound(positions, at_rest=not records, waited=waited))
 
-    def explain(self, block_hash: bytes) -> Explanation:
-        """What a block waits for, how it stands to the chain, or what became of it."""
-        explanation = self.reassembler.explain(block_hash)
-        standing = self.orderer.standing(block_hash)
-        if self._reorgs.holds(block_hash):
-            standing = standing or "complete, in a reorg channel"
-        return explanation if standing is None else replace(explanation, state=standing)
+    def supply(self, messages: Iterable[Routed]) -> Step:
+        """Take messages that a node or an archive had: they count where no topic brought a copy."""
+        out: Out = []
+        snapshot = self._begin_step((), self._positions)
+        self._events(self.reassembler.supply(messages), out)
+        return self._end_step(snapshot, out)
 
-    @property
-    def lineage(self) -> bytes:
-        """What ``seq`` belongs to: the options, and the first block of the stream once it is known."""
-        return self._where.lineage
+    def recall(self, parents: Mapping[bytes, bytes]) -> Step:
+        """Take what was looked up for :attr:`Wants.history`: hash to parent hash, of older Batches."""
+        out: Out = []
+        snapshot = self._begin_step((), self._positions)
+        self._outcomes(self._channels.recalled(parents), out)
+        return self._end_step(snapshot, out)
 
-    def cursor(self) -> Cursor:
-        """Where the follower stands now."""
-        return self._where.cursor()
+    # --- a step ------------------------------------------------------------------------------------------------
 
-    # --- inside ----------------------------------------------------------------------------------------------
+    def _begin_step(self, records: Sequence[Row], positions: Mapping[Partition, int]) -> Snapshot:
+        """Take the snapshot, and then note where the reading stands."""
+        if not self._next.keys() >= positions.keys():
+            # A partition that is read for the first time begins with these records.
+            for record in records:
+                self._positions.setdefault((record[0], record[1]), record[2])
+            for partition, offset in positions.items():
+                self._positions.setdefault(partition, offset)
+            self._look_at = 0
+        snapshot = self._snapshot()
+        self._records += len(records)
+        self._positions = dict(positions)
+        for partition, offset in positions.items():
+            if offset > self._next.get(partition, -1):
+                self._next[partition] = offset
+        snapshot.next = dict(self._next)
+        self._snapshot_now = snapshot
+        return snapshot
 
-    def _begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out) -> None:
-        """Choose the start when it is time to; asked again until there is a block to start with."""
-        if self._patience is None:
-            if self.caught_up:
-                self._order(self.orderer.caught_up(), out)
+    def _snapshot(self) -> Snapshot:
+        """What resuming needs now."""
+        if self.resuming:
+            return Snapshot(self._resume.cursor.floor, self._resume.cursor.open, self._channels.open())
+        if self._records >= self._look_at:
+            self._look_at = self._records + 1 + self._look_at_blocks() // _LOOK_SHARE
+        floor, names = dict(self._needed[0]), self._needed[1]
+        lower(floor, self._rewind.floor(self._positions))
+        lower(floor, self._channels.positions())
+        return Snapshot(floor, names, self._channels.open())
+
+    def _look_at_blocks(self) -> int:
+        """Find the lowest offset of any block that is held, and the names of open ones; returns how many there are.
+
+        It stays a safe answer for a while: a block that was opened since begins where the reading stood, or above. So
+        many held blocks are looked at less often, and the work stays in proportion to the records read.
+        """
+        opened = self.reassembler.open_blocks()
+        floor = dict(self._positions)
+        lower(floor, self.reassembler.open_positions())
+        for block_hash, begins in list(self._begins.items()):
+            waits = self.orderer.waits(block_hash)
+            if waits is None:
+                del self._begins[block_hash]
+            elif waits:
+                lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= AGE_MAX})
+            else:
+                lower(floor, begins)
+        # A quiet suspect stays quiet after the next restart: what is named there is reported.
+        named = [block_hash for block_hash in opened if not self._missing.is_quiet(block_hash)]
+        self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
+        return len(self._begins) + len(opened)
+
+    def _end_step(self, snapshot: Snapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
+        snapshot.ends(self._channels.open())
+        ends = self._missing.wants_ends or self._ends is None or self._channels.wants_ends(self._missing.completed)
+        return Step(out, Wants(ends, rewind, self.channels, self._channels.wants_history))
+
+    def _receive(self, records: Sequence[Row], out: Out) -> None:
+        if self._start is not None:
+            self._start.read(records)
+        if not self._channels.used or not any(map(self._channels.is_channel, {record[0] for record in records})):
+            self._events(self.reassembler.receive(records), out)
             return
-        self._ends = self._ends if ends is None else ends
-        dropped = self.reassembler.recovers
-        if not self._patience.looks(caught_up=self.caught_up, dropped=dropped):
-            return
-        candidate = self.orderer.candidate()
-        if candidate is not None and self._patience.begins(
-            candidate,
-            self.reassembler.lowest_open,
-            positions,
-            self._ends,
-            caught_up=self.caught_up,
-            crowded=self.orderer.crowded,
-            dropped=dropped,
-        ):
-            self._order(self.orderer.begin(candidate.start), out)
-        if self.orderer.head is not None:
-            self._patience = None
+        for topic, run in groupby(records, key=self._channel_of):
+            if topic:
+                self._outcomes(self._channels.receive(map(Record._make, run)), out)
+            else:
+                self._events(self.reassembler.receive(run), out)
+
+    def _channel_of(self, record: Row) -> str:
+        """The channel that a record belongs to; none for one that only holds content of delivered blocks."""
+        topic = record[0]
+        content = self.resuming and topic in self._resume.channels
+        return topic if self._channels.is_channel(topic) and not content else ""
+
+    # --- what comes of records ---------------------------------------------------------------------------------
 
     def _events(self, events: Iterable[Event], out: Out) -> None:
         for event in events:
             if isinstance(event, Completed):
                 self._complete(event, out)
                 continue
+            match event:
+                case Incomplete():
+                    self._missing.suspect(event.explanation.block)
+                    continue
+                case Superseded():
+                    self._partial[event.block] = None
+                case Overflow():
+                    self._rewind.evicted(event.block, event.number, event.positions)
+                    self._missing.evicted(event.block)
+                    self._resume.seen(event.block)
+                case Stale(producer=None):
+                    self._missing.clear(event.block.hash)
+                case Quarantined():
+                    self._missing.clear(event.block)
+                case ReorgBegan() if event.position[0] == self._settings.default_topic:
+                    self._announced(event, out)
             out.append(event)
-            if isinstance(event, Superseded):
-                self._where.superseded(event.block)
-                self.orderer.doubt(event.block)
-            elif isinstance(event, Incomplete) and event.explanation.state == "open":
-                block = event.explanation.block
-                self._gaps.overdue(block, awaited=self.orderer.awaited(block))
-            elif isinstance(event, Quarantined | Overflow):
-                self._gone(event)
-            elif isinstance(event, Stale):
-                self._gaps.settled(event.block.hash)
-                if event.producer is None:
-                    self._where.finished(event.block.number, event.block.hash)
-            elif isinstance(event, ReorgBegan) and event.position[0] == self._settings.default_topic:
-                self._announced(event, out)
-
-    def _gone(self, event: Quarantined | Overflow) -> None:
-        """A block is under assembly no longer.
-
-        Of one without a number that is given up too few producers told: others may send it, after a restart too. Where
-        a block was dropped that others wait for, with its Batch or without, nothing else will show that it is lacking.
-        """
-        self._gaps.settled(event.block)
-        if isinstance(event, Quarantined):
-            if event.number is not None:
-                self._where.finished(event.number, event.block)
-        elif self.orderer.awaited(event.block):
-            self._gaps.awaited(event.block, event.number)
 
     def _announced(self, event: ReorgBegan, out: Out) -> None:
         """Open a channel, or later where a part of it is being read again as content of delivered blocks."""
-        if reorg_topic(event.position[0], event.ancestor.hash) not in self._reread:
-            self._outcomes(self._reorgs.announced(event.ancestor), out)
-        elif event.position[2] >= self._resume.get(event.position[:2], 0):
-            self._later.append(event)  # else it was announced before, and the switch was made
+        if self.resuming and reorg_topic(event.position[0], event.ancestor.hash) in self._resume.channels:
+            if event.position[2] >= self._resume.until.get(event.position[:2], 0):
+                self._resume.announced.append(event)  # else it was announced before, and the switch was made
+        else:
+            self._outcomes(self._channels.announced(event.ancestor), out)
 
     def _outcomes(self, outcomes: Iterable[Outcome], out: Out) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Graft):
-                self._where.completed(*outcome.blocks)
                 updates = self.orderer.graft(outcome.ancestor, outcome.blocks)
-                self._order(updates, out, *(block.payload.hash for block in outcome.blocks))
+                self._begins |= {block.payload.hash: block.positions for block in outcome.blocks}
+                self._order(updates, out)
             else:
                 out.append(outcome)
 
     def _complete(self, event: Completed, out: Out) -> None:
         block = event.payload
-        self._completed += 1
-        if self._patience is not None:
-            self._patience.completed(block.hash, event.published_ms)
-        self._gaps.completed(block.hash)
-        self._rest.completed(block.hash)
-        self._where.completed(event)
+        self._missing.completed += 1
+        self._rewind.completed(block.hash, event.positions)
+        self._missing.clear(block.hash)
+        if not event.positions:
+            self._partial[block.hash] = None  # it was supplied: no reading finds it again
+        if self._start is not None:
+            self._start.completed(block.hash, event.published_ms)
+        if self.resuming:
+            for surplus in self._resume.collect(event, self._partial):
+                self._evict(surplus.payload.hash, surplus.payload.number, surplus.positions)
+            return
         updates = self.orderer.receive(event)
-        if self._judging and self.orderer.waits(block.hash) and self.orderer.awaited(block.parent):
-            self._gaps.awaited(block.parent, block.number - 1)
-        self._order(updates, out, block.hash)
+        self._begins[block.hash] = event.positions
+        if not updates and self._judges and self.orderer.awaited(block.parent):
+            self._missing.suspect(block.parent, self._settings.reorg_threshold, block.number - 1)
+        self._order(updates, out)
 
-    def _order(self, updates: Sequence[ChainUpdate], out: Out, *taken: bytes) -> None:
-        """Give out updates, after these blocks were given to the orderer; it may hold them or not."""
+    def _order(self, updates: Sequence[ChainUpdate], out: Out) -> None:
+        """Give out updates and what the orderer reports."""
         for update in updates:
-            self._rest.stirred()
-            ring, make = self._where.delivered(update)
+            self._chain.move(update, self._bridged, self._partial)
+            ring, violation, won = self._chain.ring(), self.orderer.violation, self._channels.won()
             self._events(self.reassembler.head_moved(ring[-1].ref.number), out)
-            out.append(update.with_cursor(make))
-            self.opening.delivered(len(update.added))
+            out.append(
+                update.with_cursor(partial(self._chain.cursor, update, ring, violation, self._snapshot_now, won))
+            )
+            self._rewind.delivered(block.hash for block in update.added)
             for block in update.added:
-                self._rest.delivered(block.hash)
-                out += map(Incomplete, self._gaps.delivered(block.hash))
-        let_go: list[Explanation] = []
-        for ref, parent, size in self.orderer.take_evicted():
-            self._rest.stirred()
-            let_go.append(Explanation(ref.hash, ref.number, "dropped", positions=self._where.places(ref.hash)))
-            self._gaps.let_go(parent, let_go[-1], size)
-        self._where.released(self.orderer.take_released())
-        for floor, block_hash in self.orderer.take_cut():
-            self._where.cut(floor, block_hash)
-        self._where.released(block_hash for block_hash in taken if not self.orderer.holds(block_hash))
-        self._where.let_go(let_go)
-        out += self.orderer.take_events()
+                self._missing.clear(block.hash)
+                self._partial.pop(block.hash, None)
+        for report in self.orderer.take_reports():
+            if isinstance(report, Evicted):
+                positions = self._begins.pop(report.ref.hash, {})
+                out.append(Overflow(report.ref.hash, report.ref.number, positions, report.reason))
+                self._evict(report.ref.hash, report.ref.number, positions)
+            else:
+                out.append(report)
         if updates:
-            self._outcomes(self._reorgs.judge(), out)
+            self._outcomes(self._channels.judge(), out)
             self._begin_judging()
 
-    def _begin_judging(self) -> None:
-        """From now on a block that waits shows that its parent is lacking."""
-        if not self._judging:
-            self._judging = True
-            for parent, number in self.orderer.orphans():
-                self._gaps.awaited(parent, number)
+    def _evict(self, block_hash: bytes, number: int, positions: Mapping[Partition, int]) -> None:
+        """A complete block was dropped for want of room: it is going to be assembled again."""
+        self.reassembler.forget(block_hash)
+        self._rewind.evicted(block_hash, number, positions, complete=True)
 
-    def _go_on_resuming(
-        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out
-    ) -> None:
-        """Judge as soon as what was delivered before is read again, or can no longer be read."""
-        refuse_shorter(self._resume, ends or {})
-        if any(positions.get(partition, end) < end for partition, end in self._resume.items()):
-            return
-        if self._whole and self._cursor is not None:
-            refuse_other(self._cursor, lambda block: self.reassembler.explain(block).state != "unknown")
-        self._resume, self._reread = {}, ()
-        self._where.resumed()
-        self._order(self.orderer.release(), out)
-        self._begin_judging()
-        self._outcomes(self._reorgs.judge(), out)
+    # --- the beginning -----------------------------------------------------------------------------------------
 
-    def _look_for_gaps(
-        self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out, *, at_rest: bool
-    ) -> None:
-        if at_rest and (self._gaps.open_ended or self._patience is not None):
-            out += map(Incomplete, self._rest.due(self._completed))
-        for block_hash, number in self._gaps.unseen():
-            if not self.orderer.awaited(block_hash):
-                continue
-            lacking = self._lacking(block_hash)
-            if lacking.state in _NOT_HELD:
-                known = lacking.number if number is None else number
-                out.append(Incomplete(replace(lacking, number=known, missing_batch=lacking.state == "unknown")))
-            else:  # it was whole, and let go
-                out += map(Incomplete, self._gaps.lowest_let_go())
-        if self._settings.on_incomplete is OnIncomplete.SKIP:
-            for block_hash in self._gaps.progress(positions, ends):
-                self._give_up(block_hash, out)
-            return
-        for block_hash in self._gaps.due():
-            self._gaps.again(block_hash)
-            if self.reassembler.dropped(block_hash):
-                out.append(Incomplete(self._lacking(block_hash)))
+    def _look_at_ends(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
+        """Judge whether everything that was there has been read.
 
-    def _lacking(self, block_hash: bytes) -> Explanation:
-        """What a block lacks; dropped is also one of which, under a quorum, other producers' copies are held."""
-        lacking = self.reassembler.explain(block_hash)
-        return replace(lacking, state="dropped") if self.reassembler.dropped(block_hash) else lacking
-
-    def _give_up(self, block_hash: bytes, out: Out) -> None:
-        """Pass over a block that is provably lost, where what its Batch says leads on.
-
-        The proof says nothing of what was read and dropped: that is read again first.
+        On a stream that was empty at opening everything is read at once, which says nothing about which block is the
+        lowest. So the ends are taken once more when there is a block: what is there beside it decides.
         """
-        explanation = self._lacking(block_hash)
-        if explanation.state == "dropped" and (explanation.missing_batch or self._gaps.retries(block_hash)):
-            self._gaps.again(block_hash)
-            out.append(Incomplete(explanation))
+        if not self._seen_batch and (self._missing.completed or self.reassembler.lowest_open is not None):
+            self._seen_batch = True
+            if self.head is None:
+                self._ends, self._caught_up, self._left = None, False, None
+        if self._ends is None:
+            self._ends = ends
+        if not self._caught_up and self._ends is not None:
+            self._caught_up = all(positions.get(partition, 0) >= end for partition, end in self._ends.items())
+
+    def _begin_stream(self, positions: Mapping[Partition, int], out: Out, *, waited: bool) -> None:
+        """Choose the start when it is time to."""
+        if self._start is None:
+            if self._caught_up and not self.resuming:
+                self._order(self.orderer.caught_up(), out)
             return
-        if explanation.missing_batch:
-            self._gaps.again(block_hash)
+        if self.resuming or not self._start.looks(caught_up=self._caught_up):
             return
-        events = self.reassembler.give_up(block_hash, "its messages are not on the topics")
-        out += events
-        for header in [event.header for event in events if isinstance(event, Quarantined) and event.header]:
-            self._gaps.settled(block_hash)
-            self._where.bridged(header, explanation.positions)
-            updates = self.orderer.bridge(header)
-            if self.orderer.waits(block_hash) and self.orderer.awaited(header.parent):
-                self._gaps.awaited(header.parent, header.number - 1)
-            self._order(updates, out, block_hash)
+        candidate = self.orderer.candidate(self.reassembler.headers())
+        if candidate is None or (self._caught_up and not waited and self._may_begin_lower(candidate.start)):
+            return
+        lowest_open, below = self.reassembler.lowest_open, candidate.start.number
+        doubt = candidate.lowest < below or (lowest_open is not None and lowest_open < below)
+        ends = self._ends or {}
+        unread = {partition: at for partition, at in positions.items() if at < ends.get(partition, at + 1)}
+        if self._start.begins(
+            candidate,
+            unread,
+            doubt=doubt,
+            crowded=self.orderer.crowded,
+            caught_up=self._caught_up,
+            waited=waited,
+        ):
+            if doubt:
+                lowest = min(candidate.lowest, below if lowest_open is None else lowest_open)
+                out.append(BeganAbove(candidate.start, lowest))
+            self._start = None
+            self._order(self.orderer.begin(candidate.start), out)
+
+    def _may_begin_lower(self, start: BlockRef) -> bool:
+        """Whether a rewind may find blocks below this one."""
+        return self._rewind.reaches(start.number) and not self._rewind.in_vain
+
+    def _begin_judging(self) -> None:
+        """From now on a block that waits shows that its parent is missing."""
+        if not self._judges:
+            self._judges = True
+            for parent, number in self.orderer.orphans():
+                self._missing.suspect(parent, self._settings.reorg_threshold, number)
+
+    def _end_resume(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out) -> None:
+        """Restore the orderer when what was delivered before is read again, or can no longer be read."""
+        resume = self._resume
+        if not resume.active:
+            # A step later, so that the driver has dropped the channel and reads it from its beginning.
+            announced, resume.announced = resume.announced, []
+            self._events(announced, out)
+            return
+        if not resume.is_over(positions, ends):
+            return
+        if resume.lacks_content and self._rewind.pending and not self._rewind.in_vain:
+            self._needs_rewind = True  # before anything is judged: what was delivered is removed with its content
+            return
+        cursor = resume.cursor
+        resume.refuse_other_topics(lambda block_hash: self.reassembler.explain(block_hash).state != "unknown")
+        named = cursor.open if len(cursor.open) < _OPEN_MAX else None
+        for header in self.reassembler.headers():
+            if named is not None and short(header.hash) not in named:
+                self._missing.suspect(header.hash, quiet=True)
+        resume.active = False
+        past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
+        updates = self.orderer.restore(cursor.ring, cursor.weight, cursor.seq, past, resume.blocks())
+        self._begins |= {block.payload.hash: block.positions for block in resume.blocks()}
+        self._order(updates, out)
+        self._begin_judging()
+        self._outcomes(self._channels.judge(), out)
+
+    # --- what is missing ---------------------------------------------------------------------------------------
+
+    def _judge_absent(self, block_hash: bytes, out: Out, *, may_abandon: bool) -> None:
+        """A suspect lacks what is on no topic; unless that was read and evicted, and is read again first."""
+        suspect = self._missing.get(block_hash)
+        lacking = self.reassembler.explain(block_hash)
+        if suspect is None or lacking.state not in _LACKING or self.orderer.holds(block_hash):
+            self._missing.clear(block_hash)
+            return
+        threshold, completed = self._settings.reorg_threshold, self._missing.completed
+        awaited = self.orderer.awaited(block_hash)
+        if self._rewind.pending and not suspect.reread:
+            self._needs_rewind = True
+            self._missing.look_again(block_hash, completed + 1)
+        elif not suspect.reported:
+            suspect.reported = awaited or not suspect.quiet
+            if suspect.reported:
+                unseen = lacking.state == "unknown"
+                number = suspect.number if lacking.number is None else lacking.number
+                out.append(Incomplete(replace(lacking, number=number, missing_batch=unseen or lacking.missing_batch)))
+            due = suspect.since + threshold if suspect.reported else completed + threshold
+            self._missing.look_again(block_hash, max(completed, due))
+        elif not awaited or self._settings.on_incomplete is not OnIncomplete.SKIP:
+            self._missing.look_again(block_hash, completed + threshold)
+        elif not may_abandon:
+            self._missing.look_again(block_hash, completed)
+        else:
+            self._abandon(block_hash, out)
+
+    def _abandon(self, block_hash: bytes, out: Out) -> None:
+        """Go on without a block that is absent, where its Batch leads on; nobody knows the parent of another one."""
+        header = self.reassembler.header_of(block_hash)
+        if header is None:
+            self._missing.look_again(block_hash, self._missing.completed + self._settings.reorg_threshold)
+            return
+        positions = self.reassembler.explain(block_hash).positions
+        out += self.reassembler.abandon(block_hash, "its messages are not on the topics")
+        self._missing.clear(block_hash)
+        self._bridged[block_hash] = header.weight
+        updates = self.orderer.bridge(header)
+        self._begins[block_hash] = positions
+        if not updates and self.orderer.awaited(header.parent):
+            self._missing.suspect(header.parent, self._settings.reorg_threshold, header.number - 1)
+        self._order(updates, out)
+
+    def _may_need_evicted(self) -> bool:
+        """Whether an evicted block may be the next one of the chain, or one that others wait for."""
+        above = self._rewind.highest > self._head_number
+        return self.head is None or above or self.orderer.waits_above_head() or self.reassembler.fullness > 0
+
+    def _has_next(self) -> bool:
+        """Whether an open block stands on the head."""
+        head = self.orderer.head
+        return head is not None and any(header.parent == head.hash for header in self.reassembler.headers())
+
+    @property
+    def _head_number(self) -> int:
+        return -1 if self.head is None else self.head.number
+
+    def _rewound(
+        self, positions: Mapping[Partition, int], *, at_rest: bool, waited: bool
+    ) -> Mapping[Partition, int] | None:
+        """Go back to what was evicted, where the chain may need it and everything readable was read."""
+        wanted, self._needs_rewind = self._needs_rewind, False
+        if at_rest and self._caught_up and self._rewind.pending:
+            wanted = wanted or self._may_need_evicted()
+        if not wanted:
+            return None
+        begin = self._rewind.due(positions, waited=waited, has_next=self._has_next())
+        if begin is not None:
+            self._missing.reread()
+            lower(self._positions, begin)
+            self._look_at = 0
+        return begin
+
+
+def assembler_of(settings: FollowerSettings, share: int = 1) -> Assembler:
+    """The assembler of the main topics, or of one of so many channels, which share its bounds."""
+    k = parse_policy(settings.policy)
+    make: Callable[..., Assembler] = Reassembler if k is None else partial(QuorumReassembler, k, settings.producers)
+    return make(
+        settings.tracked,
+        settings.reorg_threshold,
+        prefixes=settings.prefixes,
+        volatile=settings.volatile,
+        inline=settings.inline,
+        bounds=settings.bounds.part(share),
+    )
+
+
+def orderer_of(settings: FollowerSettings) -> Orderer:
+    """The order of the delivered chain, within the bounds."""
+    return Orderer(
+        settings.start,
+        settings.start_weight,
+        settings.reorg_threshold,
+        settings.whitelist,
+        OrderingSettings(
+            blacklist=settings.blacklist,
+            finality_of=settings.finality_of,
+            on_finality_violation=settings.on_finality_violation,
+            history=settings.history,
+            max_waiting=settings.max_waiting,
+            max_side=settings.max_side,
+            max_bytes=settings.max_bytes,
+            max_extension=_EXTENSION_MAX,
+            patient=settings.patient,
+        ),
+    )

@@ -1,214 +1,140 @@
-"""Blocks that a chain waits for and that do not become complete: when it is proven that they never will.
+"""Blocks that lack messages: suspects, the proof that their messages are absent, and when a chain goes on without them.
 
 Rules:
 
-1. A block is *overdue* when the reassembler says so. It is *needed* when complete blocks wait for it.
-2. A needed block is given up only with a proof: a threshold of blocks was completed since it was seen, and after
-   that the driver gave watermarks which every partition has passed since. So nothing that was on the topics then is
-   still unread.
-3. A block without a Batch cannot be given up: nobody knows its parent. It goes on being needed. So does one of which
-   a copy was dropped, a few times: it is read again, and a new proof is waited for.
-4. A block of which no message was ever seen, or whose messages were dropped after its Batch, but which complete blocks
-   wait for, is reported after as many blocks: somebody may have it, or it is read again. Where nothing comes any more
-   there are no more blocks to count, and all that were dropped are reported: what a chain lacks may be any of them.
-5. A complete block that the orderer had to let go is reported when its parent is delivered, to be read again, and
-   with it what was let go above it, as far as there is room for that: they can be read together. On a branch that is
-   lighter without it no parent is delivered: where such a block is due by rule 4, and where nothing comes any more,
-   the lowest that were let go are reported.
+1. A block is a *suspect* when the reassembler calls it overdue, or when a complete block names it as its parent and a
+   threshold of blocks was completed since. Both say little while partitions are read one ahead of the other.
+2. It is *absent* when every partition has passed the watermarks that were taken after it was due. An absent block is
+   reported once, so that somebody can supply what it lacks.
+3. A threshold of blocks later new watermarks are taken. Passed, they prove that its messages did not come since: a
+   chain that still waits for the block continues without it (C-RE-7).
+
+Deadlines are counted in completed blocks, never in time. Watermarks answer the last request: who takes them begins when
+:attr:`Missing.wants_ends` is true and no request is in flight.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Mapping
 from typing import Final
 
-from cardinal.protocols.streams.assembly.block import Explanation
 from cardinal.protocols.streams.types import Partition
 
-_UNSEEN_MAX: Final = 1024
-_LET_GO_MAX: Final = 32_768
-_REPORTED_MAX: Final = 4_096
-_AGAIN_BYTES: Final = 64 << 20
-_RETRIES: Final = 4
-"""Times that one block is read again instead of being given up: a copy that is larger than its producer's share of the
-room is dropped every time."""
-_RETRIED_MAX: Final = 1_024
+_PROOFS_MAX: Final = 100
+"""Watermarks that are held at once; further ones replace the newest, and prove what those would have proven."""
 
 
-@dataclass(slots=True)
-class _Gap:
-    """A needed block: the count of completed blocks at which it is due, and the watermarks to pass."""
+class Suspect:
+    """A block that lacks messages.
 
-    due: int
-    asked: bool = False
-    proof: dict[Partition, int] | None = None
-
-
-class Gaps:
-    """See the module.
-
-    Arguments:
-        patience: blocks to be completed before a block is given up, or reported as never seen.
-        again: blocks that are reported together, to be read again.
-        again_bytes: of their content.
+    Attributes:
+        since: how many blocks were completed when it was first suspected.
+        number: the number that its child gives to it, None where no child did.
+        reported: whether its absence was reported.
+        quiet: whether it is only reported when a chain waits for it.
+        reread: whether the source was rewound since it was found absent, and it was not evicted after that.
 
     """
 
-    def __init__(self, patience: int, again: int = _REPORTED_MAX, again_bytes: int = _AGAIN_BYTES) -> None:
-        self._patience = patience
-        self._again, self._again_bytes = min(again, _REPORTED_MAX), again_bytes
-        self._completed = 0
-        self._overdue: dict[bytes, int] = {}
-        self._needed: dict[bytes, _Gap] = {}
-        self._unseen: dict[bytes, tuple[int, int | None]] = {}
-        self._let_go: dict[bytes, dict[bytes, tuple[Explanation, int]]] = {}
-        self._let_go_count = 0
-        self._reported: dict[bytes, Explanation] = {}
-        self._retried: dict[bytes, int] = {}
+    __slots__ = ("due", "number", "quiet", "reported", "reread", "since")
 
-    def completed(self, block_hash: bytes) -> None:
-        """A block is complete."""
-        self._completed += 1
-        self._retried.pop(block_hash, None)
-        self.settled(block_hash)
+    def __init__(self, since: int, due: int, number: int | None, *, quiet: bool) -> None:
+        self.since = since
+        self.due = due
+        self.number = number
+        self.quiet = quiet
+        self.reported = self.reread = False
 
-    def settled(self, block_hash: bytes) -> None:
-        """A block is complete, given up or dropped: nobody waits for it in vain any more."""
-        self._overdue.pop(block_hash, None)
-        self._needed.pop(block_hash, None)
-        self._unseen.pop(block_hash, None)
 
-    def overdue(self, block_hash: bytes, *, awaited: bool) -> None:
-        """A block is overdue; whether complete blocks wait for it."""
-        self._overdue[block_hash] = self._completed
-        self._unseen.pop(block_hash, None)
-        if awaited:
-            self.awaited(block_hash, None)
+class Missing:
+    """See the module."""
 
-    def awaited(self, block_hash: bytes, number: int | None) -> None:
-        """A complete block waits for this one, its parent, whose number should be ``number``, if that is known."""
-        since = self._overdue.get(block_hash)
-        if since is None:
-            self._unseen.setdefault(block_hash, (self._completed, number))
-            if len(self._unseen) > _UNSEEN_MAX:
-                del self._unseen[next(iter(self._unseen))]
-        elif block_hash not in self._needed:
-            due = since + self._patience
-            self._needed[block_hash] = _Gap(due, asked=self._completed >= due)
+    def __init__(self) -> None:
+        self.completed = 0
+        """Blocks completed so far: the clock of all deadlines here."""
+        self._suspects: dict[bytes, Suspect] = {}
+        self._due: list[tuple[int, bytes]] = []
+        self._asked: list[bytes] = []
+        self._proofs: deque[tuple[Mapping[Partition, int], list[bytes]]] = deque()
 
-    def unseen(self) -> list[tuple[bytes, int | None]]:
-        """Hash and number of the blocks to be reported by rule 4, once each, unless something is there after all."""
-        found = []
-        for block_hash, (since, number) in list(self._unseen.items()):
-            if self._completed - since < self._patience:
-                break
-            del self._unseen[block_hash]
-            found.append((block_hash, number))
-        return found
-
-    @property
-    def open_ended(self) -> bool:
-        """Whether complete blocks wait for one that is not whole, or were let go themselves."""
-        return bool(self._unseen or self._needed or self._let_go)
-
-    def let_go(self, parent: bytes, block: Explanation, size: int = 0) -> None:
-        """The orderer had no room for this block; what is told of it when its parent is delivered, and its bytes."""
-        children = self._let_go.setdefault(parent, {})
-        self._let_go_count += block.block not in children
-        children[block.block] = block, size
-        if self._let_go_count > _LET_GO_MAX:
-            self._let_go_count -= len(self._let_go.pop(next(iter(self._let_go))))
-
-    def delivered(self, block_hash: bytes) -> list[Explanation]:
-        """A block is delivered: its children that were let go, and what was above them, to be read again."""
-        found: dict[bytes, Explanation] = {}
-        size, pending = 0, deque([block_hash])
-        while pending:
-            children = self._let_go.get(parent := pending.popleft(), {})
-            size += sum(one for _, one in children.values())
-            too_many = len(self._reported) + len(found) + len(children) > self._again
-            if (found or self._reported) and (too_many or size > self._again_bytes):
-                break
-            self._let_go.pop(parent, None)
-            self._let_go_count -= len(children)
-            found |= {child: explanation for child, (explanation, _) in children.items()}
-            pending += children
-        self._reported |= found
-        return list(found.values())
-
-    def let_go_blocks(self) -> Collection[bytes]:
-        """The hashes of the blocks that were let go."""
-        return {block_hash for children in self._let_go.values() for block_hash in children}
-
-    def lowest_let_go(self, without: Container[bytes] = ()) -> list[Explanation]:
-        """The lowest blocks that were let go, to be read again: as many as there is room for, and one at least.
-
-        None while others are reported of which nobody has asked yet where they begin.
+    def suspect(self, block_hash: bytes, wait: int = 0, number: int | None = None, *, quiet: bool = False) -> None:
+        """Suspect a block from now on, or sooner than before.
 
         Arguments:
-            without: the hashes of those that are left where they are.
+            block_hash: the block.
+            wait: completed blocks until watermarks are taken for it.
+            number: the number that a child gives to it.
+            quiet: see :class:`Suspect`.
 
         """
-        if self._reported:
-            return []
-        above = (
-            (one.number or 0, parent, one, size)
-            for parent, children in self._let_go.items()
-            for one, size in children.values()
-            if one.block not in without
-        )
-        found: dict[bytes, Explanation] = {}
-        held = 0
-        for _, parent, explanation, size in sorted(above, key=itemgetter(0)):
-            held += size
-            if found and (len(found) >= self._again or held > self._again_bytes):
-                break
-            children = self._let_go[parent]
-            del children[explanation.block]
-            if not children:
-                del self._let_go[parent]
-            self._let_go_count -= 1
-            found[explanation.block] = explanation
-        self._reported |= found
-        return list(found.values())
+        known = self._suspects.get(block_hash)
+        due = self.completed + wait
+        if known is None:
+            self._suspects[block_hash] = Suspect(self.completed, due, number, quiet=quiet)
+        else:
+            known.quiet = known.quiet or quiet
+            if due >= known.due:
+                return
+        self.look_again(block_hash, due)
 
-    def reread(self, block_hash: bytes) -> Mapping[Partition, int] | None:
-        """Where the messages of a block begin that was reported by rule 5; once."""
-        block = self._reported.pop(block_hash, None)
-        return None if block is None else block.positions
+    def look_again(self, block_hash: bytes, due: int) -> None:
+        """Take new watermarks for a suspect when so many blocks are completed."""
+        self._suspects[block_hash].due = due
+        heapq.heappush(self._due, (due, block_hash))
+
+    def clear(self, block_hash: bytes) -> None:
+        """A block is complete, delivered or given up."""
+        self._suspects.pop(block_hash, None)
+
+    def get(self, block_hash: bytes) -> Suspect | None:
+        """The suspect with this hash."""
+        return self._suspects.get(block_hash)
+
+    def is_quiet(self, block_hash: bytes) -> bool:
+        """Whether a block is a suspect that is only reported when a chain waits for it."""
+        suspect = self._suspects.get(block_hash)
+        return suspect is not None and suspect.quiet
 
     @property
     def wants_ends(self) -> bool:
         """Whether new watermarks would prove something."""
-        return any(gap.asked and gap.proof is None for gap in self._needed.values())
+        return bool(self._asked)
 
-    def progress(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
-        """Where the reading stands, and new watermarks where there are any; returns the blocks that are proven lost."""
-        lost = []
-        for block_hash, gap in self._needed.items():
-            if gap.proof is None and gap.asked and ends is not None:
-                gap.proof = dict(ends)
-            gap.asked = self._completed >= gap.due  # from now on the driver knows that new ones are wanted
-            if gap.proof is not None and all(positions.get(p, end) >= end for p, end in gap.proof.items()):
-                lost.append(block_hash)
-        return lost
+    def reread(self) -> None:
+        """The source is rewound: whatever was proven before may be read once more."""
+        for suspect in self._suspects.values():
+            suspect.reread = True
 
-    def due(self) -> list[bytes]:
-        """The needed blocks for which a proof would be wanted, if blocks were given up."""
-        return [block_hash for block_hash, gap in self._needed.items() if self._completed >= gap.due]
+    def evicted(self, block_hash: bytes) -> None:
+        """A block was evicted: what is re-read from now on may complete it."""
+        suspect = self._suspects.get(block_hash)
+        if suspect is not None:
+            suspect.reread = False
 
-    def again(self, block_hash: bytes) -> None:
-        """A block that is due, or proven lost, is not given up yet."""
-        if block_hash in self._needed:
-            self._needed[block_hash] = _Gap(self._completed + self._patience)
+    def proven(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
+        """The suspects whose messages lie on no topic, by watermarks that every partition has passed.
 
-    def retries(self, block_hash: bytes) -> bool:
-        """Whether a block that is proven lost, and was dropped, is to be read again instead; each time is counted."""
-        tries = self._retried.pop(block_hash, 0) + 1
-        self._retried[block_hash] = tries
-        if len(self._retried) > _RETRIED_MAX:
-            del self._retried[next(iter(self._retried))]
-        return tries <= _RETRIES
+        Arguments:
+            positions: the next offset of every partition.
+            ends: new watermarks, None where there are none.
+
+        """
+        if ends is not None and self._asked:
+            if len(self._proofs) == _PROOFS_MAX:
+                _, before = self._proofs.pop()
+                self._asked = [*filter(self._suspects.__contains__, before), *self._asked]
+            self._proofs.append((ends, self._asked))
+            self._asked = []
+        found: list[bytes] = []
+        while self._proofs and all(positions.get(p, end) >= end for p, end in self._proofs[0][0].items()):
+            found += [block_hash for block_hash in self._proofs.popleft()[1] if block_hash in self._suspects]
+        if not self._asked:
+            # Those that become due while watermarks are taken wait for the next ones: these may be older than they.
+            while self._due and self._due[0][0] <= self.completed:
+                due, block_hash = heapq.heappop(self._due)
+                suspect = self._suspects.get(block_hash)
+                if suspect is not None and suspect.due == due:
+                    self._asked.append(block_hash)
+        return found

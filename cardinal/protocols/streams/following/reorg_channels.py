@@ -4,8 +4,8 @@ Rules:
 
 1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
    Whoever drives the stream then reads that topic too, from its beginning, as long as it is named by
-   :meth:`Reorgs.topics`. Where several places are read as one, each may show its channel as a partition with a number
-   of its own: a lane.
+   :meth:`ReorgChannels.topics`. Where several places are read as one, each may show its channel as a partition
+   with a number of its own: a lane.
 2. On a lane an attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg,
    has every message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers
    may be mixed; a producer that died may begin again. What it sends on another lane is another attempt: nothing says
@@ -16,7 +16,7 @@ Rules:
 4. A channel is done with when its chain is delivered, no attempt is under way, and the driver has read it to its end.
    It is abandoned, and reported, when nothing came on it for a threshold of blocks completed elsewhere, although the
    driver has read it to its end, or cannot read it; and when it holds more than it may. Nothing has to come while the
-   driver looks up older Batches for it (:attr:`Reorgs.wants_history`), however many steps that takes.
+   driver looks up older Batches for it (:attr:`ReorgChannels.wants_history`), however many steps that takes.
 5. The main topics go on meanwhile; nothing here holds them up.
 """
 
@@ -39,12 +39,11 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.ordering.orderer import Orderer, Reach
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
-from cardinal.protocols.streams.types import PRODUCER_HEADER, BlockRef, Partition, Record
+from cardinal.protocols.streams.types import BlockRef, Partition, Record, producer_of
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG
 
 _ATTEMPTS_MAX: Final = 64
-ANONYMOUS: Final = b"anonymous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class _Channel:
         return [attempt for lane in self.lanes.values() for attempt in lane.attempts.values()]
 
 
-class Reorgs:
+class ReorgChannels:
     """The channels of one stream.
 
     Arguments:
@@ -158,12 +157,16 @@ class Reorgs:
         self._bounds = bounds
         self._channels: dict[str, _Channel] = {}
         self._vain: int | None = None
+        self.prefix = None if default_topic is None else f"{default_topic}-re-"
+        """The beginning of the names of all channels; None: there are none."""
         self.used = False
         """Whether a channel was ever open."""
+        self.suspended = False
+        """Whether the stream is being resumed: nothing can join the graph yet."""
 
     def is_channel(self, topic: str) -> bool:
         """Whether a topic is a reorg channel of this stream."""
-        return self._default_topic is not None and topic.startswith(f"{self._default_topic}-re-")
+        return self.prefix is not None and topic.startswith(self.prefix)
 
     def topics(self) -> tuple[str, ...]:
         """The channels to read now."""
@@ -172,6 +175,10 @@ class Reorgs:
     def open(self) -> tuple[BlockRef, ...]:
         """The ancestors of the channels whose chain was not delivered."""
         return tuple(channel.ancestor for channel in self._channels.values() if not self._won(channel))
+
+    def won(self) -> frozenset[BlockRef]:
+        """The ancestors of the channels whose chain was delivered."""
+        return frozenset(channel.ancestor for channel in self._channels.values() if self._won(channel))
 
     def positions(self) -> dict[Partition, int]:
         """Where the records of the channels begin whose chain was not delivered."""
@@ -292,7 +299,7 @@ class Reorgs:
     def judge(self) -> list[Outcome]:
         """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
         out: list[Outcome] = []
-        for channel in list(self._channels.values()):
+        for channel in [] if self.suspended else list(self._channels.values()):
             reach = self._orderer.reach(channel.ancestor)
             if channel.ready and reach is Reach.FORGOTTEN:
                 # A reorg of before: what was delivered down to the ancestor came through this channel.
@@ -310,7 +317,7 @@ class Reorgs:
 
     def _mention(self, channel: _Channel, lane: _Lane, record: Record) -> bool:
         """Note which block an attempt speaks of; False where it speaks of too many."""
-        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        producer = producer_of(record.headers)
         attempt = lane.attempts.setdefault(producer, {})
         block_hash = record.key[1:HASH_END]
         if block_hash not in attempt:
@@ -334,7 +341,7 @@ class Reorgs:
 
     def _mark(self, channel: _Channel, lane: _Lane, record: Record) -> Iterator[Outcome]:
         """A Reorg, a ReorgComplete, or what is no message of a channel."""
-        producer = next((value for name, value in record.headers if name == PRODUCER_HEADER), ANONYMOUS)
+        producer = producer_of(record.headers)
         for event in channel.reassembler.receive([record]):
             if isinstance(event, ReorgBegan | ReorgEnded) and event.ancestor.hash != channel.ancestor.hash:
                 yield Rejected(event.position, record.key, "it names another ancestor than its channel")

@@ -1,4 +1,4 @@
-"""Whether a cursor can go on here, and from which offsets.
+"""Resuming from a cursor: whether that is possible, from which offsets, and what is collected until it is done.
 
 Rules:
 
@@ -6,26 +6,165 @@ Rules:
 2. A partition that the cursor does not know was added since: it is read from its beginning.
 3. Records between a cursor's ``next`` and the earliest one that is kept were never read: refused. Records between its
    ``floor`` and its ``next`` were: where they are gone, the content of blocks that have to be removed is missing, and
-   blocks that were not complete have to be supplied or are given up.
-4. A partition that ends before the cursor's ``next``, or that is gone, was made anew: refused. A reorg channel may go.
-   One that is longer by now shows it by what it does not hold: where everything from the floors on is kept, and
-   nothing of any delivered block that should be there was read again, these are other topics.
-5. A place may hold partitions of the same topics under other numbers (old and new cluster read as one). Numbers that
-   follow one another are one place. A place that is gone as a whole may go when nothing of it is needed: the cursor's
-   floors have reached ``next`` in all of its partitions, and its topics are here under other numbers. What was not read
-   there cannot be known, and is not passed over in silence: a block whose parent was only there stays waiting for it.
+   blocks that were not complete have to be supplied or are abandoned.
+4. A partition that ends before the cursor's ``next`` was created anew: refused. So was one that is gone, unless nothing
+   of it is needed and others of its topic are here: a drained member of a mux may go. A reorg channel may go.
+5. Topics that were created anew and are longer by now show it by what they do not hold: where everything from the
+   floors on is kept, and nothing of any delivered block was read again, these are other topics.
+6. Complete blocks are collected until every partition has passed ``next``; the orderer is restored with them at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
 from cardinal.errors import CursorExpiredError, CursorMismatchError
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.protocols.streams.types import SHORT, Partition, short
+from cardinal.protocols.streams.events import Completed, ReorgBegan
+from cardinal.protocols.streams.types import SHORT, Partition
 
 from .settings import FollowerSettings
+
+
+class Resume:
+    """A stream that goes on after a cursor, until what it delivered is read again.
+
+    Arguments:
+        settings: of the follower.
+        cursor: where the stream stood.
+        is_channel: whether a topic is a reorg channel.
+
+    Attributes:
+        cursor: the cursor, without partitions that are gone and of which nothing is needed.
+        active: whether what was delivered is still being read again.
+        until: the offsets to be passed; none where everything that was delivered had been supplied.
+        channels: topics of channels that are read for the content of delivered blocks alone.
+        announced: announcements that wait until such a topic is read no longer.
+
+    """
+
+    def __init__(self, settings: FollowerSettings, cursor: Cursor, is_channel: Callable[[str], bool]) -> None:
+        check(settings, cursor)
+        self.cursor = cursor
+        self.active = bool(cursor.ring)
+        self.until: Mapping[Partition, int] = dict(cursor.next) if cursor.ring else {}
+        self.channels: tuple[str, ...] = ()
+        self.announced: list[ReorgBegan] = []
+        self._is_channel = is_channel
+        self._is_kept = False
+        self._blocks: dict[bytes, Completed] = {}
+        self._bytes = 0
+        self._ring = frozenset(ref.hash for ref in cursor.ring)
+        self._floor = cursor.ring[0].number - settings.reorg_threshold if cursor.ring else 0
+        self._max_blocks = settings.max_waiting + settings.max_side
+        self._max_bytes = 2 * settings.max_bytes
+
+    def begin_at(self, marks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+        """The offset from which to read every partition.
+
+        Arguments:
+            marks: for every partition the lowest offset that is kept and the one after the highest.
+
+        Raises:
+            CursorExpiredError: rules 3 and 4; ``missing`` has for every partition the offsets that are gone.
+
+        """
+        cursor, here = self.cursor, {topic for topic, _ in marks}
+        missing: dict[Partition, tuple[int, int]] = {}
+        gone: set[Partition] = set()
+        for partition, following in cursor.next.items():
+            low, high = marks.get(partition, (0, 0))
+            if partition not in marks:
+                if cursor.floor[partition] == following and partition[0] in here:
+                    gone.add(partition)
+                elif not self._is_channel(partition[0]):
+                    missing[partition] = (cursor.floor[partition], following)
+            elif high < following:
+                missing[partition] = (high, following)
+            elif low > following:
+                missing[partition] = (following, low)
+        if missing:
+            raise _expired(missing)
+        if gone:
+            self.cursor = cursor = replace(
+                cursor,
+                next={partition: at for partition, at in cursor.next.items() if partition not in gone},
+                floor={partition: at for partition, at in cursor.floor.items() if partition not in gone},
+            )
+            self.until = {partition: at for partition, at in self.until.items() if partition not in gone}
+        kept = all(partition in marks and marks[partition][0] <= at for partition, at in cursor.floor.items())
+        # With a channel open, what was delivered may be read again there, and be no part of the stream yet.
+        self._is_kept = kept and not cursor.channels
+        return {partition: max(low, cursor.floor.get(partition, low)) for partition, (low, _) in marks.items()}
+
+    def collect(self, event: Completed, disputed: Container[bytes]) -> list[Completed]:
+        """Keep a complete block; returns those that there is no room for.
+
+        Arguments:
+            event: its completion.
+            disputed: blocks that may have been delivered with other content than was just read.
+
+        """
+        block = event.payload
+        self.seen(block.hash)
+        if block.number < self._floor or (block.hash in self._ring and block.hash in disputed):
+            return []
+        self._blocks[block.hash] = event
+        self._bytes += event.size
+        if len(self._blocks) <= self._max_blocks and self._bytes <= self._max_bytes:
+            return []
+        evicted: list[Completed] = []
+        for one in sorted(self._blocks.values(), key=lambda one: -one.payload.number):
+            if len(self._blocks) * 10 <= self._max_blocks * 9 and self._bytes * 10 <= self._max_bytes * 9:
+                break
+            if one.payload.hash not in self._ring:
+                del self._blocks[one.payload.hash]
+                self._bytes -= one.size
+                evicted.append(one)
+        return evicted
+
+    def seen(self, block_hash: bytes) -> None:
+        """Messages of a block were read. Those of a delivered block prove that these are the cursor's topics."""
+        if block_hash in self._ring:
+            self._is_kept = False
+
+    @property
+    def lacks_content(self) -> bool:
+        """Whether the content of a delivered block was not read again, and may be on the topics."""
+        return not self._blocks.keys() >= self._ring - self.cursor.missing
+
+    def blocks(self) -> Iterable[Completed]:
+        """The blocks that were collected, in the order in which they were completed."""
+        return self._blocks.values()
+
+    def is_over(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> bool:
+        """Whether everything up to ``until`` was read, or can no longer be read.
+
+        Raises:
+            CursorExpiredError: a partition ends before the position to be passed: it never would be.
+
+        """
+        short = {p: (ends[p], at) for p, at in self.until.items() if ends is not None and ends.get(p, at) < at}
+        if short:
+            raise _expired(short)
+        return all(positions.get(partition, at) >= at for partition, at in self.until.items())
+
+    def refuse_other_topics(self, was_read: Callable[[bytes], bool]) -> None:
+        """CursorExpiredError where nothing of what was delivered is there, although everything is kept (rule 5).
+
+        Arguments:
+            was_read: whether anything of a block was read.
+
+        """
+        delivered = [ref for ref in self.cursor.ring if ref.hash not in self.cursor.missing]
+        if self._is_kept and delivered and not any(was_read(ref.hash) for ref in delivered):
+            raise CursorExpiredError(
+                f"the topics were created anew: they hold none of the blocks {delivered[-1].number} to "
+                f"{delivered[0].number} where this cursor's stream had them; start anew without a cursor, or restore "
+                "the topics",
+                missing={partition: (self.cursor.floor[partition], at) for partition, at in self.cursor.next.items()},
+            )
 
 
 def check(settings: FollowerSettings, cursor: Cursor) -> None:
@@ -56,112 +195,12 @@ def check(settings: FollowerSettings, cursor: Cursor) -> None:
             )
 
 
-def begin_at(
-    cursor: Cursor, marks: Mapping[Partition, tuple[int, int]], may_go: Callable[[str], bool]
-) -> dict[Partition, int]:
-    """Where to read every partition from.
-
-    Arguments:
-        cursor: where the stream stood.
-        marks: for every partition the lowest offset that is kept and the one after the highest.
-        may_go: whether a topic may be gone.
-
-    Raises:
-        CursorExpiredError: rules 3 and 4; ``missing`` has for every partition the offsets that are gone.
-
-    """
-    missing: dict[Partition, tuple[int, int]] = {}
-    away = left(cursor, marks, may_go)
-    needed = {place for place in away if cursor.floor[place] < cursor.next[place]}
-    for partition, following in cursor.next.items():
-        low, high = marks.get(partition, (0, 0))
-        if partition not in marks:
-            if partition not in away and not may_go(partition[0]):
-                missing[partition] = (cursor.floor[partition], following)
-        elif high < following:
-            missing[partition] = (high, following)
-        elif low > following:
-            missing[partition] = (following, low)
-    if missing:
-        raise _expired(missing)
-    if needed:
-        raise CursorExpiredError(
-            f"this cursor still needs records of {_named(needed)}, which is not here under this number: read the place "
-            "that holds them too (as the same member of a mux), and leave it out when as many blocks as the reorg "
-            "threshold have come after its last one; or start anew without a cursor",
-            missing={place: (cursor.floor[place], cursor.next[place]) for place in needed},
-        )
-    return {partition: max(low, cursor.floor.get(partition, low)) for partition, (low, _) in marks.items()}
-
-
-def left(
-    cursor: Cursor, marks: Mapping[Partition, tuple[int, int]], may_go: Callable[[str], bool]
-) -> frozenset[Partition]:
-    """The cursor's partitions of places that are gone as a whole, while their topics are here (rule 5).
-
-    Arguments: see :func:`begin_at`.
-    """
-    known = {partition for partition in cursor.next if not may_go(partition[0])}
-    here = {partition for partition in marks if not may_go(partition[0])}
-    topics = {topic for topic, _ in here}
-    gone: set[int] = set()
-    for place in _runs({number for _, number in known | here}):
-        if not place & {number for _, number in here}:
-            gone |= place
-    away = {partition for partition in known if partition[1] in gone}
-    return frozenset(away if {topic for topic, _ in away} <= topics else ())
-
-
-def without(cursor: Cursor, partitions: Collection[Partition]) -> Cursor:
-    """The cursor without partitions of which nothing is needed: their numbers may belong to another place later."""
-    return replace(
-        cursor,
-        next={place: at for place, at in cursor.next.items() if place not in partitions},
-        floor={place: at for place, at in cursor.floor.items() if place not in partitions},
-    )
-
-
-def _runs(numbers: set[int]) -> list[set[int]]:
-    """These numbers, those that follow one another together."""
-    runs: list[set[int]] = []
-    for number in sorted(numbers):
-        if not runs or number - 1 not in runs[-1]:
-            runs.append(set())
-        runs[-1].add(number)
-    return runs
-
-
-def whole(cursor: Cursor, marks: Mapping[Partition, tuple[int, int]]) -> bool:
-    """Whether everything is kept that the cursor's delivered blocks were read from, and read in one place."""
-    kept = all(place in marks and marks[place][0] <= floor for place, floor in cursor.floor.items())
-    return kept and not cursor.channels  # what was delivered may be read again there, and be no part of the stream yet
-
-
-def refuse_other(cursor: Cursor, was_read: Callable[[bytes], bool]) -> None:
-    """CursorExpiredError where nothing of what was delivered is there, although everything is kept (:func:`whole`)."""
-    # Of one that is done with, and not missing, nothing was ever there: it was supplied.
-    delivered = [ref for ref in cursor.ring if ref.hash not in cursor.missing and short(ref.hash) not in cursor.done]
-    if delivered and not any(was_read(ref.hash) for ref in delivered):
-        raise CursorExpiredError(
-            f"the topics were made anew: they hold none of the blocks {delivered[-1].number} to {delivered[0].number} "
-            "where this cursor's stream had them; start anew without a cursor, or restore the topics",
-            missing={place: (cursor.floor[place], following) for place, following in cursor.next.items()},
-        )
-
-
-def refuse_shorter(following: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
-    """CursorExpiredError where a partition ends before the cursor's ``next``: it would never be passed."""
-    missing = {p: (ends[p], offset) for p, offset in following.items() if p in ends and ends[p] < offset}
-    if missing:
-        raise _expired(missing)
-
-
-def _expired(missing: dict[Partition, tuple[int, int]]) -> CursorExpiredError:
+def _expired(missing: Mapping[Partition, tuple[int, int]]) -> CursorExpiredError:
     return CursorExpiredError(
-        f"records that this cursor needs are gone from {_named(missing)}: the topics were made anew, or retention has "
-        "cut off what was not read yet, or a recording is not as far yet; start anew without a cursor, restore the "
-        "topics, or wait for the recording",
-        missing=missing,
+        f"records that this cursor needs are gone from {_named(missing)}: the topics were created anew, retention has "
+        "cut off what was not read yet, a member of a mux was left out too early, or a recording is not as far yet; "
+        "start anew without a cursor, restore the topics, or wait for the recording",
+        missing=dict(missing),
     )
 
 

@@ -1,0 +1,165 @@
+"""Cursors of updates: the delivered chain, and one snapshot a step of what resuming has to re-read.
+
+The snapshot is taken when a step begins. Whatever an update of the step needs was held then, so that the snapshot's
+floor covers it, or was first read within the step, above the positions at its beginning. So all updates of a step share
+one floor, lower by one poll than it has to be, and their cursors can be made at any later time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
+from cardinal.protocols.streams.events import ChainUpdate
+from cardinal.protocols.streams.ordering.orderer import Orderer
+from cardinal.protocols.streams.payload import MissingPayload
+from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, short
+
+from .settings import FollowerSettings
+
+
+class Delivered(NamedTuple):
+    """A delivered block; ``partial``: a resumed reading may find no content of it, or another one."""
+
+    ref: BlockRef
+    weight: int
+    partial: bool
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a step's cursors share.
+
+    Attributes:
+        floor: for every partition the lowest offset that a resumed reading needs.
+        open: names of blocks that are not complete.
+        channels: the open reorg channels: those at the step's beginning, and those at its end.
+        next: for every partition the offset after the last record of the step.
+
+    """
+
+    floor: Mapping[Partition, int]
+    open: frozenset[bytes]
+    channels: tuple[BlockRef, ...]
+    next: Mapping[Partition, int] = field(default_factory=dict)
+
+    def ends(self, channels: Iterable[BlockRef]) -> None:
+        """Note the channels that are open when the step ends."""
+        self.channels = tuple(dict.fromkeys((*self.channels, *channels)))[:CHANNELS_MAX]
+
+
+def lower(floor: dict[Partition, int], positions: Mapping[Partition, int]) -> None:
+    """Let a floor reach down to these offsets."""
+    for partition, offset in positions.items():
+        known = floor.get(partition)
+        if known is None or offset < known:
+            floor[partition] = offset
+
+
+class DeliveredChain:
+    """The delivered chain within the threshold, and the cursors of its updates."""
+
+    def __init__(self, settings: FollowerSettings, orderer: Orderer, channel_prefix: str | None) -> None:
+        self._settings = settings
+        self._orderer = orderer
+        self._channel_prefix = channel_prefix
+        self._chain: list[Delivered] = []
+        self._start: BlockRef | None = None
+        self._root = b""
+
+    @property
+    def lineage(self) -> bytes:
+        """The name of what ``seq`` belongs to: the options, and the first block of the stream once it is known."""
+        return self._settings.fingerprint() + (b"" if self._start is None else short(self._start.hash))
+
+    @property
+    def head(self) -> Delivered | None:
+        """The newest delivered block."""
+        return self._chain[-1] if self._chain else None
+
+    def restore(self, cursor: Cursor) -> None:
+        """Begin where a cursor stands."""
+        self._start, self._root = cursor.start, cursor.root
+        self._chain = [Delivered(ref, 0, ref.hash in cursor.missing) for ref in reversed(cursor.ring)]
+        if self._chain:
+            self._chain[-1] = self._chain[-1]._replace(weight=cursor.weight)
+
+    def move(self, update: ChainUpdate, weights: Mapping[bytes, int], partial: Container[bytes]) -> None:
+        """Follow an update.
+
+        Arguments:
+            update: what was delivered.
+            weights: of blocks that are delivered without content.
+            partial: delivered blocks whose content a resumed reading may not find again.
+
+        """
+        chain, threshold = self._chain, self._settings.reorg_threshold
+        if self._start is None:
+            first = update.added[0]
+            self._start = BlockRef(first.number, first.hash)
+            self._root = b"" if isinstance(first, MissingPayload) else first.parent
+        if update.removed:
+            del chain[: -threshold - 1]  # the content of older blocks is pruned
+            del chain[-len(update.removed) :]
+            self._deepen(update)
+        for block in update.added:
+            missing = isinstance(block, MissingPayload)
+            weight = weights.get(block.hash, 0) if isinstance(block, MissingPayload) else block.weight
+            chain.append(Delivered(BlockRef(block.number, block.hash), weight, missing or block.hash in partial))
+        if len(chain) > 2 * threshold:
+            del chain[: -threshold - 1]
+
+    def _deepen(self, update: ChainUpdate) -> None:
+        """Continue with older blocks where the head is lower than before: only their hashes are known."""
+        lowest = max(update.added[-1].number - self._settings.reorg_threshold, self._orderer.first)
+        number = (self._chain[0].ref if self._chain else update.added[0].ref).number - 1
+        older: list[Delivered] = []
+        while number >= lowest and (found := self._orderer.hash_at(number)) is not None:
+            older.append(Delivered(BlockRef(number, found), 0, partial=True))
+            number -= 1
+        self._chain[:0] = reversed(older)
+
+    def ring(self) -> tuple[Delivered, ...]:
+        """The delivered blocks within the threshold, oldest first."""
+        return tuple(self._chain[-self._settings.reorg_threshold - 1 :])
+
+    def cursor(
+        self,
+        update: ChainUpdate,
+        ring: tuple[Delivered, ...],
+        violation: FinalityViolated | None,
+        snapshot: Snapshot,
+        won: Collection[BlockRef] = (),
+    ) -> Cursor:
+        """The cursor after an update, of the chain as it was then.
+
+        ``won``: the channels whose chain was delivered by then. Resuming reads them for the content of the chain alone.
+        """
+        # Partitions of channels of which nothing is needed any more are left out.
+        following = {
+            partition: offset
+            for partition, offset in snapshot.next.items()
+            if snapshot.floor.get(partition, offset) < offset or not self._is_channel(partition[0])
+        }
+        return Cursor(
+            lineage=self.lineage,
+            app=self._settings.app,
+            chain=self._settings.chain,
+            seq=update.seq,
+            ring=tuple(block.ref for block in reversed(ring)),
+            weight=ring[-1].weight if ring else 0,
+            next=following,
+            floor={p: min(offset, snapshot.floor.get(p, offset)) for p, offset in following.items()},
+            open=snapshot.open,
+            finality=update.finality,
+            violation=violation,
+            start=self._start,
+            root=self._root if ring and self._start and ring[0].ref.number == self._start.number else b"",
+            missing=frozenset(block.ref.hash for block in ring if block.partial),
+            channels=tuple(ancestor for ancestor in snapshot.channels if ancestor not in won),
+        )
+
+    def _is_channel(self, topic: str) -> bool:
+        return self._channel_prefix is not None and topic.startswith(self._channel_prefix)
