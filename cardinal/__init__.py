@@ -1,6 +1,7 @@
 """Cardinal: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark.
 
-This module only re-exports; what it names is imported when it is first used.
+This module only re-exports: the SDK, its values, every report that ``on_event`` receives, and every error. What it
+names is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -10,47 +11,181 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .consumer import Consumer
-    from .errors import CardinalError
+    from .consuming.healing import HealingFailed
+    from .consuming.options import ConsumerOptions
+    from .errors import (
+        ApplicationError,
+        CardinalError,
+        ConfigurationError,
+        CoverageChangedError,
+        CursorError,
+        CursorExpiredError,
+        CursorInvalidError,
+        CursorMismatchError,
+        DataInUseError,
+        DecodeError,
+        DeliveryError,
+        EmbeddedBrokerError,
+        EncodeError,
+        FeedError,
+        FencedError,
+        FinalityViolatedError,
+        ForkBelowStartError,
+        IntegrityError,
+        JarError,
+        JavaNotFoundError,
+        LakeDivergedError,
+        LakeError,
+        LocalProtocolError,
+        LogDamagedError,
+        LogInUseError,
+        MissingExtraError,
+        MissingPayloadError,
+        NodeAnswerError,
+        NodeUnreachableError,
+        OversizeError,
+        PortInUseError,
+        RefusedError,
+        RemoteProtocolError,
+        ReorgTooDeepError,
+        SplitError,
+        TopicError,
+        TransportError,
+        UnreachableError,
+        WrongChainError,
+    )
     from .producer import Producer
     from .protocols.streams.cursor import Cursor
-    from .protocols.streams.events import ChainUpdate
-    from .protocols.streams.payload import MissingPayload, Payload
-    from .protocols.streams.types import BlockRef, Finality
+    from .protocols.streams.events import (
+        BeganAbove,
+        ChainUpdate,
+        Completed,
+        Divergence,
+        Event,
+        Explanation,
+        ForkBelowStart,
+        Incomplete,
+        Overflow,
+        PingSeen,
+        Quarantined,
+        Rejected,
+        ReorgAbandoned,
+        ReorgBegan,
+        ReorgEnded,
+        Stale,
+        Superseded,
+        Surplus,
+        Untrusted,
+    )
+    from .protocols.streams.payload import (
+        AnyPayload,
+        MissingPayload,
+        Payload,
+        SubBatch,
+    )
+    from .protocols.streams.types import BlockRef, Finality, FinalityViolated
     from .transports import open_sink, open_source
 
 _HOMES = {
+    "AnyPayload": "cardinal.protocols.streams.payload",
     "BlockRef": "cardinal.protocols.streams.types",
-    "CardinalError": "cardinal.errors",
-    "ChainUpdate": "cardinal.protocols.streams.events",
     "Consumer": "cardinal.consumer",
+    "ConsumerOptions": "cardinal.consuming.options",
     "Cursor": "cardinal.protocols.streams.cursor",
+    "Explanation": "cardinal.protocols.streams.events",
     "Finality": "cardinal.protocols.streams.types",
+    "FinalityViolated": "cardinal.protocols.streams.types",
+    "HealingFailed": "cardinal.consuming.healing",
     "MissingPayload": "cardinal.protocols.streams.payload",
     "Payload": "cardinal.protocols.streams.payload",
     "Producer": "cardinal.producer",
+    "SubBatch": "cardinal.protocols.streams.payload",
     "open_sink": "cardinal.transports",
     "open_source": "cardinal.transports",
 }
+"""Of names that are neither errors nor reports."""
 
 __all__ = [
+    "AnyPayload",
+    "ApplicationError",
+    "BeganAbove",
     "BlockRef",
     "CardinalError",
     "ChainUpdate",
+    "Completed",
+    "ConfigurationError",
     "Consumer",
+    "ConsumerOptions",
+    "CoverageChangedError",
     "Cursor",
+    "CursorError",
+    "CursorExpiredError",
+    "CursorInvalidError",
+    "CursorMismatchError",
+    "DataInUseError",
+    "DecodeError",
+    "DeliveryError",
+    "Divergence",
+    "EmbeddedBrokerError",
+    "EncodeError",
+    "Event",
+    "Explanation",
+    "FeedError",
+    "FencedError",
     "Finality",
+    "FinalityViolated",
+    "FinalityViolatedError",
+    "ForkBelowStart",
+    "ForkBelowStartError",
+    "HealingFailed",
+    "Incomplete",
+    "IntegrityError",
+    "JarError",
+    "JavaNotFoundError",
+    "LakeDivergedError",
+    "LakeError",
+    "LocalProtocolError",
+    "LogDamagedError",
+    "LogInUseError",
+    "MissingExtraError",
     "MissingPayload",
+    "MissingPayloadError",
+    "NodeAnswerError",
+    "NodeUnreachableError",
+    "Overflow",
+    "OversizeError",
     "Payload",
+    "PingSeen",
+    "PortInUseError",
     "Producer",
+    "Quarantined",
+    "RefusedError",
+    "Rejected",
+    "RemoteProtocolError",
+    "ReorgAbandoned",
+    "ReorgBegan",
+    "ReorgEnded",
+    "ReorgTooDeepError",
+    "SplitError",
+    "Stale",
+    "SubBatch",
+    "Superseded",
+    "Surplus",
+    "TopicError",
+    "TransportError",
+    "UnreachableError",
+    "Untrusted",
+    "WrongChainError",
     "open_sink",
     "open_source",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'cardinal' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    others = "cardinal.errors" if name.endswith("Error") else "cardinal.protocols.streams.events"
+    return getattr(importlib.import_module(_HOMES.get(name, others)), name)
 
 
 def __dir__() -> list[str]:

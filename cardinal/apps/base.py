@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Va
 
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import Finality
+from cardinal.protocols.streams.types import Finality, path_expression
 
 _KAFKA_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -43,6 +43,9 @@ class Application(BaseModel):
         sub_batches: expressions that match the whole path of every sub batch, none where there are no sub batches. By
             them a consumer of a part knows which topics it can leave out; None: they may lie anywhere.
         volatile_paths: expressions of paths whose values may differ between honest producers; searched in the path.
+        names: a plain word to the expressions of the entries that it stands for, for ``tracked``. An application with
+            names has no entries but those that ``topics``, ``prefixes`` and ``sub_batches`` match: a consumer's
+            expression that can match none of them is refused. Default: no names, and any entry may come.
         finality_paths: the paths of the highest safe and the highest finalized block number, None without such.
 
     Raises:
@@ -61,6 +64,7 @@ class Application(BaseModel):
     sub_batches: tuple[str, ...] | None = None
     volatile_paths: tuple[str, ...] = ()
     finality_paths: tuple[str, str] | None = None
+    names: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -77,6 +81,7 @@ class Application(BaseModel):
             ("prefixes", made.prefixes),
             ("sub_batches", made.sub_batches or ()),
             ("volatile_paths", made.volatile_paths),
+            ("names", [expression for named in made.names.values() for expression in named]),
         ):
             for expression in expressions:
                 _check_expression(expression, setting)
@@ -140,7 +145,7 @@ def _check_topic(topic: str) -> None:
 
 def _check_expression(expression: str, setting: str) -> None:
     try:
-        re.compile(expression)
+        path_expression(expression)
     except re.error as error:
         raise ConfigurationError(
             f"{setting} holds an expression that does not compile: {expression!r} ({error.msg})", setting=setting

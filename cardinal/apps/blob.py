@@ -60,12 +60,14 @@ def application(*, chain_id: int = 1, topic: str | None = None, reorg_threshold:
     if chain_id < 0:
         raise ConfigurationError(f"a chain id is 0 or more, not {chain_id}", setting="chain_id")
     base = topic or f"blob-{chain_id}"
+    keys = f"{_ROOT}[0-9a-f]{{64}}/"
     return Application(
         name="blob",
         chain=f"blob:{chain_id}",
         default_topic=base,
-        topics={f"{_ROOT}[0-9a-f]{{64}}/": f"{base}-keys"},
+        topics={keys: f"{base}-keys"},
         sub_batches=(),
+        names={"keys": (keys,)},
         reorg_threshold=reorg_threshold,
     )
 

@@ -1,7 +1,7 @@
-"""Updates one after the other for ``async for``, and for whoever waits for each with a deadline of its own.
+"""Asynchronous iterator over updates.
 
-A call that is cancelled, as ``asyncio.wait_for(anext(updates), 1)`` cancels it, loses nothing: the next call goes on.
-An asynchronous generator would be at its end then.
+A cancelled call, such as ``asyncio.wait_for(anext(updates), 1)`` after a second, loses nothing: the next call
+continues. An asynchronous generator would be finished then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Updates:
     """See the module.
 
     Arguments:
-        following: gives the next update, None at the end; told when the one before was done with.
+        following: returns the next update, None at the end; its argument is when the previous one was done with.
         clock: seconds.
 
     """

@@ -1,12 +1,11 @@
-"""Python's collector of cycles waits while records are assembled.
+"""Pause of Python's cyclic garbage collector while records are assembled.
 
-A block under assembly is thousands of objects that live for long and are in no cycle. The collector starts after so
-many new objects, whatever they are, and now and then walks through everything that lives: while a stream was caught up
-with, it took a third to a half of all time (2.1 to 4 of 7 to 10 µs a message). Mercurial's ``util.nogc`` does the same
-for the same reason.
+A block under assembly is thousands of long-lived objects that are in no cycle. The collector runs after so many new
+objects, and now and then walks through everything alive: while a backlog was read it took a third to a half of all time
+(2.1 to 4 of 7 to 10 µs a message). Mercurial's ``util.nogc`` does the same for the same reason.
 
-It waits for one step, some thousands of records that were there to be read, and then looks at them at once. What the
-user does between steps is collected as ever. Where the user has switched it off, it stays off.
+The pause lasts for one step of some thousands of records. Objects that the user makes between steps are collected as
+usual, and a collector that the user has disabled stays disabled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def collector_waits() -> Iterator[None]:
-    """Nothing is collected inside. Of several threads that do this at once, the first to end ends it."""
+    """Disable the collector inside the block. Of several threads that do so at once, the first to leave enables it."""
     if not gc.isenabled():
         yield
         return

@@ -1,27 +1,22 @@
-"""Blocks that are overdue: whether anything of them is still to be read, and asking somebody for what they lack.
+"""Healing: a hook may have the messages that an absent block lacks, as a node or an archive does.
 
-A reassembler calls a block overdue after so many others were completed. While partitions are caught up with, one by
-one, that says little: what lacks may only be unread. So a block is reported when every partition has passed the
-watermarks that were taken after it was overdue, and it still lacks something (:class:`Overdue`). One that is delivered
-meanwhile, as most are in a backlog, is forgotten at once: later on nobody may know any more that it ever came.
-
-A hook (:class:`Healer`) may then have its messages: a node, an archive. It is called on a thread of its own, one block
-after the other, so that reading goes on; no block is given up meanwhile. What it answers is taken by whoever reads the
-stream. A hook that raises is reported and asked no more about that block. Many blocks may be overdue at once, after a
-stream was caught up with: their hashes wait, and what each lacks is said when its turn comes.
+The hook is called on a thread of its own, one block after the other, so that reading goes on; no block is abandoned
+meanwhile. What it answers is taken by the loop. A hook that raises is reported and not called again for that block.
+Many blocks may be absent at once, after a stream was caught up with: their hashes wait, and what each lacks is found
+out when its turn comes.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cardinal.protocols.streams.assembly.block import Explanation
-from cardinal.protocols.streams.types import Partition, Routed
+from cardinal.protocols.streams.events import Explanation
+from cardinal.protocols.streams.types import Routed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +27,6 @@ Heal: TypeAlias = Callable[[Explanation], Iterable[Routed]]
 LACKING: Final = frozenset({"open", "unknown"})
 """The states of blocks of which something may still come."""
 
-_ANSWERS_MAX: Final = 100
 _ASKED_MAX: Final = 1_000
 _WAITING_MAX: Final = 20_000
 """Twice as many as may be open: a block that is not is asked about no more."""
@@ -44,73 +38,6 @@ class HealingFailed:
 
     block: bytes
     reason: str
-
-
-class Overdue:
-    """See the module. What is kept grows with the blocks that are overdue and not settled yet.
-
-    Attributes:
-        added: how many blocks were overdue so far.
-
-    """
-
-    def __init__(self) -> None:
-        self.added = 0
-        self._pending: OrderedDict[bytes, int] = OrderedDict()
-        """Block to the number of those that were overdue before it; in this order."""
-        self._covered = 0
-        """Watermarks were asked for that say something of so many, the first ones."""
-        self._asking = False
-        self._answered: deque[tuple[int, Mapping[Partition, int]]] = deque()
-        """Of how many blocks which watermarks say something."""
-
-    def add(self, block_hash: bytes) -> None:
-        """A block is overdue."""
-        if block_hash not in self._pending:
-            self._pending[block_hash] = self.added
-            self.added += 1
-
-    def settle(self, block_hash: bytes) -> None:
-        """A block came after all."""
-        self._pending.pop(block_hash, None)
-
-    @property
-    def reported(self) -> int:
-        """Of how many blocks, the first ones, nothing is left to be reported."""
-        return next(iter(self._pending.values()), self.added)
-
-    @property
-    def wants_ends(self) -> bool:
-        """Whether watermarks are to be asked for now."""
-        return not self._asking and next(reversed(self._pending.values()), -1) >= self._covered
-
-    @property
-    def waits_for_ends(self) -> bool:
-        """Whether watermarks were asked for (:meth:`asked`) and did not come yet."""
-        return self._asking
-
-    def asked(self) -> None:
-        """Watermarks are being asked for: they say something about what is overdue by now, and nothing about others."""
-        self._covered, self._asking = self.added, True
-
-    def answered(self, ends: Mapping[Partition, int]) -> None:
-        """The watermarks that were asked for."""
-        self._asking = False
-        if self._answered and (self._answered[-1][1] == ends or len(self._answered) == _ANSWERS_MAX):
-            self._answered.pop()  # newer ones say the same of those blocks, later
-        self._answered.append((self._covered, ends))
-
-    def passed(self, positions: Mapping[Partition, int]) -> list[bytes]:
-        """The blocks of which nothing is left to read, where every partition stands at this next offset."""
-        passed: list[bytes] = []
-        while self._answered:
-            count, ends = self._answered[0]
-            if self.reported < count and any(positions.get(where, end) < end for where, end in ends.items()):
-                break
-            self._answered.popleft()
-            while self.reported < count:
-                passed.append(self._pending.popitem(last=False)[0])
-        return passed
 
 
 class Healer:

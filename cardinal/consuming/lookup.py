@@ -1,46 +1,58 @@
-"""Looking for Batches on the default topic, in steps: whoever takes them polls.
+"""Batches on the default topic, looked up by number: for a start at a number, and for reorgs deeper than is remembered.
 
 Rules:
 
-1. A look is a generator. It assigns the source and asks for the next records by every ``yield``; it never polls and
-   never waits for a record. Who runs it does, and minds the time: to the end (:func:`finish`), or a poll at a time
-   beside a stream (:mod:`.older`).
-2. Batches lie in nearly the order of their numbers, so a number's place is found by halving.
-3. A partition of which enough was read is paused, so that it is not read on while others are waited for.
+1. A search is a generator. It assigns the source and requests the next records by every ``yield``; it never polls and
+   never waits. :func:`finish` runs one to its end. :class:`AncestorLookup` advances one by a poll at a
+   time, alongside a stream.
+2. Batches lie nearly in the order of their numbers, so the position of a number is found by halving.
+3. A partition of which enough was read is paused, so that it is not read further while others are waited for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Generator, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from cardinal.errors import DecodeError, UnreachableError
+from cardinal.errors import CursorExpiredError, DecodeError, UnreachableError
+from cardinal.protocols.streams.ordering.history import Parents
 from cardinal.protocols.streams.types import Record
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports.base import OneOrderSource
+from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import Partition
+    from cardinal.consuming.skiplist import Skipping
+    from cardinal.protocols.streams.types import BlockRef, Partition
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
 
-_Answer = TypeVar("_Answer")
-Look: TypeAlias = Generator[None, Sequence[Record], _Answer]
+    Marks: TypeAlias = Mapping[Partition, tuple[int, int]]
 
-POLL_RECORDS: Final = 1_000
+_Answer = TypeVar("_Answer")
+Search: TypeAlias = Generator[None, Sequence[Record], _Answer]
+
+_POLL_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1
 _IDLE_SECONDS: Final = 60.0
-"""Without a record although there are some. A client waits half as long for one answer, and then asks again."""
+"""Without a record although there are some. A client waits half as long for one answer, and then retries."""
 _NEAR: Final = 64
-"""Offsets: below this distance reading on is quicker than halving."""
+"""Offsets: below this distance reading is quicker than halving."""
 _APART: Final = 16
 """Blocks for each partition of the Batches within which one is sure to come in every partition."""
+_THREAD: Final = "cardinal-batch-lookup"
+_ENDED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class Found:
 
 
 def batch_of(record: Record) -> Found | None:
-    """What a record says, where it is a Batch."""
+    """The Batch that a record holds; None where it is none."""
     if len(record.key) != HASH_END or record.key[0] != BATCH:
         return None
     try:
@@ -67,26 +79,26 @@ def batch_of(record: Record) -> Found | None:
 
 def marks_of_batches(source: Source, app: Topics) -> dict[Partition, tuple[int, int]]:
     """Start and end of every partition of the default topic."""
-    return {where: marks for where, marks in source.watermarks().items() if where[0] == app.default_topic}
+    return {tp: marks for tp, marks in source.watermarks().items() if tp[0] == app.default_topic}
 
 
 def out_of_order(threshold: int, partitions: int) -> int:
-    """By how many blocks Batches of several partitions, and of producers that follow one another, are out of order."""
+    """Blocks by which Batches of several partitions, and of producers that follow one another, are out of order."""
     return threshold + _APART * partitions
 
 
-def finish(source: Source, look: Look[_Answer]) -> _Answer:
-    """Take all steps of a look, and give its answer.
+def finish(source: Source, search: Search[_Answer]) -> _Answer:
+    """Run a search to its end.
 
     Raises:
         UnreachableError: the records do not arrive.
 
     """
     try:
-        next(look)
+        next(search)
         heard = time.monotonic()
         while True:
-            records = source.poll(POLL_RECORDS, _POLL_SECONDS)
+            records = source.poll(_POLL_RECORDS, _POLL_SECONDS)
             if records:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _IDLE_SECONDS:
@@ -95,77 +107,175 @@ def finish(source: Source, look: Look[_Answer]) -> _Answer:
                     "the server is away, or the line is too slow; try again",
                     address=min(source.positions())[0],
                 )
-            look.send(records)
+            search.send(records)
     except StopIteration as ended:
         answer: _Answer = ended.value
         return answer
 
 
-def batches_from(source: Source, marks: Mapping[Partition, tuple[int, int]], number: int) -> Look[dict[Partition, int]]:
+def batches_from(source: Source, marks: Marks, number: int) -> Search[dict[Partition, int]]:
     """For every partition an offset below which no Batch of this number or a higher one lies.
 
-    Found by halving: right where Batches lie in the order of their numbers, and too low by little where a reorg or a
+    Found by halving: exact where Batches lie in the order of their numbers, and too low by little where a reorg or a
     repair has mixed them.
     """
-    low = {where: first for where, (first, _) in marks.items()}
-    high = {where: end for where, (_, end) in marks.items()}
-    while wide := [where for where in low if high[where] - low[where] > _NEAR]:
-        middle = {where: (low[where] + high[where]) // 2 for where in wide}
-        first = yield from _first_numbers(source, middle, high)
-        for where in wide:
-            if first.get(where, number) < number:
-                low[where] = middle[where]
+    low = {tp: first for tp, (first, _) in marks.items()}
+    high = {tp: end for tp, (_, end) in marks.items()}
+    while wide := [tp for tp in low if high[tp] - low[tp] > _NEAR]:
+        middle = {tp: (low[tp] + high[tp]) // 2 for tp in wide}
+        first: dict[Partition, int] = {}
+        yield from read_batches(source, middle, high, partial(_note_first, first, high))
+        for tp in wide:
+            if first.get(tp, number) < number:
+                low[tp] = middle[tp]
             else:
-                high[where] = middle[where]
+                high[tp] = middle[tp]
     return low
+
+
+def _note_first(first: dict[Partition, int], end: Mapping[Partition, int], batch: Found) -> bool:
+    """Note the number of a partition's first Batch below its end."""
+    tp = (batch.record.topic, batch.record.partition)
+    if batch.record.offset < end[tp]:
+        first.setdefault(tp, batch.number)
+    return tp in first
 
 
 def read_batches(
     source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int], take: Callable[[Found], bool]
-) -> Look[dict[Partition, int]]:
-    """Give every Batch of these ranges to ``take``, until it says of one that it is enough of its partition.
+) -> Search[dict[Partition, int]]:
+    """Call ``take`` with every Batch of these ranges, until it returns that it is enough of the Batch's partition.
 
-    The answer: how far every partition was read.
+    Returns:
+        The offset up to which every partition was read.
+
     """
-
-    def take_record(record: Record) -> bool:
-        batch = batch_of(record)
-        return batch is not None and take(batch)
-
-    return (yield from _read(source, begin, end, take_record))
-
-
-def _first_numbers(
-    source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int]
-) -> Look[dict[Partition, int]]:
-    """The number of the first Batch in each of these ranges."""
-    first: dict[Partition, int] = {}
-
-    def take(record: Record) -> bool:
-        where = (record.topic, record.partition)
-        if where not in first and record.offset < end[where] and (batch := batch_of(record)) is not None:
-            first[where] = batch.number
-        return where in first
-
-    yield from _read(source, begin, end, take)
-    return first
-
-
-def _read(
-    source: Source, begin: Mapping[Partition, int], end: Mapping[Partition, int], take: Callable[[Record], bool]
-) -> Look[dict[Partition, int]]:
-    left = {where for where, at in begin.items() if at < end[where]}
+    left = {tp for tp, at in begin.items() if at < end[tp]}
     if not left:
         return dict(begin)
-    source.assign({where: begin[where] for where in left})
+    source.assign({tp: begin[tp] for tp in left})
     apart = not (isinstance(source, OneOrderSource) and source.one_order)
     enough: set[Partition] = set()
     while left:
         for record in (yield):
-            if take(record):
+            if (batch := batch_of(record)) is not None and take(batch):
                 enough.add((record.topic, record.partition))
         positions = source.positions()
-        before, left = left, {where for where, at in positions.items() if at < end[where]} - enough
+        before, left = left, {tp for tp, at in positions.items() if at < end[tp]} - enough
         if apart and left and left != before:
             source.pause(positions.keys() - left)
     return {**begin, **source.positions()}
+
+
+class AncestorLookup:
+    """Hashes and parents of the chain below the blocks that a consumer remembers, looked up a poll at a time.
+
+    A reorg through a channel may reach that deep. Batches from the wanted number up to well above the lowest remembered
+    block are read first; where these do not connect, the rest of the topic once. The topic is opened on a thread of its
+    own. A server that is away when a range begins, and retention that was faster, end a look-up: the next poll begins
+    another one. It belongs to one thread at a time.
+
+    Arguments:
+        open_source: opens the default topic once more, for every look-up.
+        app: the application.
+        threshold: its reorg threshold, blocks.
+        skipping: records that are skipped.
+
+    Attributes:
+        comes: a look-up is in progress, and its last poll brought something.
+
+    """
+
+    def __init__(self, open_source: Callable[[], Source], app: Topics, threshold: int, skipping: Skipping) -> None:
+        self._open = open_source
+        self._app = app
+        self._threshold = threshold
+        self._skipping = skipping
+        self._opening: Future[tuple[Source, Marks]] | None = None
+        self._source: Source | None = None
+        self._search: Search[None] | None = None
+        self._range: tuple[int, BlockRef] | None = None
+        self.parents = Parents()
+        self.comes = False
+
+    def poll(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
+        """Advance the look-up of the chain from the lowest remembered block down to a number; another one ends.
+
+        Returns:
+            Hash to parent hash of what was found; None: not yet, poll again.
+
+        Raises:
+            CardinalError: see opening and reading a source; not for a server that is away while it is polled.
+
+        """
+        if self._range is not None and not (self._range[0] == number and lowest.number <= self._range[1].number):
+            self.close()
+        with contextlib.suppress(CursorExpiredError), contextlib.ExitStack() as failed:
+            failed.callback(self.close)
+            if self._advance(number, lowest, timeout):
+                return self.parents.known
+            failed.pop_all()
+        return None
+
+    def close(self) -> None:
+        """End the look-up and release its connection. May be called twice."""
+        source, opening = self._source, self._opening
+        self._source = self._opening = self._search = self._range = None
+        self.comes = False
+        if source is not None:
+            source.close()
+        if opening is not None:
+            opening.add_done_callback(_close)
+
+    def _advance(self, number: int, lowest: BlockRef, timeout: float) -> bool:
+        """Open, or poll once; True at the end."""
+        if self._source is None:
+            self._opening = self._opening or later(self._open_and_mark, _THREAD)
+            if not wait((self._opening,), timeout).done:
+                return False
+            opening, self._opening = self._opening, None
+            self._source, marks = opening.result()
+            self._range, self.parents, self.comes = (number, lowest), Parents(), True
+            self._search = self._walk(self._source, marks, number, lowest)
+            return next(self._search, _ENDED) is _ENDED
+        records: list[Record] = []
+        with contextlib.suppress(UnreachableError):
+            records = self._source.poll(_POLL_RECORDS, timeout)
+        self.comes = bool(records)
+        try:
+            if self._search is not None:
+                self._search.send(self._skipping.others(records))
+        except StopIteration:
+            return True
+        return False
+
+    def _walk(self, source: Source, marks: Marks, number: int, lowest: BlockRef) -> Search[None]:
+        start, end = ({tp: pair[side] for tp, pair in marks.items()} for side in (0, 1))
+        apart = out_of_order(self._threshold, len(marks))
+
+        def take(last: float, batch: Found) -> bool:
+            if number < batch.number <= lowest.number:
+                self.parents.add(batch.hash, batch.parent)
+            return batch.number > last
+
+        begin = yield from batches_from(source, marks, number - apart)
+        read = yield from read_batches(source, begin, end, partial(take, lowest.number + apart))
+        # What lies above, as a repair writes it, then what lies below.
+        for first, behind in ((read, end), (start, begin)):
+            if self.parents.lead(lowest, number):
+                return
+            yield from read_batches(source, first, behind, partial(take, math.inf))
+
+    def _open_and_mark(self) -> tuple[Source, Marks]:
+        with contextlib.ExitStack() as opened:
+            source = self._open()
+            opened.callback(source.close)
+            marks = marks_of_batches(source, self._app)
+            opened.pop_all()
+            return source, marks
+
+
+def _close(opening: Future[tuple[Source, Marks]]) -> None:
+    """Close a source that nobody waits for any more."""
+    if opening.exception() is None:
+        opening.result()[0].close()

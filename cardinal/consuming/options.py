@@ -1,55 +1,277 @@
-"""What a consumer's options are to the follower behind it."""
+"""Options of a consumer: one value, checked when it is made. Whatever cannot have been meant is refused by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
 
-from cardinal.consuming.again import Room
-from cardinal.protocols.streams.following.follower import FollowerSettings
+from cardinal import apps
+from cardinal.consuming.topics import tracked_expressions
+from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
+from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.following.follower import FollowerSettings, OnIncomplete
+from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.quorum.voters import share_of
+from cardinal.protocols.streams.types import HASH_SIZE, Position
+from cardinal.transports import list_topics, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cardinal.apps import Application
-    from cardinal.protocols.streams.assembly.window import Bounds
-    from cardinal.protocols.streams.events import Header
+    from cardinal.consuming.healing import Heal, HealingFailed
+    from cardinal.protocols.streams.events import Event, Header
     from cardinal.protocols.streams.types import Finality
+    from cardinal.transports import TransportUrl
+
+_BOUNDS: Final = Bounds()
+_FIND_SECONDS: Final = 0.25
+_CHAIN_ID: Final = re.compile(r"\d+$")
+_CURSOR: Final = re.compile(r"\s*c\d+:")
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
-def room_of(settings: FollowerSettings) -> int:
-    """How many blocks may be open; of a quorum, of one producer."""
-    return _each(settings).open_blocks
+class ConsumerKeywords(TypedDict, total=False):
+    """The fields of :class:`ConsumerOptions` as keyword arguments."""
+
+    on_event: Callable[[Event | HealingFailed], None] | None
+    tracked: str | Sequence[str] | None
+    whitelist: Mapping[int, bytes] | None
+    blacklist: Collection[bytes]
+    policy: str
+    producers: Sequence[str]
+    on_incomplete: Literal["skip", "halt"]
+    on_finality_violation: Literal["halt", "follow"]
+    max_open_bytes: int
+    heal: Heal | None
+    skip: Collection[Position]
+    config: str | Path | None
+    topics_timeout: float
+    idle_timeout: float | None
+    until: Literal["end"] | None
 
 
-def room_again(settings: FollowerSettings) -> Room:
-    """What blocks that are read again may take of the room for open blocks; the rest is for those that are new."""
-    each = _each(settings)
-    return Room(each.again, each.open_bytes // 4)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """Everything a consumer can be asked for beyond what to read and where to start.
+
+    Attributes:
+        on_event: called with every report that is not an update (divergences, incomplete blocks, pings, …), before any
+            update that came about later. It may call :meth:`Consumer.supply`. An exception that it raises ends the
+            iteration; the next iteration resumes after that report.
+        tracked: the part of each block to deliver: names of the application (``"logs"``, or ``["logs",
+            "transactions"]``), or regular expressions that are searched in the entries of a block's Batch. Only these
+            messages are waited for, and only the topics that can hold them are read. A name that does not exist, and an
+            expression that can match none of the application's entries, is refused. Default: the whole block.
+        whitelist: block number to the only hash accepted at that number; no chain through another block is taken.
+        blacklist: hashes of blocks that are never accepted, nor their descendants.
+        policy: ``first`` takes the first copy of every message; ``quorum:k`` takes a block when k of ``producers``
+            sent the same one. Anybody who may write to a topic may write a producer's id: a quorum proves something
+            only where the broker's access rules bind principals to topics.
+        producers: the ids of the producers that count for a quorum.
+        on_incomplete: ``skip`` delivers a :class:`~cardinal.MissingPayload` in place of a block that is proven to be
+            unavailable; ``halt`` waits until it is supplied. With a quorum, ``skip`` passes a block on which too few
+            producers agree once everything on the topics was read a reorg threshold of blocks later, even if a
+            producer that lags farther might still decide it; ``halt`` waits for that producer.
+        on_finality_violation: ``halt`` withholds a switch to a chain below a finalized block; ``follow`` delivers it.
+        max_open_bytes: memory for blocks that are not complete yet, in bytes. Blocks beyond it are evicted, reported,
+            and read again when the chain needs them.
+        heal: requests the messages that an overdue block lacks from a node or an archive. It runs on a thread of its
+            own. No block is abandoned while it runs, so it must end in time.
+        skip: topic, partition and offset of records to ignore, such as a broken producer's. Each is reported as
+            :class:`~cardinal.Rejected`.
+        config: the TOML file that names streams, see :mod:`cardinal.transports.settings`. Default: the file that
+            ``CARDINAL_CONFIG`` names.
+        topics_timeout: seconds to wait for the stream's topics to exist.
+        idle_timeout: seconds without an update after which iteration ends. While the backlog is read, they count from
+            the last record read, so a slow machine does not end it early. None: never.
+        until: ``end`` ends the iteration when everything that was there at opening is delivered. Where something of it
+            still waits for messages or parents, it ends after 10 seconds without progress. None: never.
+
+    Raises:
+        ConfigurationError: a value cannot work; ``setting`` names the field.
+
+    """
+
+    on_event: Callable[[Event | HealingFailed], None] | None = None
+    tracked: str | Sequence[str] | None = None
+    whitelist: Mapping[int, bytes] | None = None
+    blacklist: Collection[bytes] = ()
+    policy: str = "first"
+    producers: Sequence[str] = ()
+    on_incomplete: Literal["skip", "halt"] = "skip"
+    on_finality_violation: Literal["halt", "follow"] = "halt"
+    max_open_bytes: int = _BOUNDS.open_bytes
+    heal: Heal | None = None
+    skip: Collection[Position] = ()
+    config: str | Path | None = None
+    topics_timeout: float = 10.0
+    idle_timeout: float | None = None
+    until: Literal["end"] | None = None
+
+    def __post_init__(self) -> None:
+        _check_hashes(self.whitelist or {}, self.blacklist)
+        for position in self.skip:
+            if not isinstance(position, tuple) or tuple(map(type, position)) != (str, int, int):
+                raise ConfigurationError(
+                    f"skip: {position!r} is no record; give its topic, partition and offset as a tuple", setting="skip"
+                )
+        _at_least(1, self.max_open_bytes, "max_open_bytes")
+        _at_least(0, self.topics_timeout, "topics_timeout")
+        _at_least(0, 0 if self.idle_timeout is None else self.idle_timeout, "idle_timeout")
+        for setting, texts in (("tracked", self.tracked), ("producers", self.producers)):
+            if isinstance(texts, bytes) or (setting == "producers" and isinstance(texts, str)):
+                raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
+        _choice(OnIncomplete, self.on_incomplete, "on_incomplete")
+        _choice(OnFinalityViolation, self.on_finality_violation, "on_finality_violation")
+        if self.until not in (None, "end"):
+            raise ConfigurationError(f"until must be 'end' or None, not {self.until!r}", setting="until")
+
+    def follower_settings(self, app: Application) -> FollowerSettings:
+        """These options and what the application declares, for the follower.
+
+        Raises:
+            ConfigurationError: ``tracked`` does not fit the application, see :func:`.topics.tracked_expressions`.
+
+        """
+
+        def finality(block: Header) -> Finality | None:
+            return app.finality(block) if isinstance(block, Payload) else None
+
+        tracked = tracked_expressions(app, self.tracked)
+        return FollowerSettings(
+            app=app.name,
+            chain=app.chain,
+            # An application without counted prefixes has everything inside its Batches.
+            tracked=(app.prefixes or None) if tracked is None else tracked,
+            inline=tracked is None,
+            prefixes=app.prefixes,
+            reorg_threshold=app.reorg_threshold,
+            whitelist=dict(self.whitelist or {}),
+            blacklist=frozenset(self.blacklist),
+            finality_of=finality,
+            on_finality_violation=OnFinalityViolation(self.on_finality_violation),
+            policy=self.policy,
+            producers=tuple(self.producers),
+            volatile=app.volatile_paths,
+            on_incomplete=OnIncomplete(self.on_incomplete),
+            default_topic=app.default_topic,
+            bounds=replace(_BOUNDS, open_bytes=self.max_open_bytes),
+            max_bytes=max(_BOUNDS.open_bytes, self.max_open_bytes),
+        )
 
 
-def _each(settings: FollowerSettings) -> Bounds:
-    """The bounds of each reassembler."""
+def assembler_bounds(settings: FollowerSettings) -> Bounds:
+    """The bounds of each reassembler; a quorum has one for each producer."""
     bounds = settings.bounds
-    return bounds if settings.policy == "first" else share_of(bounds, max(1, len(settings.producers)))
+    return bounds if settings.policy == "first" else bounds.part(max(1, len(settings.producers)))
 
 
-def settings_of(app: Application, tracked: Sequence[str] | None) -> FollowerSettings:
-    """What an application says, with the entries to follow: those given, else those that it counts under."""
+def cursor_of(start: object) -> Cursor | None:
+    """The cursor to start at; None for any other start.
 
-    def finality(block: Header) -> Finality | None:
-        return app.finality(block) if isinstance(block, Payload) else None
+    Raises:
+        ConfigurationError: no possible start, such as a cursor's bytes that were not decoded.
+        CursorInvalidError: a text that is neither a cursor nor ``start`` or ``tail``.
 
-    return FollowerSettings(
-        app=app.name,
-        chain=app.chain,
-        # An application without counted prefixes has everything inside its Batches.
-        tracked=(tuple(app.prefixes) or None) if tracked is None else tuple(tracked),
-        inline=tracked is None,
-        prefixes=tuple(app.prefixes),
-        reorg_threshold=app.reorg_threshold,
-        finality_of=finality,
-        volatile=tuple(app.volatile_paths),
-        default_topic=app.default_topic,
-    )
+    """
+    if isinstance(start, Cursor):
+        return start
+    if start is not None and (isinstance(start, bool) or not isinstance(start, str | int | datetime)):
+        raise ConfigurationError(
+            f"start must be 'start', 'tail', a number, a time, a cursor or its text, not {type(start).__name__}",
+            setting="start",
+        )
+    if not isinstance(start, str) or start in ("start", "tail"):
+        return None
+    if not _CURSOR.match(start):
+        raise CursorInvalidError(
+            f"start must be 'start', 'tail', a number, a time, or the text of a cursor, which begins with 'c1:', not "
+            f"{start[:40]!r}"
+        )
+    return Cursor.parse(start)
+
+
+def block_hash_of(given: object, setting: str) -> bytes:
+    """A block's hash: 32 bytes. ConfigurationError for anything else."""
+    if not isinstance(given, bytes) or len(given) != HASH_SIZE:
+        raise ConfigurationError(
+            f"{setting}: {given!r} is no block hash; give {HASH_SIZE} bytes, bytes.fromhex(…) makes them of text",
+            setting=setting,
+        )
+    return given
+
+
+def find_application(url: str | TransportUrl, name: str, *, wait: float = 0.0) -> Application:
+    """The application of the only stream of this kind on the server.
+
+    Arguments:
+        url: the transport.
+        name: the application's name, ``evm``.
+        wait: seconds to wait for a stream to appear.
+
+    Raises:
+        TopicError: there is no such stream.
+        ConfigurationError: there are several; the message lists their chain ids.
+
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        names = list_topics(url)
+        found = {}
+        for topic in sorted(names):
+            if match := _CHAIN_ID.search(topic):
+                app = apps.get(name, chain_id=int(match.group()))
+                if app.default_topic == topic and names.issuperset(app.all_topics):
+                    found[match.group()] = app
+        if len(found) == 1:
+            return found.popitem()[1]
+        if found:
+            raise ConfigurationError(
+                f"there are several {name} streams (chain ids {', '.join(found)}): name one by its chain id",
+                setting="chain_id",
+            )
+        if time.monotonic() >= deadline:
+            raise TopicError(
+                f"there is no {name} stream on {parse_url(url)} yet: start `cardinal produce` first",
+                topic=apps.get(name, chain_id=1).default_topic,
+            )
+        time.sleep(_FIND_SECONDS)
+
+
+def application_of(url: str | TransportUrl, app: str | Application, chain_id: int | None, wait: float) -> Application:
+    """The given application, or the one of this name and chain id; raises as :func:`find_application`."""
+    if not isinstance(app, str):
+        return app
+    return find_application(url, app, wait=wait) if chain_id is None else apps.get(app, chain_id=chain_id)
+
+
+def _choice(kind: type[_Choice], value: str, setting: str) -> None:
+    try:
+        kind(value)
+    except ValueError:
+        names = " or ".join(repr(member.value) for member in kind)
+        raise ConfigurationError(f"{setting} must be {names}, not {value!r}", setting=setting) from None
+
+
+def _check_hashes(whitelist: Mapping[int, bytes], blacklist: Iterable[bytes]) -> None:
+    for number, pinned in whitelist.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ConfigurationError(f"whitelist: {number!r} is no block number; give an int", setting="whitelist")
+        block_hash_of(pinned, "whitelist")
+    if isinstance(blacklist, bytes | str):
+        raise ConfigurationError("blacklist must be several hashes, not one: [hash]", setting="blacklist")
+    for named in blacklist:
+        block_hash_of(named, "blacklist")
+
+
+def _at_least(least: float, value: float, setting: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{setting} must be a number, not {type(value).__name__}", setting=setting)
+    if not value >= least:
+        raise ConfigurationError(f"{setting} must be {least:g} or more, not {value:g}", setting=setting)

@@ -105,6 +105,11 @@ class InStep:
         """Pause who was paused: the source was assigned anew."""
         self._source.pause(self.pace.paused)
 
+    def rewound(self) -> None:
+        """Pause nobody: the source reads from other offsets."""
+        self.pace.restart()
+        self._first_polls = _FIRST_POLLS
+
     def _look_at_ends(self) -> None:
         """Learn where partitions end; where the source can do that, while reading goes on."""
         if self._unasked is None:

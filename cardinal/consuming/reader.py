@@ -1,15 +1,14 @@
-"""A stream's records as a consumer reads them: its topics, reorg channels beside them, and older records again.
+"""A consumer's records: its topics, and reorg channels beside them.
 
 Rules:
 
 1. Partitions are kept in step while they are caught up with (:mod:`.pacing`).
-2. Reorg channels come and go beside the stream (:mod:`.channels`).
-3. Older records are read again a step at a time, beside the stream, never instead of it (:mod:`.again`). Where the
-   server is away just then, they are asked for again, and the stream's own records waited for meanwhile. Older Batches
-   are looked up in the same way (:mod:`.older`).
-4. Partitions that are added while the stream is read are read from their beginning.
-5. Sources beside the stream's own are of no group: its lag says how far the stream is read.
-6. What was read is given: an error that comes after it, of a channel, is raised by the next call.
+2. Reorg channels come and go beside the stream (:mod:`.channels`); older Batches are looked up
+   alongside (:mod:`.lookup`).
+3. Partitions that are added while the stream is read are read from their beginning.
+4. Sources beside the stream's own are of no group: its lag says how far the stream is read.
+5. What was read is delivered: an error that comes after it, of a channel, is raised by the next call.
+6. A rewind that the server did not answer is repeated before anything else is read.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.consuming.again import Again, Room
 from cardinal.consuming.channels import Channels
-from cardinal.consuming.older import Older
+from cardinal.consuming.lookup import AncestorLookup
 from cardinal.consuming.pacing import InStep
 from cardinal.consuming.skiplist import Skipping
 from cardinal.errors import CardinalError, UnreachableError
@@ -35,14 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import BlockRef, Partition, Position, Record, Row
+    from cardinal.protocols.streams.types import BlockRef, Partition, Position, Row
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.url import Topics
 
     Marks = dict[Partition, tuple[int, int]]
 
 POLL_SECONDS: Final = 0.2
-_ROOM: Final = Room()
 _AWAY_SECONDS: Final = 1.0
 
 
@@ -56,7 +53,6 @@ class Reader:
         wait: seconds to wait for the topics to exist.
         skip: topic, partition and offset of records that are passed over.
         whole: whether headers and times of all messages are needed.
-        again: what blocks that are read again may hold together before they are whole.
         room: how many blocks may be open.
         threshold: the application's reorg threshold, blocks.
 
@@ -74,7 +70,6 @@ class Reader:
         topics: Sequence[str] | None = None,
         skip: Collection[Position] = (),
         whole: bool = True,
-        again: Room = _ROOM,
         room: int = 10_000,
         threshold: int = REORG_THRESHOLD,
     ) -> None:
@@ -84,14 +79,15 @@ class Reader:
         self._in_step = InStep(self.main, room)
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
         self._unasked = self.main if isinstance(self.main, Unasked) else None
+        self._requested = False
         self._asked: Future[Marks] | None = None
         self._added = Added(self.main, time.monotonic(), self._in_step.pause_again)
         self._kept: CardinalError | None = None
         self._away_until = 0.0
+        self._rewind: Mapping[Partition, int] = {}
         self._channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)), self.main)
-        self._again = Again(lambda: open_source(beside, app, topics=topics), again)
         batches = (app.default_topic,)
-        self._older = Older(lambda: open_source(beside, app, topics=batches), app, threshold, self.skipping)
+        self._older = AncestorLookup(lambda: open_source(beside, app, topics=batches), app, threshold, self.skipping)
 
     # --- where -----------------------------------------------------------------------------------------------
 
@@ -110,31 +106,42 @@ class Reader:
         self._added.read()
         return {where: high for where, (_, high) in self.marks().items()}
 
-    def ask_for_ends(self) -> None:
-        """Begin to ask what :attr:`answered_ends` gives, without waiting where the source can do that."""
+    def request_ends(self) -> None:
+        """Request what :meth:`answered_ends` gives, unless a request is in flight."""
+        if self._requested:
+            return
+        self._requested = True
         if self._unasked is not None and not self._channels:
             self._asked = self._unasked.watermarks_later(look=True)
 
     def answered_ends(self) -> dict[Partition, int] | None:
-        """:meth:`ends` as they were after :meth:`ask_for_ends`; None: not yet, look again at the next step.
-
-        Raises:
-            UnreachableError: the server is away; ask again.
-
-        """
-        if self._asked is None:
-            return self.ends()
-        if not self._asked.done():
+        """:meth:`ends` as they were after :meth:`request_ends`; None: not requested, or not answered yet."""
+        if not self._requested:
             return None
-        answer, self._asked = self._asked, None
-        marks = answer.result()
-        if marks.keys() - self.main.positions().keys():
-            return self.ends()  # there are new partitions, which are read from now on
-        return {where: high for where, (_, high) in marks.items()}
+        try:
+            if self._asked is None:
+                ends = self.ends()
+            elif not self._asked.done():
+                return None
+            else:
+                answer, self._asked = self._asked, None
+                marks = answer.result()
+                # Where there are new partitions, they are read from now on, and belong to the answer.
+                new = marks.keys() - self.main.positions().keys()
+                ends = self.ends() if new else {partition: high for partition, (_, high) in marks.items()}
+        except UnreachableError:
+            self._requested = False  # the follower wants them still
+            return None
+        self._requested = False
+        return ends
 
     def positions(self) -> dict[Partition, int]:
-        """The next offset of every partition that is read, channels included."""
-        return self.main.positions() | self._channels.positions()
+        """The next offset of every partition that is read, channels included.
+
+        Those of a rewind that the server did not answer yet are where it leads: nothing above them counts as read.
+        """
+        positions = self.main.positions() | self._channels.positions()
+        return positions | {tp: min(at, positions[tp]) for tp, at in self._rewind.items() if tp in positions}
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -159,6 +166,9 @@ class Reader:
         if self._kept is not None:
             kept, self._kept = self._kept, None
             raise kept
+        if self._rewind and not self._rewound():
+            time.sleep(seconds)
+            return []
         self._added.look(time.monotonic())
         self._in_step.pause()
         records = self._poll_main(self._in_step.limit, seconds)
@@ -191,33 +201,20 @@ class Reader:
         """Read exactly these reorg channels beside the stream, new ones from their start."""
         self._channels.follow(topics)
 
-    # --- again -----------------------------------------------------------------------------------------------
+    def rewind(self, begin: Mapping[Partition, int]) -> None:
+        """Read these partitions again from these offsets on, or from what is kept above them."""
+        self._rewind = begin
+        self._rewound()
 
-    @property
-    def reads_again(self) -> bool:
-        """Whether there are blocks to be read again."""
-        return bool(self._again)
-
-    def read_again(self, block_hash: bytes, begin: Mapping[Partition, int]) -> None:
-        """Read a block's messages again, from these offsets up to where the reading stands."""
-        self._again.add(block_hash, begin, self.main.positions())
-
-    @property
-    def reads_again_now(self) -> bool:
-        """Whether there are some, or older Batches, that are read now: not while the server was away a moment ago."""
-        return (self.reads_again or self._older.comes) and not self._is_away
-
-    def poll_again(self) -> list[Record]:
-        """The next records of blocks that are read again; empty where there are none, or the server is away."""
-        if self._is_away:
-            return []
+    def _rewound(self) -> bool:
         with self._may_be_away():
-            return self.skipping.others(self._again.poll(self._in_step.most, POLL_SECONDS))
-        return []
-
-    def end_again(self, is_whole: Callable[[bytes], bool]) -> None:
-        """Read no more of blocks that are whole by now."""
-        self._again.end(is_whole)
+            kept, positions = self.main.watermarks(), self.main.positions()
+            begin = {where: max(at, kept[where][0]) for where, at in self._rewind.items() if where in kept}
+            self.main.assign({where: min(at, begin.get(where, at)) for where, at in positions.items()})
+            self._in_step.rewound()
+            self._rewind = {}
+            return True
+        return False
 
     def older_batches(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Look on for the chain from the lowest remembered block down to a number: one poll, of so many seconds.
@@ -232,11 +229,16 @@ class Reader:
             return self._older.poll(number, lowest, timeout)
         return None
 
-    def end_older(self) -> None:
-        """No older Batches are wanted."""
+    def end_lookup(self) -> None:
+        """End the look-up of older Batches."""
         self._older.close()
 
     # --- inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether a rewind waits for the server."""
+        return bool(self._rewind)
 
     @property
     def _is_away(self) -> bool:
@@ -253,6 +255,5 @@ class Reader:
     def close(self) -> None:
         """Release every connection. May be called twice."""
         self._channels.close()
-        self._again.close()
         self._older.close()
         self.main.close()

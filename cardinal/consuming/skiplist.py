@@ -1,4 +1,4 @@
-"""Records that a user names by their positions, because the stream should go on without them: passed over, and told."""
+"""Skip list: records that a user names by their positions are ignored and reported."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Skipping:
         self._found: list[Rejected] = []
 
     def others(self, records: list[AnyRow]) -> list[AnyRow]:
-        """The records that are not to be passed over."""
+        """The records that are not on the list; those that are become reports."""
         if not self._positions or not (found := self._positions.intersection(record[:3] for record in records)):
             return records
         self._found += [
-            Rejected(record[:3], record[3], "it is to be passed over") for record in records if record[:3] in found
+            Rejected(record[:3], record[3], "it is on the skip list") for record in records if record[:3] in found
         ]
         return [record for record in records if record[:3] not in found]
 
     def found(self) -> list[Rejected]:
-        """What was passed over since the last call."""
+        """Reports of the records that were skipped since the last call."""
         found, self._found = self._found, []
         return found

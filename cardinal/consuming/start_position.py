@@ -1,8 +1,8 @@
-"""Where a consumer without a cursor begins: at the start, at the tail, at a time, or at a block's number.
+"""Start positions of a consumer without a cursor: at a time, or at a block's number.
 
-A block's number is found on the default topic alone: Batches lie there in nearly the order of their numbers, so their
-place is found by halving (:mod:`.lookup`), and the chain that leads to the block is walked by parent hash. What
-lies on the other topics is found by time: a producer sends a block's Batch right after the rest of the block.
+A block's number is found on the default topic alone: Batches lie there nearly in the order of their numbers, so
+their position is found by halving (:mod:`.lookup`), and the chain up to the block is walked by parent hash.
+Positions on the other topics are found by time: a producer sends a block's Batch right after the rest of the block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where to read every partition from; ``below`` is the last block not to deliver, where that is known."""
+    """First offset of every partition; ``below`` is the last block not to deliver, where that is known."""
 
     positions: Mapping[Partition, int]
     below: BlockRef | None = None
@@ -90,7 +90,7 @@ class _Window:
 
     @property
     def ends(self) -> dict[Partition, int]:
-        """Where the default topic ends."""
+        """Ends of the default topic's partitions."""
         return {where: high for where, (_, high) in self.marks.items()}
 
     def take(self, batch: Found) -> bool:

@@ -77,6 +77,12 @@ class Heights:
         self._with_batches: set[Partition] = set()
         self._batches = 0
 
+    def restart(self) -> None:
+        """Forget what was read."""
+        self._stretches.clear()
+        self._with_batches.clear()
+        self._batches = 0
+
     def seen(self, records: Iterable[Row]) -> None:
         """Take note of records read, in order within each partition."""
         for record in records:

@@ -93,6 +93,12 @@ class Pace:
         self.by_number = False
         self.paused: frozenset[Partition] = frozenset()
 
+    def restart(self) -> None:
+        """The partitions are read from other offsets from now on; nothing is paused."""
+        self._times.clear()
+        self.heights.restart()
+        self.paused = frozenset()
+
     @property
     def strict(self) -> bool:
         """Whether there is little room: then one looks after every read, and reads little at a time."""

@@ -49,17 +49,32 @@ def application(
         f"{block}/r/": f"{base}-receipt",
         f"{block}/l/": f"{base}-logs",
     }
+    # The state-sync transactions of some chains are published apart (br/, bl/).
+    apart = chain_of(chain_id).state_sync
+    names = {
+        "blocks": (f"{block}/h", f"{block}/d", f"{block}/w", f"{block}/u/", f"{root}/n/"),
+        "headers": (f"{block}/h", f"{block}/d"),
+        "transactions": (f"{block}/t/",),
+        "receipts": (f"{block}/r/", *([f"{block}/br/"] if apart else [])),
+        "logs": (f"{block}/l/", *([f"{block}/bl/"] if apart else [])),
+        "withdrawals": (f"{block}/w",),
+        "uncles": (f"{block}/u/",),
+        "finality": (f"{root}/n/",),
+        "state": (f"{root}/a/", f"{root}/s"),
+        "code": (f"{root}/c/",),
+    }
     return Application(
         name="evm",
         chain=f"evm:{chain_id}",
         default_topic=base,
         topics=topics,
         reorg_threshold=reorg_threshold,
-        prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if chain_of(chain_id).state_sync else (),
+        prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if apart else (),
         sub_batches=(f"{root}/s",),
         # What a node calls safe or finalized moves while a block is being published: two honest producers differ.
         volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
         finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
+        names=names,
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from cardinal.errors import ApplicationError, MissingExtraError
 from cardinal.protocols.streams.payload import AnyPayload
@@ -41,7 +41,7 @@ _CHUNK: Final = 8 << 20
 def frames(
     payloads: Iterable[AnyPayload],
     *,
-    integers: str = "string",
+    integers: Literal["string", "decimal", "binary"] = "string",
     tables: Sequence[str] | None = None,
     senders: bool = True,
 ) -> dict[str, pa.Table]:
