@@ -1,18 +1,18 @@
-"""The producing SDK: payloads in, sealed blocks on the topics.
+"""Producer: payloads in, sealed blocks on the topics.
 
 Rules:
 
-1. A block's messages go out at once, many blocks beside each other; its Batch goes out when all of them are
-   acknowledged and the parent's Batch has been handed over (:mod:`cardinal.protocols.streams.publishing.sealing`).
-2. ``add`` waits while too many blocks or bytes are under way. It never drops and never queues without bound.
+1. A block's messages go out at once, many blocks alongside each other; its Batch goes out when all of them are
+   acknowledged and the parent's Batch was sent (:mod:`cardinal.protocols.streams.publishing.sealing`).
+2. ``add`` waits while too many blocks or bytes are in flight. It never drops and never queues without bound.
 3. A failed block is loud: its future fails, its descendants' Batches wait, and ``add`` of the same payload sends it
-   again. While one has failed, ``add`` of others does not wait for room but says which block has to go again.
+   again. While one has failed, ``add`` of others does not wait for capacity but raises, naming the failed block.
 4. Nothing of a block is sent that the topics cannot carry as a whole.
 5. Over a transport with transactions (``transactional=update``), what one call of ``add`` or ``reorg`` publishes is one
    transaction: readers see all of it or nothing. They follow each other, parents before children.
-6. In ``standby`` a block waits until it is this producer's turn
-   (:mod:`cardinal.protocols.streams.publishing.standby`), and its
-   future ends as well when another producer has sealed it.
+6. In ``standby`` a block waits until this producer's rank is due
+   (:mod:`cardinal.protocols.streams.publishing.standby`), and its future ends as well when another producer has sealed
+   it.
 
 Threads: ``add``, ``reorg`` and ``send_sub_batch`` may be called from several threads.
 """
@@ -22,21 +22,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, ConfigurationError
-from cardinal.producing.deep_reorg import Channel, linked, well_or_failed
-from cardinal.producing.heads import Heads
-from cardinal.producing.inflight import UnderWay
-from cardinal.producing.making import Maker
+from cardinal.consuming.gc_pause import collector_waits
+from cardinal.errors import CardinalError, ConfigurationError, LocalProtocolError
+from cardinal.producing.deep_reorg import BranchDepth, channel, linked
+from cardinal.producing.inflight import InFlight, ProducerStats, Publication, all_of, block, sending, together
 from cardinal.producing.pings import Pinger, ping_id
 from cardinal.producing.standby.checks import is_standby, refuse_foreign_clocks
-from cardinal.producing.standby.peer_watch import Tail
-from cardinal.producing.unit import ProducerStats, ended
+from cardinal.producing.standby.peer_watch import PeerWatch
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
-from cardinal.transports.posting import PostingSink, size_of
+from cardinal.transports.posting import new_future, size_of
 from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_sink
 
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cardinal.producing.layout import Stream
-    from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.payload import Payload, SubBatch
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
@@ -72,11 +69,15 @@ class Producer:
         producer_id: this producer's name among those of the stream; stays the same over restarts.
         redundancy: ``all``: everything is sent, whatever other producers of the stream send. ``standby``: the producer
             with the lowest id of those that live sends at once, the others only what it leaves out.
-        max_blocks: blocks under way before ``add`` waits.
+        max_blocks: blocks in flight before ``add`` waits.
         max_bytes: bytes of their keys and values before ``add`` waits.
-        ping_seconds: how often the producer says that it is alive; default 30, in ``standby`` 1.
+        ping_seconds: seconds between two pings; default 30, in ``standby`` 1.
         standby_step: seconds that each rank waits for the one before it.
-        watch: whether to follow what the other producers do, for :attr:`producer_count`; ``standby`` does anyway.
+        watch: follow the other producers, for :attr:`producer_count`; ``standby`` does anyway.
+        reorg_channels: send a reorg deeper than the threshold through a channel. False, for streams with consumers of
+            the Go implementation, which a channel stops with a panic: its blocks go out as any others. A consumer whose
+            threshold is not larger than the depth then keeps the old branch, until it is started again from a block
+            below.
         config: TOML file that names streams, see :mod:`cardinal.transports.settings`; default: the one that
             ``CARDINAL_CONFIG`` names.
 
@@ -92,12 +93,13 @@ class Producer:
         app: Stream,
         *,
         producer_id: str,
-        redundancy: str = "all",
+        redundancy: Literal["all", "standby"] = "all",
         max_blocks: int = _MAX_BLOCKS,
         max_bytes: int = _MAX_BYTES,
         ping_seconds: float | None = None,
         standby_step: float = 0.25,
         watch: bool = False,
+        reorg_channels: bool = True,
         config: str | Path | None = None,
     ) -> None:
         url = find_url(url, config)
@@ -109,33 +111,31 @@ class Producer:
         self._app = app
         self._producer_id = producer_id
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
-        self._heads = Heads(self._sink, getattr(app, "reorg_threshold", REORG_THRESHOLD))
-        self._transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
-        self._maker = Maker(self._sink, app)
+        self._sending = sending(self._sink)
+        self._in_flight = InFlight(self._sending, max_blocks, max_bytes)
+        self._depth = BranchDepth(self._sink, getattr(app, "reorg_threshold", REORG_THRESHOLD))
+        self._channels = reorg_channels
         self._naming = threading.Lock()
         """Several sub batches of a block may be named at once, and all of their paths stand in its one Batch."""
-        # One transaction after the other is worked off by a thread of the sink's: there is nothing to serve.
-        serve = self._sink.serve if isinstance(self._sink, PostingSink) and self._transactions is None else None
-        self._under_way = UnderWay(max_blocks, max_bytes, one_at_a_time=self._transactions is not None, serve=serve)
-        self._tail: Tail | None = None
+        self._watch: PeerWatch | None = None
         try:
             if standby:
                 refuse_foreign_clocks(self._sink)
             if standby or watch:
-                self._tail = self._listen(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
+                self._watch = self._follow_peers(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
             self._pinger = Pinger(
-                self._sink, app.default_topic, producer_id, seconds=ping_seconds, may=lambda: self._under_way.healthy
+                self._sink, app.default_topic, producer_id, seconds=ping_seconds, may=lambda: self._in_flight.healthy
             )
-            if self._tail is not None:
-                self._tail.start(self._under_way, self._pinger.is_anothers)
+            if self._watch is not None:
+                self._watch.start(self._in_flight, self._pinger.is_anothers)
         except BaseException:
-            if self._tail is not None:
-                self._tail.close()
+            if self._watch is not None:
+                self._watch.close()
             self._sink.close()
             raise
-        self._standby = self._tail if standby else None
+        self._standby = self._watch if standby else None
         if self._standby is not None:
-            self._under_way.turn = self._standby.turn
+            self._in_flight.turn = self._standby.turn
         self._pinger.start()
 
     def __enter__(self) -> Self:
@@ -148,18 +148,18 @@ class Producer:
 
     @property
     def stats(self) -> ProducerStats:
-        """What was sealed since the start, and what is under way."""
-        return self._under_way.stats
+        """Counters of what was sealed since the start, and of what is in flight."""
+        return self._in_flight.stats
 
     @property
     def producer_count(self) -> ProducerCount | None:
-        """Which producers of the stream live, and who was first by how much; None where nobody watches (``watch``)."""
-        return None if self._tail is None else self._tail.producer_count
+        """The producers of the stream that live, and which were first by how much; None without ``watch``."""
+        return None if self._watch is None else self._watch.producer_count
 
     @property
     def transactional(self) -> bool:
-        """Whether what one call publishes is one transaction."""
-        return self._transactions is not None
+        """True where what one call publishes is one transaction."""
+        return self._sending.one_at_a_time
 
     def add(self, payload: Payload) -> Future[None]:
         """Publish a block, or send a failed one again. Its parent has been added before, or was published.
@@ -172,13 +172,15 @@ class Producer:
         Raises:
             SplitError: the payload contradicts itself or the application's topics; nothing was sent.
             OversizeError: a message is larger than its topic takes; nothing was sent.
-            LocalProtocolError: this block is under way already.
-            DeliveryError: there is no room, because another block (``hash``) failed and waits to be added again.
+            LocalProtocolError: this block is in flight already.
+            DeliveryError: no capacity, because another block (``hash``) failed and waits to be added again.
             FencedError: another producer with the same transactional id took over.
             TransportError: the producer is closed.
 
         """
-        return self._publish(self._maker.block(payload), payload.number)
+        # A block is thousands of objects that live until it is sent; cycle detection took a tenth of the time.
+        with collector_waits():
+            return self._publish(block(payload, self._app, self._sending.poster), payload.number)
 
     def send_sub_batch(self, block_hash: bytes, batch_id: bytes, sub_batch: SubBatch) -> Future[None]:
         """Send the content of a sub batch that the block's payload announced with None.
@@ -188,29 +190,33 @@ class Producer:
             the block's own future speaks for them. Where it fails, send it again; the block's Batch waits for it.
 
         Raises:
-            LocalProtocolError: the block is not under way.
+            LocalProtocolError: the block is not in flight.
             SplitError: the block does not announce it, or its path is taken; or as :meth:`add`.
             OversizeError, TransportError: as :meth:`add`.
 
         """
         messages = split_sub_batch(block_hash, batch_id, sub_batch, self._app.topics, self._app.default_topic)
-        unit = self._under_way.find(block_hash)
+        publication = self._in_flight.get(block_hash)
+        if publication is None:
+            raise LocalProtocolError(f"block 0x{block_hash.hex()} is not in flight: add its payload first")
         self._sink.check(messages)
         with self._naming:
-            if unit.batch is not None:
-                named = name_sub_batch(unit.batch, batch_id, sub_batch.path)
+            if publication.closing is None:
+                part = publication.parts[-1]
+                named = name_sub_batch(part.batch, batch_id, sub_batch.path)
                 self._sink.check((named,))
-                unit.batch = named
-        if self._transactions is None:
-            future = self._sink.send(messages, None)
+                part.batch = named
+        if self.transactional:
+            publication.parts[-1].content += messages
+            future = new_future()
+            future.set_result(None)
         else:
-            unit.content += messages
-            future = ended()
-        self._under_way.grow(unit, len(messages), size_of(messages))
+            future = self._sink.send(messages, None)
+        self._in_flight.grow(publication, len(messages), size_of(messages))
 
         def acknowledged(sent: Future[None]) -> None:
             if sent.exception() is None:
-                self._under_way.sub_batch_sent(unit, batch_id)
+                self._in_flight.sub_batch_sent(publication, batch_id)
 
         future.add_done_callback(acknowledged)
         return future
@@ -240,20 +246,20 @@ class Producer:
         """
         branch = linked(ancestor, payloads)
         tip = branch[-1]
-        if self._heads.deep(ancestor, tip.hash):
-            channel = Channel(self._sink, self._app, ancestor, branch)
-            self._under_way.enter(channel.unit)
-            self._heads.added(tip.number)
-            self._under_way.begin(channel.unit)
-            return channel.unit.future
-        units = [self._maker.block(payload) for payload in branch]
-        self._heads.goes(tip.hash, tip.number)
-        if self._transactions is None:
-            whole = well_or_failed(self._publish_each(units, branch))
+        if self._channels and self._depth.is_deep(ancestor, tip.hash):
+            attempt = channel(self._sink, self._app, ancestor, branch)
+            self._in_flight.admit(attempt)
+            self._depth.added(tip.number)
+            self._in_flight.begin(attempt)
+            return attempt.future
+        blocks = [block(payload, self._app, self._sending.poster) for payload in branch]
+        self._depth.began(tip.hash, tip.number)
+        if self.transactional:
+            sent = self._publish(together(ancestor, blocks), tip.number)
         else:
-            whole = self._publish(self._maker.together(ancestor, units), tip.number)
-        whole.add_done_callback(partial(self._heads.ended, tip.hash))
-        return whole
+            sent = all_of(self._publish_each(blocks, branch), at_first_error=True)
+        sent.add_done_callback(partial(self._depth.ended, tip.hash))
+        return sent
 
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until every block that was added is sealed.
@@ -263,47 +269,48 @@ class Producer:
             TransportError: not done after ``timeout`` seconds.
 
         """
-        self._under_way.flush(timeout)
+        self._in_flight.flush(timeout)
 
     def close(self) -> None:
         """Flush for a bounded time and release the connection. Blocks that are not sealed fail. May be called twice."""
         if not self._pinger.stop():
             return
-        with contextlib.suppress(CardinalError):  # told to whoever holds the futures
-            self._under_way.flush(_CLOSE_SECONDS)
-        self._under_way.stop()
-        if self._tail is not None:
-            self._tail.close()
+        with contextlib.suppress(CardinalError):  # the futures report it
+            self._in_flight.flush(_CLOSE_SECONDS)
+        self._in_flight.stop()
+        if self._watch is not None:
+            self._watch.close()
         self._sink.close()
         self._pinger.join(_CLOSE_SECONDS)
-        self._under_way.fail_all()
+        self._in_flight.fail_all()
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _listen(self, url: str | TransportUrl, *, step: float, alive: float, needed: bool) -> Tail | None:
-        """An ear on the stream; None where it cannot be read and nothing depends on it."""
+    def _follow_peers(self, url: str | TransportUrl, *, step: float, alive: float, needed: bool) -> PeerWatch | None:
+        """Follow the other producers; None where the stream cannot be read and nothing depends on it."""
+        transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
         try:
-            return Tail(url, self._app, self._producer_id, step=step, alive=alive, transactions=self._transactions)
+            return PeerWatch(url, self._app, self._producer_id, step=step, alive=alive, transactions=transactions)
         except CardinalError:
             if needed:
                 raise
             return None
 
-    def _publish(self, unit: Unit, number: int) -> Future[None]:
-        """Let a unit in, and begin it: at once, or when it is this producer's turn."""
-        again = self._under_way.enter(unit)
-        self._heads.added(number)
+    def _publish(self, publication: Publication, number: int) -> Future[None]:
+        """Admit a publication, and begin it: at once, or when this producer's rank is due."""
+        again = self._in_flight.admit(publication)
+        self._depth.added(number)
         if self._standby is None or again:
-            self._under_way.begin(unit)
+            self._in_flight.begin(publication)
         else:
-            self._standby.offer(unit)
-        return unit.future
+            self._standby.offer(publication)
+        return publication.future
 
-    def _publish_each(self, units: Sequence[Unit], branch: Sequence[Payload]) -> list[Future[None]]:
-        """Every block of a branch that is not on its way; first those that failed, as others hold room and wait."""
-        known = [self._under_way.known(unit.hash) for unit in units]
-        parts = sorted(zip(known, units, branch, strict=True), key=lambda part: part[0] is None)
+    def _publish_each(self, blocks: Sequence[Publication], branch: Sequence[Payload]) -> list[Future[None]]:
+        """Publish every block that is not in flight; first those that failed, as others hold capacity and wait."""
+        before = [self._in_flight.get(one.hash) for one in blocks]
+        parts = sorted(zip(before, blocks, branch, strict=True), key=lambda part: part[0] is None)
         return [
-            self._publish(unit, payload.number) if before is None or before.failed else before.future
-            for before, unit, payload in parts
+            self._publish(one, payload.number) if old is None or old.failed else old.future
+            for old, one, payload in parts
         ]

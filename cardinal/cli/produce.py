@@ -10,7 +10,7 @@ import sys
 import time
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -77,6 +77,11 @@ _NAMED = 10
     help="Beside other producers: send everything, or only what those with lower names leave out.",
 )
 @click.option("--allow-coverage-change", is_flag=True, help="Publish also where recent blocks have other entries.")
+@click.option(
+    "--no-reorg-channels",
+    is_flag=True,
+    help="Send reorgs deeper than the threshold as any others: for streams that the Go implementation reads.",
+)
 @config_option
 def produce(
     *,
@@ -90,8 +95,9 @@ def produce(
     workers: int | None,
     producer_id: str | None,
     chain_id: int | None,
-    redundancy: str,
+    redundancy: Literal["all", "standby"],
     allow_coverage_change: bool,
+    no_reorg_channels: bool,
     config: Path | None,
 ) -> None:
     """Publish a node's blocks: from where the topics end, then the head as it moves.
@@ -106,7 +112,9 @@ def produce(
     given = {name: str(value) for name, value in wanted.items() if value is not None}
     _said_once(from_url, given)
     feed = open_feed(_with_options(find_node(from_url, config), given), chain_id=chain_id)
-    settings = ProduceSettings(producer_id or socket.gethostname(), redundancy, allow_coverage_change)
+    settings = ProduceSettings(
+        producer_id or socket.gethostname(), redundancy, allow_coverage_change, not no_reorg_channels
+    )
     asyncio.run(_produce(feed, to, settings, start=start, until=until))
 
 

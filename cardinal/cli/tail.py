@@ -13,7 +13,8 @@ from cardinal.cli.named import config_option, stream
 from cardinal.cli.stopping import exit_when_told
 from cardinal.cli.writing import output, write_line
 from cardinal.consumer import Consumer
-from cardinal.consuming.finding import application_of
+from cardinal.consuming.options import application_of
+from cardinal.protocols.streams.events import BeganAbove, Incomplete
 from cardinal.protocols.streams.payload import Payload
 from cardinal.server.healing import FeedHealer
 from cardinal.transports.settings import find_node
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from cardinal.protocols.streams.events import ChainUpdate
+    from cardinal.consuming.healing import HealingFailed
+    from cardinal.protocols.streams.events import ChainUpdate, Event
     from cardinal.protocols.streams.payload import AnyPayload
 
 
@@ -61,13 +63,32 @@ def tail(
             healer = stack.enter_context(
                 FeedHealer(find_node(heal, config), app, chain_id=int(app.chain.removeprefix("evm:")))
             )
-        consumer = stack.enter_context(Consumer(source, "evm", start=start, chain_id=chain_id, heal=healer))
+        consumer = stack.enter_context(
+            Consumer(source, "evm", start=start, chain_id=chain_id, heal=healer, on_event=_report)
+        )
         if until is not None and consumer.head is not None and consumer.head.number >= until:
             return
         for update in consumer:
             write_line(show(update))
             if until is not None and update.added and update.added[-1].number >= until:
                 return
+
+
+def _report(event: Event | HealingFailed) -> None:
+    """Print what an operator has to know of blocks that are left out."""
+    match event:
+        case BeganAbove():
+            click.echo(
+                f"the stream begins with block {event.start.number}: blocks from {event.lowest} on are on the topics, "
+                "but no Batch links them to it; retention has expired what lies between, or it was never there",
+                err=True,
+            )
+        case Incomplete():
+            lacking = event.explanation
+            number = "?" if lacking.number is None else lacking.number
+            click.echo(f"block {number} (0x{lacking.block.hex()}) is incomplete: it {lacking.lacks}", err=True)
+        case _:
+            pass
 
 
 def _json(update: ChainUpdate) -> str:

@@ -1,4 +1,4 @@
-"""Where a recording begins, and what is said where it cannot go on."""
+"""Beginning of a recording, and the error where one cannot be resumed."""
 
 from __future__ import annotations
 

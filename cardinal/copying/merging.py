@@ -1,4 +1,4 @@
-"""Many partitions as one order in which a Batch comes after the rest of its block.
+"""Merge of many partitions into one order, in which a Batch comes after the rest of its block.
 
 Partitions are read beside each other, so a block's Batch may be read long before the block's other messages. A copy of
 the stream that is one sequence, or that is sent on, needs the order in which a producer may have sent them.
@@ -45,7 +45,7 @@ _CONTENT: Final = range(SUB_BATCH_HEADER, BATCH_DELETE_MSG + 1)
 
 
 class Merge:
-    """See the module. ``size`` is about the bytes of memory that wait here."""
+    """Partitions to one order. ``size`` is about the bytes of memory that wait here."""
 
     def __init__(self, skew_ms: int = _SKEW_MS) -> None:
         self._skew = skew_ms
@@ -147,7 +147,7 @@ def _size(record: Record) -> int:
 
 
 def _part(record: Record) -> _Part:
-    """Whose part of which block a record is."""
+    """The block and the producer of a record."""
     for name, value in record.headers:
         if name == PRODUCER_HEADER:
             return record.key[1:HASH_END], value

@@ -22,7 +22,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cardinal.consuming.checks import cursor_of
+from cardinal.consuming.options import cursor_of
 from cardinal.copying.beginning import beginning, cannot_go_on
 from cardinal.copying.merging import Merge
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError, UnreachableError

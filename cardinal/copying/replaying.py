@@ -24,7 +24,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import CardinalError, TransportError
-from cardinal.protocols.streams.types import SEALED_HEADER, Record, Routed
+from cardinal.protocols.streams.types import Record, Routed, is_sealed
 from cardinal.transports import ChannelSink, RecordSink
 from cardinal.transports.file import FileSource
 
@@ -160,7 +160,7 @@ class Player:
             return
         if record.topic not in self._known:
             self._open_channel(record.topic)
-        sealed = any(name == SEALED_HEADER for name, _ in record.headers)
+        sealed = is_sealed(record.headers)
         self._hand_over_chunk()
         self._lane.append(_Later(record, self._calls if sealed else None))
         self._advance()

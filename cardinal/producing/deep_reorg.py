@@ -1,25 +1,30 @@
-"""A reorg through a channel of its own, and what a producer asks of any branch (specification, Reorg Handling).
+"""Reorgs: the depth of a branch, and the channel that a deep one goes through (specification, Reorg Handling).
 
 Rules:
 
-1. The channel's topic is there before it is announced, and the announcement is acknowledged before anything else is
-   sent: whoever reads the announcement can read the channel.
-2. On the channel stand Reorg, every message of every block, and ReorgComplete, which is handed over when all the rest
-   is acknowledged. Batches are sealed as everywhere.
+1. The depth of a branch is counted from the highest block that consumers may have: what was added here, or what stands
+   on the topics, whichever is higher. The topics are read when a branch first needs it. Where they cannot be read then,
+   what was added here decides, and the next branch reads them.
+2. The newest Batch of every partition is looked for. Pings may stand in front of it, as many as came while the chain
+   stood still; where there are more than so many, every branch counts as deep: a channel too many does no harm, and
+   consumers drop what comes too deep without one.
+3. A branch within the threshold that failed is sent again as it was, while nothing was added above it: its own blocks
+   do not make it deeper.
+4. The channel's topic exists before it is announced. On it stand Reorg, every message of every block, and
+   ReorgComplete. Batches are sealed as everywhere.
 """
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, LocalProtocolError
-from cardinal.producing.unit import Unit, nothing
+from cardinal.errors import ConfigurationError, LocalProtocolError, TransportError
+from cardinal.producing.inflight import Part, Publication
+from cardinal.producing.survey.batch_index import batch_of
 from cardinal.protocols.streams.publishing.splitter import split_reorg
 from cardinal.protocols.streams.wire.messages import BATCH
-from cardinal.transports.base import ChannelSink, TransactionalSink
-from cardinal.transports.posting import end, new_future, size_of, tell
+from cardinal.transports.base import ChannelSink
+from cardinal.transports.posting import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,13 +34,21 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef, Routed
     from cardinal.transports.base import Sink
-    from cardinal.transports.posting import Done
+
+_RECENT: Final = 256
+_FARTHER: Final = 4
+_MOST: Final = _RECENT * _FARTHER**5
+"""Records of a partition: a day of three standby producers' pings, each once a second."""
+
+_SHALLOW: Final = 64
+"""Branches that are remembered by rule 3."""
 
 _BATCH: Final = bytes((BATCH,))
+_UNKNOWN: Final = 1 << 256
 
 
 def linked(ancestor: BlockRef, payloads: Iterable[Payload]) -> list[Payload]:
-    """The branch, if it is one.
+    """The blocks of a branch.
 
     Raises:
         LocalProtocolError: it is empty, its blocks are no chain above the ancestor, or a sub batch has no content.
@@ -57,104 +70,109 @@ def linked(ancestor: BlockRef, payloads: Iterable[Payload]) -> list[Payload]:
     return branch
 
 
-def all_of(futures: Sequence[Future[None]]) -> Future[None]:
-    """A future that ends when all of these have, with the first error."""
-    whole = new_future()
-    lock = threading.Lock()
-    left = len(futures)
-    errors: list[BaseException] = []
-
-    def ended(one: Future[None]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            if (error := one.exception()) is not None:
-                errors.append(error)
-            if left:
-                return
-        end(whole, errors[0] if errors else None)
-
-    for future in futures:
-        future.add_done_callback(ended)
-    return whole
-
-
-def well_or_failed(futures: Sequence[Future[None]]) -> Future[None]:
-    """A future that ends when all of these have ended well, or with the first error: others may wait for that one."""
-    whole = new_future()
-    lock = threading.Lock()
-    left = len(futures)
-
-    def ended(one: Future[None]) -> None:
-        nonlocal left
-        error = one.exception()
-        with lock:
-            left = 0 if error is not None and left > 0 else left - 1
-            last = left == 0
-        if last:
-            end(whole, error)
-
-    for future in futures:
-        future.add_done_callback(ended)
-    return whole
-
-
-class Channel:
-    """One attempt at a reorg through a channel; ``unit`` is what moves through the queue.
+def channel(sink: Sink, app: Stream, ancestor: BlockRef, branch: Sequence[Payload]) -> Publication:
+    """One attempt at a reorg through a channel, whose topic is created.
 
     Raises:
         ConfigurationError: the sink carries no channels.
         SplitError, OversizeError, TopicError, …: of the sink; nothing was sent.
 
     """
-
-    def __init__(self, sink: Sink, app: Stream, ancestor: BlockRef, branch: Sequence[Payload]) -> None:
-        if not isinstance(sink, ChannelSink):
-            raise ConfigurationError(
-                f"this transport has no reorg channels, and a reorg down to block {ancestor.number} needs one"
-            )
-        self._sink = sink
-        self._announcement, messages = split_reorg(ancestor, branch, app.topics, app.default_topic)
-        sink.open_channel(messages[0].topic)
-        sink.check((self._announcement,))
-        sink.check(messages)
-        self._began, self._complete = messages[0], messages[-1]
-        self._blocks: list[tuple[list[Routed], Routed]] = []
-        content: list[Routed] = []
-        for message in messages[1:-1]:
-            if message.key[:1] == _BATCH:
-                self._blocks.append((content, message))
-                content = []
-            else:
-                content.append(message)
-        whole = isinstance(sink, TransactionalSink)
-        self.unit = Unit(
-            branch[-1].hash,
-            ancestor.hash,
-            None,
-            [],
-            start=nothing if whole else self._start,
-            finish=partial(self._transact, sink) if isinstance(sink, TransactionalSink) else self._finish,
-            blocks=len(branch),
-            messages=len(messages) + 1,
-            size=size_of(messages),
+    if not isinstance(sink, ChannelSink):
+        raise ConfigurationError(
+            f"this transport has no reorg channels, and a reorg down to block {ancestor.number} needs one"
         )
+    announcement, (began, *blocks, complete) = split_reorg(ancestor, branch, app.topics, app.default_topic)
+    sink.open_channel(began.topic)
+    everything = (announcement, began, *blocks, complete)
+    sink.check(everything)
+    parts: list[Part] = []
+    content: list[Routed] = []
+    for message in blocks:
+        if message.key[:1] == _BATCH:
+            parts.append(Part(content, message))
+            content = []
+        else:
+            content.append(message)
+    return Publication(
+        branch[-1].hash,
+        ancestor.hash,
+        parts,
+        len(everything),
+        size_of(everything),
+        opening=(announcement, began),
+        closing=complete,
+    )
 
-    def _start(self, unit: Unit, done: Done) -> None:
-        del unit
-        announced = self._sink.send((self._announcement,), None)
-        if announced.exception() is None:
-            sent = [self._sink.send((self._began,), None)]
-            sent += [self._sink.send(content, seal) for content, seal in self._blocks]
-            announced = all_of(sent)
-        tell(announced, done)
 
-    def _finish(self, unit: Unit, done: Done) -> None:
-        del unit
-        tell(self._sink.send((self._complete,), None), done)
+class BranchDepth:
+    """Decides on the depth of branches.
 
-    def _transact(self, sink: TransactionalSink, unit: Unit, done: Done) -> None:
-        del unit
-        content = [message for messages, _ in self._blocks for message in messages]
-        seals = [seal for _, seal in self._blocks]
-        tell(sink.transact([self._announcement, self._began, *content], seals, [self._complete]), done)
+    Arguments:
+        sink: reads the newest records.
+        threshold: blocks below the head from which on a branch is deep.
+
+    """
+
+    def __init__(self, sink: Sink, threshold: int) -> None:
+        self._sink = sink
+        self._threshold = threshold
+        self._added = 0
+        self._read: int | None = None
+        self._shallow: dict[bytes, int] = {}
+        """By the hash of a branch's last block, the highest number when it was sent, its own included."""
+
+    def added(self, number: int) -> None:
+        """A block of this number, or a branch up to it, is in flight."""
+        self._added = max(number, self._added)
+
+    def is_deep(self, ancestor: BlockRef, tip: bytes) -> bool:
+        """Return True where the branch above this ancestor, up to the block of this hash, is deeper than the threshold.
+
+        Raises:
+            TransportError: the topics cannot be read, and nothing was added here.
+
+        """
+        if self._added <= self._shallow.get(tip, -1):
+            return False
+        if self._read is None:
+            try:
+                self._read = highest_block(self._sink)
+            except TransportError:
+                if not self._added:
+                    raise
+        return max(self._added, self._read or 0) - ancestor.number > self._threshold
+
+    def began(self, tip: bytes, number: int) -> None:
+        """A branch within the threshold, up to the block of this hash and number, is in flight."""
+        self._shallow[tip] = max(number, self._added)
+        if len(self._shallow) > _SHALLOW:
+            del self._shallow[next(iter(self._shallow))]
+
+    def ended(self, tip: bytes, sent: Future[None]) -> None:
+        """The future of that branch has ended."""
+        if sent.exception() is None:
+            self._shallow.pop(tip, None)
+
+
+def highest_block(sink: Sink) -> int:
+    """The highest block number among the newest Batches; 0 where there is none, and beyond all where they lie too far.
+
+    Raises:
+        TransportError: the records do not arrive.
+
+    """
+    limit, before = _RECENT, dict[int, int]()
+    while True:
+        oldest: dict[int, int] = {}
+        highest: dict[int, int] = {}
+        for record in sink.recent(limit):
+            oldest.setdefault(record.partition, record.offset)
+            if (batch := batch_of(record)) is not None:
+                highest[record.partition] = max(batch.number, highest.get(record.partition, 0))
+        # A partition whose oldest record did not change is read from its start.
+        if all(number in highest or first == before.get(number) for number, first in oldest.items()):
+            return max(highest.values(), default=0)
+        if limit >= _MOST:
+            return _UNKNOWN
+        limit, before = limit * _FARTHER, oldest

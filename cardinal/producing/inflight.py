@@ -1,199 +1,380 @@
-"""What a producer has under way: units on their way from ``begin`` to their seal.
+"""Blocks in flight: from ``add`` to the acknowledgement of their Batch.
 
 Rules:
 
-1. A unit is a block, or a reorg, which goes by the hash of its last block. It is started at once, many beside each
-   other, and finished (its Batch handed over) when
-   :class:`~cardinal.protocols.streams.publishing.sealing.SealQueue` frees it.
-2. There is room for so many units and so many bytes; ``enter`` waits. A unit that is larger than all the room goes
+1. A :class:`Publication` is what is sealed as one: a block, a branch in one transaction, or a reorg channel. Nothing of
+   it is sent that the topics cannot carry as a whole: it is split and measured first.
+2. :class:`Plain` sends content at once, many publications alongside each other, and the Batch when the
+   :class:`~cardinal.protocols.streams.publishing.sealing.SealQueue` frees it. :class:`Transactional` sends all of it
+   when it is free, as one transaction after the other.
+3. So many publications and so many bytes are in flight at most; ``admit`` waits. One that is larger than the bound goes
    alone.
-3. A failed unit is loud: its future fails, its descendants wait, and one of the same hash may be begun again.
-4. Where units are finished one at a time, the next is finished after the one before has ended, well or not. Many may
-   stand in line meanwhile, and others publish them: before its turn each is looked at again (``turn``), and skipped
-   or kept waiting like one that was not begun.
+4. A failure is loud: the future fails, descendants wait, and a publication of the same hash may be begun again.
+5. With transactions many may stand in line, and others publish them meanwhile: before each is sent ``turn`` decides,
+   and it is skipped or kept waiting like one that was not begun.
 
-Threads: every method may be called from several. Acknowledgements come on threads of the transport. Whoever frees a
-unit appends it to one line; one thread at a time works the line off, so that Batches are handed over in the line's
-order, parents before children. At the moment of sending, the queue is asked again: a failure may have come between.
+Threads: every method may be called from several. Acknowledgements come on threads of the transport. One thread at a
+time works off the queue's line, so that Batches are sent in its order, parents before children.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, TransportError
-from cardinal.producing.unit import ProducerStats
 from cardinal.protocols.streams.publishing.sealing import SealQueue
+from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.publishing.standby import Verdict
-from cardinal.transports.posting import end
+from cardinal.transports.base import TransactionalSink
+from cardinal.transports.posting import PostingSink, end, new_future, posting, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
-    from cardinal.producing.unit import Unit
+    from cardinal.producing.layout import Stream
+    from cardinal.protocols.streams.payload import Payload
+    from cardinal.protocols.streams.types import BlockRef, Routed
+    from cardinal.transports.base import Sink
+    from cardinal.transports.posting import Done, Poster
 
 _SERVE_SECONDS: Final = 0.005
 
 
-class _OfThread(threading.local):
-    """What a thread is at."""
+class ProducerStats(NamedTuple):
+    """Counters of a producer: sealed blocks, their messages and bytes; blocks in flight; blocks left to others."""
 
-    telling = False
+    blocks: int
+    messages: int
+    bytes: int
+    under_way: int
+    skipped: int = 0
 
 
-class UnderWay:
-    """See the module.
+@dataclass(slots=True)
+class Part:
+    """One block of a publication: its messages, until they are sent, and its Batch."""
 
-    Arguments:
-        max_units: how many may be under way.
-        max_bytes: of keys and values.
-        one_at_a_time: see rule 4.
-        serve: takes acknowledgements in, for so many seconds at most: what whoever waits for room does meanwhile. None
-            where that is the transport's own affair.
+    content: list[Routed]
+    batch: Routed
 
-    ``turn`` says of a hash what to do now; whoever sets it calls :meth:`go_on` when that may have changed.
+
+@dataclass(slots=True, eq=False)
+class Publication:
+    """Messages that are sealed as one.
+
+    Attributes:
+        hash: 32 bytes; of several blocks the last one's.
+        parent: 32 bytes; of several blocks the ancestor's.
+        parts: the blocks, parents first.
+        messages, size: what it counts for; size in bytes.
+        opening: messages that are acknowledged one after the other before anything else is sent.
+        closing: the message that is sent when all the rest is acknowledged; None: the last part's Batch is that.
+        announced: ids of sub batches whose content is still to be acknowledged, also before it is begun.
+        future: ends when all of it is acknowledged.
+
     """
 
-    def __init__(
-        self,
-        max_units: int,
-        max_bytes: int,
-        *,
-        one_at_a_time: bool,
-        serve: Callable[[float], None] | None = None,
-    ) -> None:
-        self._max_units = max_units
+    hash: bytes
+    parent: bytes
+    parts: list[Part]
+    messages: int
+    size: int
+    opening: tuple[Routed, ...] = ()
+    closing: Routed | None = None
+    announced: set[bytes] = field(default_factory=set)
+    future: Future[None] = field(default_factory=new_future)
+    failed: bool = False
+
+    def take_content(self) -> list[Routed]:
+        """The content of all parts, which is not held any more."""
+        content = [message for part in self.parts for message in part.content]
+        for part in self.parts:
+            part.content = []
+        return content
+
+
+def block(payload: Payload, app: Stream, poster: Poster) -> Publication:
+    """One block. SplitError, OversizeError, TopicError, TransportError: nothing was sent."""
+    messages = split(payload, app.topics, app.default_topic)
+    size = poster.measure(messages)
+    count = len(messages)
+    batch = messages.pop()
+    announced = {one for one, content in payload.sub_batches.items() if content is None}
+    return Publication(payload.hash, payload.parent, [Part(messages, batch)], count, size, announced=announced)
+
+
+def together(ancestor: BlockRef, blocks: Sequence[Publication]) -> Publication:
+    """A branch above its ancestor, for one transaction."""
+    parts = [part for one in blocks for part in one.parts]
+    messages, size = sum(one.messages for one in blocks), sum(one.size for one in blocks)
+    return Publication(blocks[-1].hash, ancestor.hash, parts, messages, size)
+
+
+class Sending(Protocol):
+    """The way publications go out. Both steps raise CardinalError where nothing was sent; ``done`` is not called."""
+
+    poster: Poster
+    one_at_a_time: bool
+    serve: Callable[[float], None] | None
+    """Takes acknowledgements in, for so many seconds at most: for whoever waits. None: the transport serves itself."""
+
+    def start(self, publication: Publication, done: Done) -> None:
+        """Send what need not wait for the queue."""
+        ...
+
+    def finish(self, publication: Publication, done: Done) -> None:
+        """Send the rest, now that the queue has freed it."""
+        ...
+
+
+class Plain:
+    """Content at once, the Batch when the queue has freed it."""
+
+    one_at_a_time: bool = False
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.poster = posting(sink)
+        self.serve: Callable[[float], None] | None = sink.serve if isinstance(sink, PostingSink) else None
+
+    def start(self, publication: Publication, done: Done) -> None:
+        """Send the content of a block; of a channel all but the last message."""
+        if publication.opening:
+            self._open(publication, done)
+        else:
+            self.poster.post(publication.take_content(), publication.size, done)
+
+    def finish(self, publication: Publication, done: Done) -> None:
+        """Send the Batch of a block; of a channel the last message."""
+        if publication.closing is None:
+            self.poster.post_seal(publication.parts[-1].batch, done)
+        else:
+            tell(self._sink.send((publication.closing,), None), done)
+
+    def _open(self, publication: Publication, done: Done) -> None:
+        """Whoever reads the announcement can read the channel: it is acknowledged before anything else is sent."""
+        announcement, *rest = publication.opening
+        announced = self._sink.send((announcement,), None)
+        if announced.exception() is None:  # waits for it
+            sent = [self._sink.send(rest, None)]
+            sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
+            announced = all_of(sent)
+        tell(announced, done)
+
+
+class Transactional:
+    """Everything when the queue has freed it, as one transaction after the other."""
+
+    one_at_a_time: bool = True
+    serve: Callable[[float], None] | None = None  # a thread of the sink works transactions off
+
+    def __init__(self, sink: TransactionalSink, poster: Poster) -> None:
+        self._sink = sink
+        self.poster = poster
+
+    def start(self, publication: Publication, done: Done) -> None:
+        """Send nothing yet."""
+        del publication
+        done(None)
+
+    def finish(self, publication: Publication, done: Done) -> None:
+        """Send all of it."""
+        content = [*publication.opening, *publication.take_content()]
+        last = () if publication.closing is None else (publication.closing,)
+        tell(self._sink.transact(content, [part.batch for part in publication.parts], last), done)
+
+
+def sending(sink: Sink) -> Sending:
+    """The way that a sink sends."""
+    return Transactional(sink, posting(sink)) if isinstance(sink, TransactionalSink) else Plain(sink)
+
+
+def all_of(futures: Sequence[Future[None]], *, at_first_error: bool = False) -> Future[None]:
+    """A future that ends when all of these have, with the first error; or with it at once: others may wait for it."""
+    whole = new_future()
+    lock = threading.Lock()
+    left = len(futures)
+    first: BaseException | None = None
+
+    def ended(one: Future[None]) -> None:
+        nonlocal left, first
+        with lock:
+            first = first or one.exception()
+            left = 0 if at_first_error and first is not None and left > 0 else left - 1
+            last = left == 0
+        if last:
+            end(whole, first)
+
+    for future in futures:
+        future.add_done_callback(ended)
+    return whole
+
+
+class _OfThread(threading.local):
+    """True while this thread reports the end of a publication."""
+
+    reporting = False
+
+
+class InFlight:
+    """The publications of a producer that are not acknowledged yet.
+
+    Arguments:
+        sending: sends them.
+        max_blocks: how many may be in flight.
+        max_bytes: of their keys and values.
+
+    ``turn`` decides on a hash just before it is sent, where one goes at a time; whoever sets it calls :meth:`proceed`
+    when a decision may have changed.
+    """
+
+    def __init__(self, sending: Sending, max_blocks: int, max_bytes: int) -> None:
+        self._sending = sending
+        self._max_blocks = max_blocks
         self._max_bytes = max_bytes
-        self._one_at_a_time = one_at_a_time
-        self._serve = serve
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._queue = SealQueue()
-        self._units: dict[bytes, Unit] = {}
+        self._publications: dict[bytes, Publication] = {}
         self._bytes = 0
         self._failures: dict[bytes, CardinalError] = {}
-        self._line: deque[bytes] = deque()
         self._working = False
         self._closed = False
         self._this = _OfThread()
-        self._sealed_blocks = self._sealed_messages = self._sealed_bytes = self._skipped = 0
+        self._sealed = ProducerStats(0, 0, 0, 0)
         self.turn: Callable[[bytes], Verdict] = lambda _: Verdict.SEND
 
     @property
     def stats(self) -> ProducerStats:
-        """What was sealed or left to others, and what is under way."""
+        """Counters of what was sealed or left to others, and of what is in flight."""
         with self._lock:
-            under_way = sum(unit.blocks for unit in self._units.values())
-            return ProducerStats(
-                self._sealed_blocks, self._sealed_messages, self._sealed_bytes, under_way, self._skipped
-            )
+            return self._sealed._replace(under_way=sum(len(one.parts) for one in self._publications.values()))
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing has failed, or all of it was begun again."""
+        """True while nothing has failed, or all of it was begun again."""
         with self._lock:
             return not self._failures
 
-    def enter(self, unit: Unit) -> bool:
-        """Take a unit in, when there is room. Returns whether one of its hash had failed: then it is begun at once.
+    @property
+    def in_line(self) -> bool:
+        """True while a publication may be sent and was not yet."""
+        with self._lock:
+            return self._queue.next_free() is not None
+
+    def admit(self, publication: Publication) -> bool:
+        """Take a publication in, when there is capacity. True: one of its hash had failed; this one is begun at once.
 
         Raises:
-            LocalProtocolError: one of its hash is under way.
-            DeliveryError: there is no room, because another unit (``hash``) failed and waits to be begun again.
+            LocalProtocolError: one of its hash is in flight.
+            DeliveryError: no capacity, because another one (``hash``) failed and waits to be begun again.
             TransportError: closed.
 
         """
         with self._lock:
-            before = self._before(unit)
+            before = self._before(publication)
             if before is None:
-                self._wait_for_room(unit.size)
-                self._before(unit)  # another thread may have had the same thought
-            self._units[unit.hash] = unit
-            self._bytes += unit.size - (before.size if before else 0)
+                self._wait_for_capacity(publication.size)
+                self._before(publication)  # another thread may have had the same thought
+            self._publications[publication.hash] = publication
+            self._bytes += publication.size - (before.size if before else 0)
             return before is not None
 
-    def begin(self, unit: Unit) -> None:
-        """Send what need not wait of a unit that was entered, and the rest when its time comes.
+    def begin(self, publication: Publication) -> None:
+        """Start sending one that was admitted.
 
         Raises:
             LocalProtocolError: it contradicts one of the same hash, or is its own ancestor.
-            CardinalError: of the transport; the unit has failed.
+            CardinalError: of the transport; it has failed.
 
         """
         with self._lock:
             try:
-                self._queue.add(unit.hash, unit.parent, unit.announced)
+                self._queue.add(publication.hash, publication.parent, publication.announced)
             except LocalProtocolError:
-                self._leave(unit.hash)
+                self._remove(publication)
                 raise
-            self._failures.pop(unit.hash, None)
+            self._failures.pop(publication.hash, None)
         try:
-            unit.start(unit, partial(self._started, unit))
+            self._sending.start(publication, partial(self._started, publication))
         except CardinalError as error:
-            self._fail(unit, error)
+            self._fail(publication, error)
             raise
 
-    def skip(self, unit: Unit) -> None:
-        """Others have sealed a unit that was entered and not begun."""
+    def skip(self, publication: Publication) -> None:
+        """Others have sealed one that was admitted and not begun."""
         with self._lock:
-            if self._units.get(unit.hash) is not unit:
-                return  # closed meanwhile
-            self._leave(unit.hash)
-            self._skipped += unit.blocks
-        self._tell(unit, None)
+            removed = self._remove(publication)
+            self._count(publication, skipped=removed)
+        if removed:
+            self._report(publication, None)
 
-    def known(self, block_hash: bytes) -> Unit | None:
-        """The unit of this hash that is under way, or failed and was not begun again."""
+    def get(self, block_hash: bytes) -> Publication | None:
+        """The publication of this hash that is in flight, or failed and was not begun again."""
         with self._lock:
-            return self._units.get(block_hash)
+            return self._publications.get(block_hash)
 
-    def find(self, block_hash: bytes) -> Unit:
-        """The unit of this hash; LocalProtocolError where none is under way."""
-        unit = self.known(block_hash)
-        if unit is None:
-            raise LocalProtocolError(f"block 0x{block_hash.hex()} is not under way: add its payload first")
-        return unit
-
-    def grow(self, unit: Unit, messages: int, size: int) -> None:
-        """More messages belong to a unit than it was entered with."""
+    def grow(self, publication: Publication, messages: int, size: int) -> None:
+        """More messages belong to a publication than it was admitted with."""
         with self._lock:
-            unit.messages += messages
-            unit.size += size
-            self._bytes += size if self._units.get(unit.hash) is unit else 0
+            publication.messages += messages
+            publication.size += size
+            self._bytes += size if self._publications.get(publication.hash) is publication else 0
 
-    def sub_batch_sent(self, unit: Unit, batch_id: bytes) -> None:
-        """The content of an announced sub batch is acknowledged, before its unit is begun or after."""
+    def sub_batch_sent(self, publication: Publication, batch_id: bytes) -> None:
+        """The content of an announced sub batch is acknowledged, before its publication is begun or after."""
         with self._lock:
-            if self._units.get(unit.hash) is not unit:
-                return  # it was begun again since, and waits to hear of this sub batch anew
-            unit.announced.discard(batch_id)
-            self._line.extend(self._queue.sub_batch_acknowledged(unit.hash, batch_id))
-        self._work()
+            if self._publications.get(publication.hash) is not publication:
+                return  # it was begun again since, and its sub batch will be sent again
+            publication.announced.discard(batch_id)
+            self._queue.sub_batch_acknowledged(publication.hash, batch_id)
+        self.proceed()
 
     def flush(self, timeout: float) -> None:
-        """Wait until nothing is under way; the error of what failed, or TransportError after ``timeout`` seconds."""
+        """Wait until nothing is in flight; the error of what failed, or TransportError after ``timeout`` seconds."""
         with self._lock:
-            if not self._wait_for(lambda: bool(not self._units or self._failures), timeout):
-                raise TransportError(f"{len(self._units)} blocks are not sealed after {timeout:g} s; flush again")
+            if not self._wait_for(lambda: bool(not self._publications or self._failures), timeout):
+                raise TransportError(
+                    f"{len(self._publications)} blocks are not sealed after {timeout:g} s; flush again"
+                )
             if self._failures:
                 raise next(iter(self._failures.values()))
 
-    @property
-    def in_line(self) -> bool:
-        """Whether something waits to be finished."""
-        return bool(self._line)
-
-    def go_on(self) -> None:
-        """Finish what may be finished now."""
-        self._work()
+    def proceed(self) -> None:
+        """Send what the queue has freed, unless another thread (or a caller of this one) is at it."""
+        while True:
+            with self._lock:
+                block_hash = None if self._working else self._queue.next_free()
+                if block_hash is None:
+                    return
+                turn = self.turn(block_hash) if self._sending.one_at_a_time else Verdict.SEND
+                if turn is Verdict.WAIT:
+                    return
+                self._queue.hand_over(block_hash)
+                publication = self._publications.get(block_hash)
+                if publication is None:
+                    continue  # closed meanwhile
+                self._working = turn is Verdict.SEND
+            if turn is Verdict.SKIP:
+                self._end(publication, skipped=True)
+                continue
+            try:
+                self._sending.finish(publication, partial(self._finished, publication))
+            except CardinalError as error:
+                self._rest()
+                self._fail(publication, error)
+                continue
+            if not self._sending.one_at_a_time:
+                self._rest()
 
     def stop(self) -> None:
-        """Let nobody in any more, and nobody wait."""
+        """Admit nothing any more, and let nobody wait."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
@@ -201,149 +382,129 @@ class UnderWay:
     def fail_all(self) -> None:
         """Fail what is left."""
         with self._lock:
-            left = [unit for unit in self._units.values() if not unit.failed]
-            self._units.clear()
+            left = [one for one in self._publications.values() if not one.failed]
+            self._publications.clear()
             self._bytes = 0
-        for unit in left:
-            closed = f"the producer was closed before block 0x{unit.hash.hex()} was sealed"
-            self._tell(unit, DeliveryError(closed, block_hash=unit.hash))
+        for one in left:
+            closed = f"the producer was closed before block 0x{one.hash.hex()} was sealed"
+            self._report(one, DeliveryError(closed, block_hash=one.hash))
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _before(self, unit: Unit) -> Unit | None:
-        """The failed unit that this one replaces, if any."""
-        before = self._units.get(unit.hash)
+    def _before(self, publication: Publication) -> Publication | None:
+        """The failed publication that this one replaces, if any."""
+        before = self._publications.get(publication.hash)
         if before is not None and not before.failed:
-            raise LocalProtocolError(f"block {unit.hash.hex()} is already being sent")
+            raise LocalProtocolError(f"block {publication.hash.hex()} is already being sent")
         return before
 
-    def _wait_for_room(self, size: int) -> None:
-        def room() -> bool:
-            return len(self._units) < self._max_units and (not self._units or self._bytes + size <= self._max_bytes)
+    def _wait_for_capacity(self, size: int) -> None:
+        def free() -> bool:
+            count = len(self._publications)
+            return count < self._max_blocks and (not count or self._bytes + size <= self._max_bytes)
 
-        # Whoever is told of a unit's end makes room by returning, and waits for none: what it adds goes beyond the
-        # bound, by one for each that has ended.
-        self._wait_for(lambda: room() or bool(self._failures) or self._closed or self._this.telling, None)
+        # A callback of a future makes capacity by returning, and waits for none: what it adds goes beyond the bound,
+        # by one for each publication that has ended.
+        self._wait_for(lambda: free() or bool(self._failures) or self._closed or self._this.reporting, None)
         if self._closed:
             raise TransportError("this producer is closed; open another one")
-        if not room() and self._failures:
+        if not free() and self._failures:
             failed, error = next(iter(self._failures.items()))
             raise DeliveryError(
-                f"{len(self._units)} blocks wait for block 0x{failed.hex()}, which failed ({error}): add it again",
+                f"{len(self._publications)} blocks wait for block 0x{failed.hex()}, which failed ({error}): "
+                "add it again",
                 block_hash=failed,
             )
 
     def _wait_for(self, come: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock held: whether this has come within so many seconds."""
+        """With the lock held: wait so many seconds at most; False when they are over."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        serve = self._sending.serve
         self._waiting += 1
         try:
             while not come():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left < 0:
                     return False
-                if self._serve is None:
+                if serve is None:
                     self._changed.wait(left)
                     continue
                 self._lock.release()
                 try:
-                    self._serve(_SERVE_SECONDS)
+                    serve(_SERVE_SECONDS)
                 finally:
                     self._lock.acquire()
         finally:
             self._waiting -= 1
         return True
 
-    def _leave(self, block_hash: bytes) -> Unit | None:
-        unit = self._units.pop(block_hash, None)
-        self._bytes -= unit.size if unit else 0
+    def _remove(self, publication: Publication) -> bool:
+        """With the lock held; False where it was removed before, as by a close."""
+        if self._publications.get(publication.hash) is not publication:
+            return False
+        del self._publications[publication.hash]
+        self._bytes -= publication.size
         if self._waiting:
             self._changed.notify_all()
-        return unit
+        return True
 
-    def _started(self, unit: Unit, error: BaseException | None) -> None:
+    def _count(self, publication: Publication, *, sealed: bool = False, skipped: bool = False) -> None:
+        count, done = len(publication.parts), self._sealed
+        if sealed:
+            done = done._replace(
+                blocks=done.blocks + count,
+                messages=done.messages + publication.messages,
+                bytes=done.bytes + publication.size,
+            )
+        self._sealed = done._replace(skipped=done.skipped + count) if skipped else done
+
+    def _started(self, publication: Publication, error: BaseException | None) -> None:
         if error is not None:
-            self._fail(unit, error)
+            self._fail(publication, error)
             return
         with self._lock:
-            if self._units.get(unit.hash) is unit:
-                self._line.extend(self._queue.acknowledged(unit.hash))
-        self._work()
-
-    def _work(self) -> None:
-        """Finish the units of the line, unless another thread (or a caller of this one) is at it."""
-        while True:
-            with self._lock:
-                if self._working or not self._line:
-                    return
-                turn = self.turn(self._line[0]) if self._one_at_a_time else Verdict.SEND
-                if turn is Verdict.WAIT:
-                    return
-                block_hash = self._line.popleft()
-                if not self._queue.hand_over(block_hash):
-                    continue  # it, or a block below it, failed since it was freed; it comes again
-                unit = self._units.get(block_hash)
-                if unit is None:
-                    continue  # closed meanwhile
-                self._working = True
-            if turn is Verdict.SKIP:
-                self._pass(unit)
-                continue
-            try:
-                unit.finish(unit, partial(self._finished, unit))
-            except CardinalError as error:
-                self._rest()
-                self._fail(unit, error)
-                continue
-            if not self._one_at_a_time:
-                self._rest()
+            if self._publications.get(publication.hash) is publication:
+                self._queue.acknowledged(publication.hash)
+        self.proceed()
 
     def _rest(self) -> None:
         with self._lock:
             self._working = False
 
-    def _pass(self, unit: Unit) -> None:
-        """It stood in line, and others have published it meanwhile."""
+    def _end(self, publication: Publication, *, skipped: bool) -> None:
+        """It is on the topics, sent by us or by others."""
         with self._lock:
-            self._working = False
-            left = self._leave(unit.hash)
-            self._line.extend(self._queue.sealed(unit.hash))
-            self._skipped += unit.blocks if left is not None else 0
-        if left is not None:
-            self._tell(unit, None)
+            removed = self._remove(publication)
+            self._queue.sealed(publication.hash)
+            self._count(publication, sealed=removed and not skipped, skipped=removed and skipped)
+        if not skipped:
+            self.proceed()
+        if removed:
+            self._report(publication, None)
 
-    def _finished(self, unit: Unit, error: BaseException | None) -> None:
-        if self._one_at_a_time:
+    def _finished(self, publication: Publication, error: BaseException | None) -> None:
+        if self._sending.one_at_a_time:
             self._rest()
         if error is not None:
-            self._fail(unit, error)
-            return
-        with self._lock:
-            left = self._leave(unit.hash)
-            self._line.extend(self._queue.sealed(unit.hash))
-            if left is not None:
-                self._sealed_blocks += unit.blocks
-                self._sealed_messages += unit.messages
-                self._sealed_bytes += unit.size
-        self._work()
-        if left is not None:
-            self._tell(unit, None)
+            self._fail(publication, error)
+        else:
+            self._end(publication, skipped=False)
 
-    def _fail(self, unit: Unit, error: BaseException) -> None:
+    def _fail(self, publication: Publication, error: BaseException) -> None:
         with self._lock:
-            if self._units.get(unit.hash) is not unit or unit.failed:
+            if self._publications.get(publication.hash) is not publication or publication.failed:
                 return
-            unit.failed = True
-            self._line.extend(self._queue.failed(unit.hash))
+            publication.failed = True
+            self._queue.failed(publication.hash)
             if isinstance(error, CardinalError):
-                self._failures[unit.hash] = error
+                self._failures[publication.hash] = error
             self._changed.notify_all()
-        self._tell(unit, error)
-        self._work()
+        self._report(publication, error)
+        self.proceed()
 
-    def _tell(self, unit: Unit, error: BaseException | None) -> None:
-        before, self._this.telling = self._this.telling, True
+    def _report(self, publication: Publication, error: BaseException | None) -> None:
+        before, self._this.reporting = self._this.reporting, True
         try:
-            end(unit.future, error)
+            end(publication.future, error)
         finally:
-            self._this.telling = before
+            self._this.reporting = before

@@ -1,4 +1,4 @@
-"""What a producer needs of an application."""
+"""Layout of a stream: the part of an application that a producer uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """What a producer needs of an application: :class:`cardinal.apps.Application` has it.
+    """Topics and schema of a stream: :class:`cardinal.apps.Application` has it.
 
     Its ``reorg_threshold``, where it has one, says from which depth on a reorg goes through a channel.
     """

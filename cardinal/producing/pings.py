@@ -1,4 +1,4 @@
-"""A producer says that it is alive, while it is healthy (specification, Ping).
+"""Pings: the liveness of a healthy producer (specification, Ping).
 
 A ping that is not acknowledged yet says all that a second one would: none is sent behind it. Where transactions go one
 by one and take longer than the time between two pings, blocks would stand in an ever longer line of them.
@@ -39,7 +39,7 @@ class Pinger:
         sink: where to; topic: the stream's default topic.
         producer_id: the configured id.
         seconds: between two pings.
-        may: whether to, each time.
+        may: returns False while none is to be sent.
 
     """
 
@@ -56,18 +56,18 @@ class Pinger:
         self._ping()
 
     def start(self) -> None:
-        """Go on pinging."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """Ping no more; whether it was not told so before."""
+        """Stop; False where it was stopped before."""
         first = not self._stop.is_set()
         self._stop.set()
         return first
 
     def is_anothers(self, ping: Ping) -> bool:
-        """Whether a ping that was just read is of another producer with our id."""
-        with self._lock:  # whoever reads asks while we ping
+        """Return True for a ping of another producer with our id."""
+        with self._lock:  # the reader of the topic calls this while we ping
             sent = tuple(self._sent)
         return ping.producer_id == self._id and ping not in sent
 
@@ -86,5 +86,5 @@ class Pinger:
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
             if self._may() and self._under_way.done():
-                with contextlib.suppress(TransportError):  # whoever adds is told; the sink may go on by itself
+                with contextlib.suppress(TransportError):  # ``add`` raises it; the sink may recover by itself
                     self._ping()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from cardinal.apps.base import Application
     from cardinal.protocols.streams import Routed
-    from cardinal.protocols.streams.assembly.block import Explanation
+    from cardinal.protocols.streams.events import Explanation
 
 _SECONDS: Final = 60.0
 _ENDS_SECONDS: Final = 10.0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import ConfigurationError, NodeAnswerError
@@ -57,6 +57,7 @@ class ProduceSettings:
         producer_id: the producer's configured id.
         redundancy: see :class:`cardinal.Producer`.
         allow_coverage_change: publish also where recent blocks have other entries on the topics.
+        reorg_channels: see :class:`cardinal.Producer`.
         look_again_seconds: when to look again for half-published blocks, and complete them, where the feed goes on.
 
     Raises:
@@ -65,8 +66,9 @@ class ProduceSettings:
     """
 
     producer_id: str
-    redundancy: str = "all"
+    redundancy: Literal["all", "standby"] = "all"
     allow_coverage_change: bool = False
+    reorg_channels: bool = True
     look_again_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -230,7 +232,12 @@ class ProduceService:
     def _connect(self) -> Producer:
         settings = self._settings
         return Producer(
-            self._url, self._app, producer_id=settings.producer_id, redundancy=settings.redundancy, watch=True
+            self._url,
+            self._app,
+            producer_id=settings.producer_id,
+            redundancy=settings.redundancy,
+            watch=True,
+            reorg_channels=settings.reorg_channels,
         )
 
     def _survey(self) -> Survey:

@@ -1,9 +1,9 @@
-"""Completing a range of blocks by hand: what the node has and the topics do not hold as a whole is sent again.
+"""Repair of a range of blocks by hand: what the node has and the topics do not hold complete is sent again.
 
 Rules:
 
-1. First it is looked what is complete on the topics, then the node is asked for the range. Nothing is written before
-   both are known to be there, and nothing at all in a dry run.
+1. First the content of the topics is counted, sealed blocks included, then the node is asked for the range. Nothing
+   is written before both have answered, and nothing at all in a dry run.
 2. A block that is complete, of a mux in every member, is not sent again. To send one twice does no harm: copies are
    equal.
 3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import ConfigurationError, FeedError
 from cardinal.producer import Producer
 from cardinal.producing.survey.batch_index import repairing
-from cardinal.producing.survey.mux import complete_in_members
+from cardinal.producing.survey.mux import range_in_members
 from cardinal.producing.survey.partial import HalfPublished, place
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.coverage import check_near, compare
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cardinal.producing.layout import Stream
-    from cardinal.producing.survey.height_range import Kept
+    from cardinal.producing.survey.height_range import HeightRange
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.wire.messages import Batch
     from cardinal.server.feeds import Feed
@@ -104,7 +104,7 @@ async def repair(
         )
     await _check_last(feed, what.last)
     # The block below the range, too: the first one's weight has to fit its.
-    kept = await asyncio.to_thread(complete_in_members, url, app, max(0, what.first - 1), what.last)
+    kept = await asyncio.to_thread(range_in_members, url, app, max(0, what.first - 1), what.last)
     if isinstance(feed, Learning):
         feed.learn({block: kept.batches[block].weight for block in kept.complete})
     there = {kept.batches[block].number for block in kept.complete}
@@ -154,7 +154,7 @@ async def _check_last(feed: Feed, last: int) -> None:
 class _Work:
     """What the topics hold, and what of it the node gave."""
 
-    def __init__(self, app: Stream, kept: Kept, what: Repairing) -> None:
+    def __init__(self, app: Stream, kept: HeightRange, what: Repairing) -> None:
         self._app = app
         self._what = what
         self._before: tuple[Payload, Batch] | None = None

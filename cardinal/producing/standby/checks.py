@@ -1,4 +1,4 @@
-"""Whether producers can be ranked: they need one place where all of them write, and one clock that is everybody's."""
+"""Preconditions of ``standby``: one place where all producers write, and one clock for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REDUNDANCIES: Final = ("all", "standby")
 
 @runtime_checkable
 class _Clocked(Protocol):
-    """A sink that knows whose clock stamps its records."""
+    """A sink that knows the clock of its records."""
 
     def foreign_clock(self) -> str | None:
         """A topic whose records are stamped by the clocks of their producers, if there is one."""
@@ -23,7 +23,7 @@ class _Clocked(Protocol):
 
 
 def is_standby(redundancy: str, url: TransportUrl) -> bool:
-    """Whether a producer leaves blocks to others; ConfigurationError where it cannot, and where it is not known."""
+    """Return True for ``standby``; ConfigurationError where that is impossible, and for an unknown redundancy."""
     if redundancy not in _REDUNDANCIES:
         raise ConfigurationError(
             f"redundancy is {' or '.join(_REDUNDANCIES)}, not {redundancy!r}", setting="redundancy"

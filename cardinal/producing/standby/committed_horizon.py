@@ -1,4 +1,4 @@
-"""Up to when a reader of committed records knows what was written.
+"""Horizon of a reader of committed records: the moment up to which it knows everything that was written.
 
 Rules:
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Horizon:
-    """See the module.
+    """Moments that become known, one after the other.
 
     Arguments:
         written: where each partition ends now, by what is written; None where that cannot be said at the moment.

@@ -1,17 +1,17 @@
-"""A producer's ear: reads the stream's newest records, for who lives, who was first, and what others have sealed.
+"""Other producers of the stream: reads the newest records, for who lives, who was first, and what others have sealed.
 
 Rules:
 
 1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
-   before is known, and :meth:`Tail.start` returns when all that was there is read.
+   before is known, and :meth:`PeerWatch.start` returns when all that was there is read.
 2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
-   (:class:`~.completeness.Whole`); until then its Batches count for nothing.
-3. A tail that cannot read any more, whatever the reason, holds nothing up: everything is sent from then on.
+   (:class:`~.completeness.CompletenessWatch`); until then its Batches count for nothing.
+3. Where nothing can be read any more, whatever the reason, nothing is held up: everything is sent from then on.
 4. With transactions, what others have sealed is known when theirs have ended, and until then nobody could read what we
    sent. At the start, and for whoever is not the lowest, time moves on to a moment when everything that was written
    before it is read (:class:`~.committed_horizon.Horizon`): the transaction of a producer that died is waited for,
-   a stream that
-   never rests is not. :meth:`Tail.start` waits no longer than one transaction may take; what is offered then waits on.
+   a stream that never rests is not. :meth:`PeerWatch.start` waits no longer than one transaction may take; what is
+   offered then waits on.
 5. What was begun and still stands in line (transactions go one by one) waits like what was not: while others make
    progress, it is theirs.
 6. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, DecodeError
 from cardinal.producing.standby.committed_horizon import Horizon
-from cardinal.producing.survey.completeness import Whole
+from cardinal.producing.survey.completeness import CompletenessWatch
 from cardinal.protocols.streams.publishing.standby import Peers, Standby, Verdict
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.protocols.streams.wire.codec import decode
@@ -45,9 +45,8 @@ from cardinal.transports.url import open_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cardinal.producing.inflight import UnderWay
+    from cardinal.producing.inflight import InFlight, Publication
     from cardinal.producing.layout import Stream
-    from cardinal.producing.unit import Unit
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.base import Source, TransactionalSink
@@ -65,8 +64,8 @@ _BATCH: Final = bytes((BATCH,))
 _PING: Final = bytes((PING,))
 
 
-class Tail:
-    """See the module.
+class PeerWatch:
+    """Follows the other producers, and decides with :class:`Standby` on blocks that wait.
 
     Arguments:
         url, app: the stream; its topics are there.
@@ -97,9 +96,9 @@ class Tail:
         self._rank = 0
         self._others_moved = float("-inf")
         self._time = time.monotonic()
-        self._waiting: dict[bytes, Unit] = {}
+        self._waiting: dict[bytes, Publication] = {}
         self._anothers = 0
-        self._whole: Whole | None = None
+        self._whole: CompletenessWatch | None = None
         self._deaf = False
         self._stop = threading.Event()
         self._caught_up = threading.Event()
@@ -128,35 +127,35 @@ class Tail:
         """Whether others have made no progress for so long that what is theirs is ours; the lowest never waits."""
         return not self._rank or now - self._others_moved >= self._rank * self._step
 
-    def start(self, under_way: UnderWay, is_anothers: Callable[[Ping], bool]) -> None:
+    def start(self, in_flight: InFlight, is_anothers: Callable[[Ping], bool]) -> None:
         """Read on a thread from now on; returns when everything that was there has been read, or cannot be.
 
         Arguments:
-            under_way: the producer's blocks.
+            in_flight: the producer's blocks.
             is_anothers: whether a ping is of another producer with our id.
 
         """
-        self._under_way = under_way
+        self._in_flight = in_flight
         self._is_anothers = is_anothers
-        self._thread = threading.Thread(target=self._run, name="cardinal-producer-tail", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cardinal-producer-peers", daemon=True)
         self._thread.start()
         self._caught_up.wait(self._start_seconds)
 
-    def offer(self, unit: Unit) -> None:
-        """Begin a unit that was let in, leave it to others, or keep it until that is known.
+    def offer(self, publication: Publication) -> None:
+        """Begin a publication that was let in, leave it to others, or keep it until that is known.
 
         Raises:
-            CardinalError: as :meth:`UnderWay.begin`.
+            CardinalError: as :meth:`InFlight.begin`.
 
         """
         with self._lock:
-            verdict = Verdict.SEND if self._deaf else self._standby.offer(unit.hash, time.monotonic())
+            verdict = Verdict.SEND if self._deaf else self._standby.offer(publication.hash, time.monotonic())
             if verdict is Verdict.WAIT:
-                self._waiting[unit.hash] = unit
+                self._waiting[publication.hash] = publication
             elif verdict is Verdict.SEND:
-                self._under_way.begin(unit)
+                self._in_flight.begin(publication)
         if verdict is Verdict.SKIP:
-            self._under_way.skip(unit)
+            self._in_flight.skip(publication)
 
     def close(self) -> None:
         """Stop reading. May be called twice."""
@@ -193,16 +192,16 @@ class Tail:
                 return  # more is there that was appended before now
             due = self._standby.due()
             self._rank = self._peers.rank(self._me)
-            overdue = (due is not None and due <= now) or (self._under_way.in_line and self._quiet(now))
+            overdue = (due is not None and due <= now) or (self._in_flight.in_line and self._quiet(now))
             urgent = overdue and self._rank > 0
         known = self._known(now) if urgent or not self._caught_up.is_set() else now
         if known is not None:
             self._time = max(self._time, known)
         with self._lock:
             skipped = self._decide(self._time)
-        for unit in skipped:
-            self._under_way.skip(unit)
-        self._under_way.go_on()
+        for publication in skipped:
+            self._in_flight.skip(publication)
+        self._in_flight.proceed()
         if not self._caught_up.is_set() and known is not None and self._has_read(self._ends):
             self._caught_up.set()
 
@@ -219,33 +218,33 @@ class Tail:
         # What is overdue waits because readers are held up.
         return _POLL_SECONDS if due is None or due <= now else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
 
-    def _decide(self, now: float) -> list[Unit]:
+    def _decide(self, now: float) -> list[Publication]:
         """With the lock held: begin what is due; returns what others have done."""
-        skipped: list[Unit] = []
+        skipped: list[Publication] = []
         for block_hash, verdict in self._standby.advance(now):
-            unit = self._waiting.pop(block_hash, None)
-            if unit is None:
+            publication = self._waiting.pop(block_hash, None)
+            if publication is None:
                 continue
             if verdict is Verdict.SKIP:
-                skipped.append(unit)
+                skipped.append(publication)
             else:
-                self._begin(unit)
+                self._begin(publication)
         return skipped
 
-    def _begin(self, unit: Unit) -> None:
+    def _begin(self, publication: Publication) -> None:
         try:
-            self._under_way.begin(unit)
+            self._in_flight.begin(publication)
         except CardinalError as error:
-            if not unit.future.done():
-                unit.future.set_exception(error)
+            if not publication.future.done():
+                publication.future.set_exception(error)
 
     def _fall_deaf(self) -> None:
         with self._lock:
             self._deaf = True
             waiting, self._waiting = self._waiting, {}
-            for unit in waiting.values():
-                self._begin(unit)
-        self._under_way.go_on()
+            for publication in waiting.values():
+                self._begin(publication)
+        self._in_flight.proceed()
 
     # --- what is read --------------------------------------------------------------------------------------
 
@@ -286,4 +285,4 @@ class Tail:
 
     def _watch_whole(self, record: Record) -> None:
         if self._whole is None and self._caught_up.is_set():
-            self._whole = Whole(self._url, self._app, record)
+            self._whole = CompletenessWatch(self._url, self._app, record)

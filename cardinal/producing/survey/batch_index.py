@@ -1,11 +1,11 @@
-"""The Batches that were found at the topics' ends, and the chain that they make.
+"""Index of the Batches that a scan of the topics saw, and the chain that they make.
 
 Rules:
 
 1. A partition's tail begins at the lowest number among its Batches. One more than so many blocks below the highest that
-   stood before it in its partition says nothing of that: it was sent again long after its time, by a producer that is
-   far behind. Nor does one of a repair, which its producer's name shows (:func:`repairing`); of these the newest are
-   kept, since a repair may be as long as the stream.
+   stood before it in its partition counts for nothing there: it was sent again long after its time, by a producer that
+   is far behind. Nor does one of a repair, which its producer's name shows (:func:`repairing`); of these the newest are
+   held, since a repair may be as long as the stream.
 2. The chain begins at the lowest block that no partition can lack because its tail begins later.
 """
 
@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import DecodeError
-from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef, Partition
+from cardinal.protocols.streams.types import PRODUCER_HEADER, BlockRef, Partition, is_sealed
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.keys import HASH_END
-from cardinal.protocols.streams.wire.messages import BATCH, REORG, Batch
+from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG, REORG, Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from cardinal.protocols.streams.types import Record
 
@@ -31,58 +31,79 @@ _REPAIR_BYTES: Final = _REPAIR.encode()
 _REPAIRED_MAX: Final = 16_384
 _BATCH: Final = bytes((BATCH,))
 _REORG: Final = bytes((REORG,))
+_LAST_CONTENT: Final = bytes((BATCH_DELETE_MSG,))
 
 
-@dataclass(frozen=True, slots=True)
-class Unsealed:
-    """A Batch without a seal, and when its first and its last copy came, in milliseconds."""
+class BatchCopy(NamedTuple):
+    """A Batch, and the time of one of its copies in milliseconds."""
 
     batch: Batch
-    first_ms: int
-    last_ms: int
+    at_ms: int
 
 
 @dataclass(slots=True)
-class Found:
-    """Batches by hash, which of them are complete, and the numbers per partition.
+class BatchIndex:
+    """Result of a scan: Batches by hash, the complete blocks among them, and what else was seen.
 
-    ``late`` is how many blocks below those before it a Batch is out of its time. ``left`` is when the producer that
-    looks (``who``) sent its last Batch, in the life before this one. ``repaired`` are the blocks that only a repair has
-    sent as far as is known, the newest last. ``reorgs`` are the ancestors of the channels that were announced, the
-    newest last. ``newest`` is the time of the newest record, whatever it is.
+    Attributes:
+        late: so many blocks below those before it a Batch is out of its time.
+        who: the header of the producer that starts; ``left`` is the time of its last Batch, in the life before.
+        complete: hashes of the blocks that are complete: sealed, or counted by :mod:`.completeness`.
+        lowest, highest: numbers by partition.
+        times: the times of the first and the last copy of each Batch.
+        repaired: blocks that only a repair has sent as far as was read, the newest last.
+        reorgs: ancestors of the channels that were announced, the newest last.
+        mentioned: by block, how many of its other messages were seen.
+        newest: the time of the newest record of any kind.
+
     """
 
-    late: int
+    late: int = 0
     who: tuple[str, bytes] | None = None
     batches: dict[bytes, Batch] = field(default_factory=dict)
     complete: set[bytes] = field(default_factory=set)
     lowest: dict[Partition, int] = field(default_factory=dict)
     highest: dict[Partition, int] = field(default_factory=dict)
-    times: dict[bytes, int] = field(default_factory=dict)
-    last_times: dict[bytes, int] = field(default_factory=dict)
+    times: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     repaired: dict[bytes, None] = field(default_factory=dict)
     reorgs: dict[bytes, None] = field(default_factory=dict)
+    mentioned: dict[bytes, int] = field(default_factory=dict)
     left: int | None = None
     newest: int | None = None
 
     def add(self, record: Record) -> None:
-        """Take a record of the default topic; only Batches count, and where a reorg's channel is announced."""
+        """Take any record in."""
         self.newest = max(record.timestamp_ms, self.newest or 0)
-        if record.key[:1] == _REORG and len(record.key) == HASH_END:
+        kind = record.key[:1]
+        if len(record.key) < HASH_END:
+            return
+        if kind == _REORG and len(record.key) == HASH_END:
             self.reorgs.pop(record.key[1:], None)
             self.reorgs[record.key[1:]] = None
-        batch = batch_of(record)
-        if batch is None:
-            return
+        elif kind == _BATCH:
+            if (batch := batch_of(record)) is not None:
+                self.add_batch(record, batch)
+        elif kind <= _LAST_CONTENT:
+            block_hash = record.key[1:HASH_END]
+            self.mentioned[block_hash] = self.mentioned.get(block_hash, 0) + 1
+
+    def add_batch(self, record: Record, batch: Batch) -> None:
+        """Take a Batch of the default topic in."""
         if not _is_of_repair(record):
             self._place((record.topic, record.partition), batch.number)
             self.repaired.pop(batch.hash, None)
         elif batch.hash not in self.batches:
             self._keep_repaired(batch.hash)
-        self.batches[batch.hash] = batch
-        self.times.setdefault(batch.hash, record.timestamp_ms)
-        self.last_times[batch.hash] = record.timestamp_ms
+        first, _ = self.times.get(batch.hash, (record.timestamp_ms, 0))
+        self.times[batch.hash] = first, record.timestamp_ms
         self._note(record, batch)
+        if is_sealed(record.headers):
+            self.complete.add(batch.hash)
+
+    def add_branch(self, record: Record, batch: Batch) -> None:
+        """Take a Batch of a complete block of a reorg's channel in: no tail begins with one of these."""
+        self._note(record, batch)
+        self.complete.add(batch.hash)
 
     def _place(self, where: Partition, number: int) -> None:
         self.highest[where] = max(number, self.highest.get(where, number))
@@ -93,42 +114,34 @@ class Found:
         self.repaired[block] = None
         if len(self.repaired) > _REPAIRED_MAX:
             oldest = next(iter(self.repaired))
-            del self.repaired[oldest], self.batches[oldest], self.times[oldest], self.last_times[oldest]
+            del self.repaired[oldest], self.batches[oldest], self.times[oldest]
             self.complete.discard(oldest)
 
-    def add_branch(self, record: Record, whole: Container[bytes]) -> None:
-        """Take a Batch of a reorg's channel, and which blocks there are whole: no tail begins with one of these."""
-        batch = batch_of(record)
-        if batch is not None and (is_sealed(record) or batch.hash in whole):
-            self.batches.setdefault(batch.hash, batch)
-            self.complete.add(batch.hash)
-            self._note(record, batch)
-
     def _note(self, record: Record, batch: Batch) -> None:
+        self.batches[batch.hash] = batch
         if self.who in record.headers:
             self.left = max(record.timestamp_ms, self.left or 0)
-        if is_sealed(record):
-            self.complete.add(batch.hash)
 
-    def unsealed(self) -> list[Unsealed]:
-        """The Batches of blocks that nobody has said to be complete."""
+    def copies(self, *, sealed: bool = False) -> list[BatchCopy]:
+        """The first and the last copy of every Batch of a block that is not complete; ``sealed``: of every block."""
         return [
-            Unsealed(batch, self.times[block_hash], self.last_times[block_hash])
-            for block_hash, batch in self.batches.items()
-            if block_hash not in self.complete
+            BatchCopy(self.batches[block_hash], at_ms)
+            for block_hash, times in self.times.items()
+            if sealed or block_hash not in self.complete
+            for at_ms in sorted(set(times))
         ]
 
     def chain(self, starts: Mapping[Partition, int]) -> list[BlockRef]:
-        """The newest complete blocks, one chain, oldest first, where each partition was read from its start."""
+        """The newest complete blocks, one chain, oldest first; each partition was read from its start."""
         return complete_chain(self.batches.values(), self.complete, floor=self._floor(starts))
 
-    def above_what_retention_took(self) -> list[BlockRef]:
-        """Everything that is kept was read and the lowest blocks are not whole: begin at the lowest that is."""
+    def chain_above_retention(self) -> list[BlockRef]:
+        """The same from the lowest complete block on: everything retained was read, and what is below is incomplete."""
         whole = [self.batches[block_hash].number for block_hash in self.complete]
         return complete_chain(self.batches.values(), self.complete, floor=min(whole, default=0)) if whole else []
 
     def ends_far_below(self, chain: list[BlockRef]) -> bool:
-        """Whether complete Batches stand so far above the chain that it may begin with one that is out of its time."""
+        """Complete Batches stand so far above the chain that it may begin with one that is out of its time."""
         top = max((self.batches[block_hash].number for block_hash in self.complete), default=0)
         return not chain or chain[-1].number < top - self.late
 
@@ -155,17 +168,12 @@ def repairing(producer_id: str) -> str:
 
 
 def is_repairing(producer_id: str) -> bool:
-    """Whether this is such a name: starts read past what was sent under it, so that no producer may have it."""
+    """Such a name: starts read past what was sent under it, so that no producer may have it."""
     return producer_id.endswith(_REPAIR)
 
 
 def _is_of_repair(record: Record) -> bool:
     return any(name == PRODUCER_HEADER and value.endswith(_REPAIR_BYTES) for name, value in record.headers)
-
-
-def is_sealed(record: Record) -> bool:
-    """Whether a Batch says that its block is complete."""
-    return any(name == SEALED_HEADER for name, _ in record.headers)
 
 
 def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int) -> list[BlockRef]:
@@ -174,7 +182,7 @@ def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int
     Of several ends the heaviest is taken, as consumers do, then the highest, then the one with the lowest hash.
 
     Arguments:
-        batches: what was found.
+        batches: the Batches.
         complete: hashes of the blocks that are complete.
         floor: the number of the lowest block whose absence would mean something.
 

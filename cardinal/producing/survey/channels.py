@@ -1,8 +1,8 @@
-"""Blocks that came through a reorg's channel: they stand there alone, and the main topics go on above them.
+"""Blocks that came through a reorg channel: they stand there alone, and the main topics go on above them.
 
 Rules:
 
-1. A channel is read where its announcement was found. One that is gone, or not there yet, adds nothing.
+1. A channel is read where its announcement was read. One that is deleted, or does not exist yet, adds nothing.
 2. What counts is the last attempt of a producer that has ended with ReorgComplete: before that no consumer switches.
    Of more than 16 announcements the newest count, as for consumers.
 3. Of its blocks those count that are sealed, or of which all messages are in the channel.
@@ -14,20 +14,19 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import TopicError
-from cardinal.producing.survey.batch_index import Unsealed, batch_of, is_sealed
-from cardinal.producing.survey.completeness import whole_among
+from cardinal.producing.survey.batch_index import BatchCopy, batch_of
+from cardinal.producing.survey.completeness import complete_among
 from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
-from cardinal.protocols.streams.following.reorg_channels import ANONYMOUS
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
-from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.protocols.streams.types import is_sealed, producer_of
 from cardinal.protocols.streams.wire.messages import BATCH, REORG, REORG_COMPLETE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from cardinal.producing.layout import Stream
-    from cardinal.producing.survey.batch_index import Found
+    from cardinal.producing.survey.batch_index import BatchIndex
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.base import Source
 
@@ -36,37 +35,36 @@ _REORG: Final = bytes((REORG,))
 _COMPLETE: Final = bytes((REORG_COMPLETE,))
 
 
-def read_channels(open_channel: Callable[[str], Source], app: Stream, found: Found) -> None:
-    """Add the complete blocks of the channels whose announcements were found.
+def read_channels(
+    open_channel: Callable[[str], Source], app: Stream, index: BatchIndex, *, sealed: bool = True
+) -> None:
+    """Add the complete blocks of the channels whose announcements are in the index.
 
     Arguments:
         open_channel: opens a topic; raises as :func:`cardinal.transports.open_source`.
         app: the application.
-        found: what was found so far.
+        index: the scan so far.
+        sealed: a seal says that a block is complete; False: its messages are counted all the same.
 
     Raises:
         UnreachableError: the records do not arrive.
 
     """
-    for ancestor in list(found.reorgs)[-CHANNELS_MAX:]:
+    for ancestor in list(index.reorgs)[-CHANNELS_MAX:]:
         try:
             source = open_channel(reorg_topic(app.default_topic, ancestor))
         except TopicError:
             continue
         try:
-            records = _ended_attempts(source)
-            whole = whole_among(source, app, _unsealed(records))
-            for record in records:
-                found.add_branch(record, whole)
+            blocks = [(record, batch) for record in _ended_attempts(source) if (batch := batch_of(record)) is not None]
+            trusted = {batch.hash for record, batch in blocks if sealed and is_sealed(record.headers)}
+            copies = [BatchCopy(batch, record.timestamp_ms) for record, batch in blocks if batch.hash not in trusted]
+            complete = trusted | complete_among(source, app, copies)
+            for record, batch in blocks:
+                if batch.hash in complete:
+                    index.add_branch(record, batch)
         finally:
             source.close()
-
-
-def _unsealed(records: list[Record]) -> Iterator[Unsealed]:
-    for record in records:
-        batch = None if is_sealed(record) else batch_of(record)
-        if batch is not None:
-            yield Unsealed(batch, record.timestamp_ms, record.timestamp_ms)
 
 
 def _ended_attempts(source: Source) -> list[Record]:
@@ -75,7 +73,7 @@ def _ended_attempts(source: Source) -> list[Record]:
     ended: dict[bytes, list[Record]] = {}
 
     def take(record: Record) -> None:
-        producer = dict(record.headers).get(PRODUCER_HEADER, ANONYMOUS)
+        producer = producer_of(record.headers)
         kind = record.key[:1]
         if kind == _REORG:
             begun[producer] = []
@@ -85,5 +83,5 @@ def _ended_attempts(source: Source) -> list[Record]:
             begun[producer].append(record)
 
     marks = source.watermarks().items()
-    read_range(source, {where: low for where, (low, _) in marks}, {where: high for where, (_, high) in marks}, take)
+    read_range(source, {tp: low for tp, (low, _) in marks}, {tp: high for tp, (_, high) in marks}, take)
     return [record for records in ended.values() for record in records]

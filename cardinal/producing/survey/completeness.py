@@ -1,8 +1,8 @@
-"""Blocks of producers that do not seal, seen complete by reading all of their topics.
+"""Completeness of blocks, by counting their messages on all topics.
 
-A reassembler holds so many open blocks and no more. So what is there already is looked for in windows, some blocks at a
-time, and it is given the records of these alone: partitions are read far apart from each other, and everything that is
-written there at the same time would push out what is looked for.
+A reassembler holds so many open blocks and no more. So blocks are counted in windows, some at a time, and the
+reassembler gets the records of these alone: partitions are read far apart from each other, and everything that is
+written there at the same time would evict what is looked for.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cardinal.producing.layout import Stream
-    from cardinal.producing.survey.batch_index import Unsealed
+    from cardinal.producing.survey.batch_index import BatchCopy
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.base import Source
     from cardinal.transports.url import TransportUrl
 
 _LIMIT: Final = 5_000
 _MARGINS_MS: Final = (5_000, 60_000, BEFORE_BATCH_MS)
-"""So far around its Batch the rest of a block is looked for, farther only what is not whole by then: nearly always a
+"""So far around its Batch the rest of a block is looked for, farther only what is not complete by then: nearly always a
 producer sends the one right after the other, and ten minutes of everything are much to read for a block."""
 
 _RECORDS: Final = 65_536
@@ -44,8 +44,8 @@ _AT_ONCE: Final = 1_000
 _VALUE: Final = bytes((BATCH_MSG,))
 
 
-class Whole:
-    """Sees blocks complete whose Batches are not sealed: reads all topics from ten minutes before the first of them."""
+class CompletenessWatch:
+    """Follows blocks without a seal until they are complete: reads all topics from ten minutes before the first."""
 
     def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
         self._source = open_source(url, app)
@@ -66,34 +66,34 @@ class Whole:
         self._source.close()
 
 
-def whole_among(source: Source, app: Stream, blocks: Iterable[Unsealed]) -> set[bytes]:
-    """Which of these blocks are complete, by their hashes.
+def complete_among(source: Source, app: Stream, copies: Iterable[BatchCopy]) -> set[bytes]:
+    """The hashes of the blocks that are complete around a copy of their Batch.
 
     Arguments:
         source: reads all topics of the application; it is assigned anew.
         app: the application.
-        blocks: Batches without a seal, and when they came.
+        copies: Batches, and when they came: some time after everything else of their block.
 
     Raises:
         UnreachableError: the records do not arrive.
 
     """
-    left = sorted(blocks, key=lambda one: one.first_ms)
-    whole: set[bytes] = set()
+    left = sorted(copies, key=lambda one: one.at_ms)
+    complete: set[bytes] = set()
     for margin in _MARGINS_MS:
         for window in _windows(left, margin):
-            whole |= _whole_within(source, app, window, margin)
-        left = [one for one in left if one.batch.hash not in whole]
-    return whole
+            complete |= _complete_within(source, app, window, margin)
+        left = [one for one in left if one.batch.hash not in complete]
+    return complete
 
 
-def _windows(blocks: Iterable[Unsealed], margin: int) -> Iterator[list[Unsealed]]:
+def _windows(copies: Iterable[BatchCopy], margin: int) -> Iterator[list[BatchCopy]]:
     """Neighbours in time, as many as may be open at once."""
-    window: list[Unsealed] = []
+    window: list[BatchCopy] = []
     messages = 0
-    for one in blocks:
+    for one in copies:
         size = sum(max(1, update.count) for update in one.batch.updates.values())
-        apart = bool(window) and one.first_ms - window[-1].last_ms > 2 * margin
+        apart = bool(window) and one.at_ms - window[-1].at_ms > 2 * margin
         if window and (apart or len(window) == _BLOCKS or messages + size > _MESSAGES):
             yield window
             window, messages = [], 0
@@ -103,21 +103,21 @@ def _windows(blocks: Iterable[Unsealed], margin: int) -> Iterator[list[Unsealed]
         yield window
 
 
-def _whole_within(source: Source, app: Stream, window: list[Unsealed], margin: int) -> set[bytes]:
+def _complete_within(source: Source, app: Stream, window: list[BatchCopy], margin: int) -> set[bytes]:
     marks = source.watermarks()
-    first, last = window[0].first_ms, max(one.last_ms for one in window)
+    first, last = window[0].at_ms, window[-1].at_ms
     near, far = source.offsets_for_time(first), source.offsets_for_time(max(0, first - margin))
     soon, late = source.offsets_for_time(last), source.offsets_for_time(last + margin)
-    starts = {where: max(at, near.get(where, at) - _RECORDS) for where, at in far.items()}
-    ends = {where: min(at, soon.get(where, at) + _RECORDS) for where, at in late.items()}
+    starts = {tp: max(at, near.get(tp, at) - _RECORDS) for tp, at in far.items()}
+    ends = {tp: min(at, soon.get(tp, at) + _RECORDS) for tp, at in late.items()}
     reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
     open_ = {one.batch.hash for one in window}
-    whole: set[bytes] = set()
+    complete: set[bytes] = set()
     held: list[Record] = []
 
     def give() -> None:
         done = {event.payload.hash for event in reassembler.receive(held) if isinstance(event, Completed)}
-        whole.update(done)
+        complete.update(done)
         open_.difference_update(done)
         held.clear()
 
@@ -127,11 +127,11 @@ def _whole_within(source: Source, app: Stream, window: list[Unsealed], margin: i
             if len(held) == _AT_ONCE:
                 give()
 
-    read_range(source, starts, {where: min(ends.get(where, high), high) for where, (_, high) in marks.items()}, take)
+    read_range(source, starts, {tp: min(ends.get(tp, high), high) for tp, (_, high) in marks.items()}, take)
     give()
-    return whole
+    return complete
 
 
 def _bare(record: Record) -> Record:
-    """A record without the value of a path: that it is there is all, and many blocks may be open."""
+    """A record without the value of a path: only its presence counts, and many blocks may be open."""
     return record._replace(value=b"") if record.key[:1] == _VALUE else record

@@ -1,22 +1,21 @@
-"""Where the topics end: the chain that is complete on them, for a producer that starts.
+"""Frontier: the end of the chain that is complete on the topics, for a producer that starts.
 
-The highest sealed Batch is not the answer: its producer handed it over after its parent's Batch, but to another
-partition, and may have been killed in between. So the chain ends at the highest block from which *every* ancestor,
-back to the start of what was looked at, is present and complete.
+The highest sealed Batch is not the answer: its producer sent it after its parent's Batch, but to another partition, and
+may have been killed in between. So the chain ends at the highest block from which *every* ancestor, back to the start
+of the scanned tail, is present and complete.
 
 Rules:
 
 1. A block is complete when its Batch is sealed: whoever sealed it had every other message acknowledged. A Batch
-   without the seal comes from a producer that does not seal; its block counts when all its messages are found.
+   without the seal comes from a producer that does not seal; its block counts when all its messages are seen.
 2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
    different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
    (:mod:`.batch_index`). More is read where that one is not complete, of a partition that has shown no Batch (pings
-   alone,
-   while the chain stood still), and twice where the chain ends far below what else was found.
+   alone, while the chain stood still), and twice where the chain ends far below the highest complete Batch.
 3. The blocks of a reorg that went through a channel are only there (:mod:`.channels`).
 4. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
-5. Half published is what is so near the newest Batch: what a producer that was killed had under way. Where others went
-   on meanwhile, it is near the last Batch of the one that starts again, as far as that one is still in the tail
+5. Partially published is what is so near the newest Batch: what a producer that was killed had in flight. Where others
+   went on meanwhile, it is near the last Batch of the one that starts, as far as that is still in the tail
    (:mod:`.partial`).
 """
 
@@ -26,9 +25,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.producing.survey.batch_index import Found
+from cardinal.producing.survey.batch_index import BatchIndex
 from cardinal.producing.survey.channels import read_channels
-from cardinal.producing.survey.completeness import whole_among
+from cardinal.producing.survey.completeness import complete_among
 from cardinal.producing.survey.partial import HalfPublished, half_around, place
 from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.types import PRODUCER_HEADER
@@ -49,12 +48,12 @@ _DOUBTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the topics' ends hold.
+    """The frontier, and what is partially published there.
 
     Attributes:
         chain: the newest blocks that are complete, one chain, oldest first.
         batches: the Batches of these, and others, by hash.
-        half: blocks that are half published, the lowest first, those without a number last.
+        half: blocks that are partially published, the lowest first, those without a number last.
         moments: around which to look for such blocks once more, in milliseconds (:mod:`.partial`).
 
     """
@@ -73,7 +72,7 @@ def survey(
     tail: int = _TAIL,
     open_channel: Callable[[str], Source] | None = None,
 ) -> Survey:
-    """Where the topics end, and what is half published there.
+    """Find the frontier, and what is partially published there.
 
     Arguments:
         source: reads all topics of the application; it is assigned anew.
@@ -86,11 +85,11 @@ def survey(
         UnreachableError: the records do not arrive.
 
     """
-    chain, found = _look(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
-    near = max(found.times.values(), default=None) if found.left is None else found.left
-    half, _ = half_around(source, app, (near,), found=found)
-    moments = tuple(moment for moment in (near, found.newest) if moment is not None)
-    return Survey(chain, found.batches, tuple(sorted(half.values(), key=place)), moments)
+    chain, index = _scan(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
+    near = max((last for _, last in index.times.values()), default=None) if index.left is None else index.left
+    half, _ = half_around(source, app, (near,), index=index)
+    moments = tuple(moment for moment in (near, index.newest) if moment is not None)
+    return Survey(chain, index.batches, tuple(sorted(half.values(), key=place)), moments)
 
 
 def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[BlockRef]:
@@ -105,35 +104,35 @@ def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[B
         UnreachableError: the records do not arrive.
 
     """
-    return _look(source, app, tail)[0]
+    return _scan(source, app, tail)[0]
 
 
-def _look(
+def _scan(
     source: Source,
     app: Stream,
     tail: int,
     who: tuple[str, bytes] | None = None,
     open_channel: Callable[[str], Source] | None = None,
-) -> tuple[list[BlockRef], Found]:
-    """The chain, and what was found on the way."""
+) -> tuple[list[BlockRef], BatchIndex]:
+    """The chain, and the index of the tail that it was found in."""
     marks = source.watermarks()
-    default = {where: ends for where, ends in marks.items() if where[0] == app.default_topic}
-    ends = {where: high for where, (_, high) in marks.items()}
+    default = {tp: ends for tp, ends in marks.items() if tp[0] == app.default_topic}
+    ends = {tp: high for tp, (_, high) in marks.items()}
     tails = dict.fromkeys(default, tail)
     doubts = _DOUBTS
     while True:
-        starts = {where: max(low, high - tails[where]) for where, (low, high) in default.items()}
-        found = Found(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
-        read_range(source, starts, ends, found.add)
+        starts = {tp: max(low, high - tails[tp]) for tp, (low, high) in default.items()}
+        index = BatchIndex(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
+        read_range(source, starts, ends, index.add)
         if open_channel is not None:
-            read_channels(open_channel, app, found)
-        found.complete |= whole_among(source, app, found.unsealed())
-        chain = found.chain(starts)
-        cut = {where for where, (low, _) in default.items() if starts[where] > low}
-        silent = cut - found.lowest.keys()
-        doubtful = bool(chain) and not silent and doubts > 0 and found.ends_far_below(chain)
+            read_channels(open_channel, app, index)
+        index.complete |= complete_among(source, app, index.copies())
+        chain = index.chain(starts)
+        cut = {tp for tp, (low, _) in default.items() if starts[tp] > low}
+        silent = cut - index.lowest.keys()
+        doubtful = bool(chain) and not silent and doubts > 0 and index.ends_far_below(chain)
         if not cut or (chain and not silent and not doubtful):
-            return chain or found.above_what_retention_took(), found
+            return chain or index.chain_above_retention(), index
         doubts -= doubtful
-        for where in silent or cut:
-            tails[where] *= _MORE
+        for tp in silent or cut:
+            tails[tp] *= _MORE

@@ -1,14 +1,14 @@
-"""Where a stream ends that is written to several places at once (``mux:``): looked at in each of them by itself.
+"""Survey of a stream that is written to several places at once (``mux:``): each of them by itself.
 
-A producer that dies between two members' acknowledgements leaves a block complete in one of them alone. Whoever reads
-them as one stream misses nothing, and whoever reads the other one alone, as after a migration, would miss it for ever.
+A producer that dies between two members' acknowledgements leaves a block complete in one of them alone. A consumer of
+both misses nothing; a consumer of the other one alone, as after a migration, would miss it for ever.
 
 Rules:
 
 1. A block is complete when it is complete in every member that it concerns, and the stream ends with the highest block
    up to which that holds. What is above it is sent to all of them again.
 2. A member that holds no complete block yet, or begins above others, lacks nothing of what was before: it begins there.
-3. Half published is what is so in any member.
+3. Partially published is what is so in any member.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from cardinal.producing.survey.frontier import Survey, survey
-from cardinal.producing.survey.height_range import Kept, complete_blocks
+from cardinal.producing.survey.height_range import HeightRange, height_range
 from cardinal.producing.survey.partial import half_around, place
 from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_source
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import Source, TransportUrl
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "") -> Survey:
-    """Where the topics end in every member, and what is half published in one of them.
+    """Find the frontier of all members, and what is partially published in one of them.
 
     Arguments:
         url: the stream; it exists.
@@ -61,13 +61,13 @@ def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "
 def half_in_members(
     url: str | TransportUrl, app: Stream, moments: Sequence[int], among: Iterable[bytes]
 ) -> dict[bytes, HalfPublished]:
-    """What is half published in a member around these moments, by hash.
+    """Blocks that are partially published in a member around these moments, by hash.
 
     Arguments:
         url: the stream; it exists.
         app: the application.
         moments: in milliseconds, as of :class:`~cardinal.producing.survey.frontier.Survey`.
-        among: hashes of blocks that were half published before, and still are unless a member has them complete.
+        among: hashes of blocks that were partially published before, and still are unless a member has them complete.
 
     Raises:
         CardinalError: of a member.
@@ -84,8 +84,8 @@ def half_in_members(
     }
 
 
-def complete_in_members(url: str | TransportUrl, app: Stream, first: int, last: int) -> Kept:
-    """What is kept of these heights in any member; complete is what is so in every one.
+def range_in_members(url: str | TransportUrl, app: Stream, first: int, last: int) -> HeightRange:
+    """The blocks of these heights in any member; complete are those that are so in every one.
 
     Arguments:
         url: the stream; it exists.
@@ -97,9 +97,9 @@ def complete_in_members(url: str | TransportUrl, app: Stream, first: int, last: 
         CardinalError: of a member.
 
     """
-    found = _in_each(url, app, lambda source, channel: complete_blocks(source, app, first, last, open_channel=channel))
+    found = _in_each(url, app, lambda source, channel: height_range(source, app, first, last, open_channel=channel))
     headless = [member.headless for member in found if member.headless is not None]
-    return Kept(
+    return HeightRange(
         {block: batch for member in found for block, batch in member.batches.items()},
         set.intersection(*(member.complete for member in found)),
         set.union(*headless) if len(headless) == len(found) else None,
@@ -107,7 +107,7 @@ def complete_in_members(url: str | TransportUrl, app: Stream, first: int, last: 
 
 
 def common_chain(chains: Sequence[Sequence[BlockRef]]) -> list[BlockRef]:
-    """What all of these chains have, each from where it begins, oldest first; empty ones have no say."""
+    """Common part of these chains, each from its begin on, oldest first; empty ones do not count."""
     there = [{ref.number: ref for ref in chain} for chain in chains if chain]
     begins = [min(chain) for chain in there]
     common = {
@@ -120,9 +120,9 @@ def common_chain(chains: Sequence[Sequence[BlockRef]]) -> list[BlockRef]:
 
 
 def _in_each(
-    url: str | TransportUrl, app: Stream, look: Callable[[Source, Callable[[str], Source]], Found]
-) -> list[Found]:
-    """What is found in every member that keeps records, or in the one stream; ``look`` gets what opens a topic, too."""
+    url: str | TransportUrl, app: Stream, look: Callable[[Source, Callable[[str], Source]], Result]
+) -> list[Result]:
+    """Results for every member that keeps records, or for the one stream; ``look`` gets a source and opens topics."""
     url = find_url(url)
     found = []
     for member in [one for _, one in url.members if one.scheme != "null"] or [url]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cardinal.transports.later import later
 
@@ -16,7 +16,7 @@ from .topics import TopicAdmin
 from .transactions import TransactionalKafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cardinal.transports.url import Topics, TransportUrl
 
@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 
+_TRANSACTIONS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})
+
+
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     """A sink for the application's topics: creates and checks them, and puts a heartbeat into empty partitions.
 
@@ -42,26 +45,35 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     cluster = Cluster(settings)
     admin = TopicAdmin(settings, cluster)
     topics = admin.ensure(tuple(app.all_topics))
-    make: Callable[..., KafkaSink] = KafkaSink
-    if settings.transaction_timeout is not None:
-        default = [(app.default_topic, number) for number in range(topics[app.default_topic].partitions)]
-        make = partial(
-            TransactionalKafkaSink,
-            timeout=settings.transaction_timeout,
-            connect_timeout=settings.connect_timeout,
-            ends=lambda: cluster.ends(default, committed=False),
-        )
     takes = [topic.max_message_bytes for topic in topics.values()]
     takes.append(settings.max_message_bytes)  # as the topics of reorg channels are created
-    sink = make(
-        settings.producer(max(takes), producer_id, smallest=min(takes)),
-        topics,
+    make = partial(
+        KafkaSink,
+        topics=topics,
         producer_id=producer_id,
         queue_bytes=settings.queue_bytes,
         reasons=cluster.reasons,
         recent=lambda limit: read_recent(settings, app.default_topic, limit),
         channel=admin.ensure_channel,
     )
+    config = settings.producer(max(takes), producer_id, smallest=min(takes))
+    if settings.transaction_timeout is None:
+        sink = make(config)
+    else:
+        default = [(app.default_topic, number) for number in range(topics[app.default_topic].partitions)]
+        plain = make({name: value for name, value in config.items() if name not in _TRANSACTIONS})
+        try:
+            sink = TransactionalKafkaSink(
+                config,
+                timeout=settings.transaction_timeout,
+                connect_timeout=settings.connect_timeout,
+                ends=lambda: cluster.ends(default, committed=False),
+                plain=plain,
+                **make.keywords,
+            )
+        except BaseException:
+            later(plain.close, "cardinal-kafka-closing")
+            raise
     partitions = [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]
     try:
         ends = cluster.ends(partitions, committed=False)

@@ -140,16 +140,19 @@ class KafkaSink:
         return future
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
-        """One record with an empty key into each of these partitions, acknowledged within ``timeout`` seconds."""
-        if not partitions:
-            return
+        """One heartbeat into each of these partitions, acknowledged within ``timeout`` seconds."""
+        if partitions:
+            try:
+                self.beat(partitions).result(timeout)
+            except TimeoutError:
+                raise self._reasons.unreachable(timeout) from None
+
+    def beat(self, partitions: Sequence[tuple[str, int]]) -> Future[None]:
+        """Send one record with an empty key to each of these partitions, at least one."""
         future = new_future()
         delivery = self._admit(b"", len(partitions), 0, partial(end, future))
         self._outbox.hand_over_to(partitions, self._headers, delivery)
-        try:
-            future.result(timeout)
-        except TimeoutError:
-            raise self._reasons.unreachable(timeout) from None
+        return future
 
     def recent(self, limit: int) -> list[Record]:
         """The newest records of the default topic, at most ``limit`` a partition."""

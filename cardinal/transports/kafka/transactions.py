@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     Ends: TypeAlias = dict[Partition, int]
 
 _SLICE: Final = 1.0
+_IDLE_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 0.02
 
 
@@ -57,6 +58,7 @@ class _Call(NamedTuple):
 
     block_hash: bytes
     size: int
+    topics: set[str]
     stages: list[Callable[[Delivery], None]]
     counts: list[int]
     future: Future[None]
@@ -77,6 +79,9 @@ class TransactionalKafkaSink(KafkaSink):
         timeout: ``transaction.timeout.ms`` in seconds.
         connect_timeout: seconds until a broker must have answered.
         ends: where each partition of the default topic ends, by what is written, committed or not.
+        plain: sends heartbeats outside of transactions. Consumers of the Go implementation are at the end of a
+            partition when they have read its last offset but one, and a transaction's marker is the last: without a
+            heartbeat behind it they never are.
         others: as :class:`~.sink.KafkaSink`; ``config`` holds the transactional id.
 
     """
@@ -87,9 +92,11 @@ class TransactionalKafkaSink(KafkaSink):
         timeout: float,
         connect_timeout: float,
         ends: Callable[[], Ends],
+        plain: KafkaSink,
         **others: Any,  # noqa: ANN401 - the same
     ) -> None:
         self._ends = ends
+        self._plain = plain
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
@@ -97,6 +104,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._for_good = False
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
+        self._behind_markers = set(self._topics)
         self._worker = threading.Thread(target=self._work_off, name="cardinal-kafka-transactions", daemon=True)
         self._worker.start()
 
@@ -123,7 +131,8 @@ class TransactionalKafkaSink(KafkaSink):
 
             stages.append(close)
             counts.append(len(seals) + len(last))
-        return self._line_up(everything[0].key[HASH] if everything else b"", size, stages, counts)
+        topics = {message.topic for message in everything}
+        return self._line_up(everything[0].key[HASH] if everything else b"", size, topics, stages, counts)
 
     @property
     def longest(self) -> float:
@@ -142,19 +151,12 @@ class TransactionalKafkaSink(KafkaSink):
         size = self.measure([Routed(record.topic, record.key, record.value) for record in records])
         stages: list[Callable[[Delivery], None]] = [lambda delivery: self._hand_over_records(records, delivery)]
         first = records[0].key[HASH] if records else b""
-        return self._line_up(first, size, stages if records else [], [len(records)])
+        topics = {record.topic for record in records}
+        return self._line_up(first, size, topics, stages if records else [], [len(records)])
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
-        """One record with an empty key into each of these partitions, committed within ``timeout`` seconds."""
-
-        def beat(delivery: Delivery) -> None:
-            self._outbox.hand_over_to(partitions, self._headers, delivery)
-
-        if partitions:
-            try:
-                self._line_up(b"", 0, [beat], [len(partitions)]).result(timeout)
-            except TimeoutError:
-                raise self._reasons.unreachable(timeout) from None
+        """One heartbeat into each of these partitions, outside of transactions."""
+        self._plain.heartbeat(partitions, timeout)
 
     def close(self) -> None:
         """Flush for a bounded time, abort what is left, release the connection."""
@@ -162,6 +164,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._calls_waiting.put(None)
         if threading.current_thread() is not self._worker:
             self._worker.join(CLOSE_SECONDS)
+        self._plain.close()
 
     # --- PostingSink ---------------------------------------------------------------------------------------
 
@@ -177,22 +180,28 @@ class TransactionalKafkaSink(KafkaSink):
     # --- the worker ----------------------------------------------------------------------------------------
 
     def _line_up(
-        self, block_hash: bytes, size: int, stages: list[Callable[[Delivery], None]], counts: list[int]
+        self,
+        block_hash: bytes,
+        size: int,
+        topics: set[str],
+        stages: list[Callable[[Delivery], None]],
+        counts: list[int],
     ) -> Future[None]:
         future = new_future()
         if stages:
             size += sum(counts) * self._overhead
             self._wait_for_room(size)
             self._count_in(size, unless_closed=True)
-            self._calls_waiting.put(_Call(block_hash, size, stages, counts, future))
+            self._calls_waiting.put(_Call(block_hash, size, topics, stages, counts, future))
         else:
             future.set_result(None)
         return future
 
     def _work_off(self) -> None:
         self._outbox.never_waits()
-        while (call := self._calls_waiting.get()) is not None:
+        while (call := self._next_call()) is not None:
             error: BaseException | None = None
+            self._behind_markers |= call.topics
             try:
                 self._transaction(call)
             except Exception as failure:  # noqa: BLE001 - whoever sent it is told, and others' calls wait behind it
@@ -202,6 +211,25 @@ class TransactionalKafkaSink(KafkaSink):
         if self._since is not None and self._outbox.stopped is None:
             with contextlib.suppress(KafkaException):
                 self._outbox.client.abort_transaction(_SLICE)
+
+    def _next_call(self) -> _Call | None:
+        """The next call; while none comes, and at the end, heartbeats go where a marker is the last record."""
+        while True:
+            try:
+                call = self._calls_waiting.get(timeout=_IDLE_SECONDS if self._behind_markers else None)
+            except queue.Empty:
+                self._beat()
+            else:
+                if call is None:
+                    self._beat()
+                return call
+
+    def _beat(self) -> None:
+        topics, self._behind_markers = self._behind_markers, set()
+        partitions = [(one, number) for one in sorted(topics) for number in range(self._topics[one].partitions)]
+        if partitions:
+            with contextlib.suppress(CardinalError):  # they are for others; what matters is said of transactions
+                self._plain.beat(partitions)
 
     def _transaction(self, call: _Call) -> None:
         """Begin, send stage by stage, commit. DeliveryError, FencedError, … when it was aborted instead."""

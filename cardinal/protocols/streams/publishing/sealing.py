@@ -1,16 +1,16 @@
-"""When a Batch may be handed over: the producer's side of sealing, as a pure state machine.
+"""The sealing queue: which Batch may be sent when, as a pure state machine.
 
 The promise is that a sealed Batch which can be read means that its block is complete on the topics. Hence:
 
 1. A block's Batch waits until every other message of the block is acknowledged, sub batches that were only
    announced included.
-2. It waits until its parent's Batch was *handed over*. Waiting for the parent's acknowledgement would cost a
-   round trip per block; the broker keeps the order of what one producer hands over.
-3. The first Batch that a producer ever sends is acknowledged before the next is handed over: until then the
-   stream's beginning is not certain. Where it fails, another may be the first.
-4. When a block fails, all its descendants wait until its Batch was handed over again, also those that were free to go
-   and those whose own parent is in order. What was handed over before stays so.
-5. A parent that this queue does not know was published before, and holds nobody up.
+2. It waits until its parent's Batch was *sent*. Waiting for the parent's acknowledgement would cost a round trip
+   per block; the broker keeps the order of what one producer sends.
+3. The first Batch that a producer ever sends is acknowledged before the next is sent: until then the stream's
+   beginning is not certain. Where it fails, another may be the first.
+4. When a block fails, all its descendants wait until its Batch was sent again, also those that were free to go and
+   those whose own parent is in order. What was sent before stays so.
+5. A parent that this queue does not hold was published before, and holds nobody up.
 
 A block moves through these states; every call names the transition::
 
@@ -18,16 +18,16 @@ A block moves through these states; every call names the transition::
               ▲  └────────failed────────┴──────────┬──────◀──(rule 4)──┘  │             │                  │
               └──────────────add──────────────── FAILED ◀───failed────────┴─────────────┘    forgotten after its parent
 
-The queue never sends. It returns the hashes whose Batch is free to go, parents first; whoever sends them appends them
-to one line and asks :meth:`SealQueue.hand_over` at the moment of sending, because a failure may have come between: it
-sends where the answer is yes and passes on where it is no (the block is returned again when its time comes).
+The queue never sends. Free Batches stand in one line, parents first: :meth:`SealQueue.next_free` returns the first of
+them and :meth:`SealQueue.hand_over` takes it out. A failure takes every descendant out of the line at once.
 
 Every step costs a constant time for each block that changes its state; a failure costs one for each descendant that
-was free to go or handed over.
+was free to go or sent.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final
@@ -48,19 +48,17 @@ class _State(Enum):
     FAILED = auto()
 
 
-_GONE = frozenset({_State.FREE, _State.HANDED, _State.SEALED})
+_SENT = frozenset({_State.HANDED, _State.SEALED})
 _AGAIN = frozenset({_State.FAILED, _State.SEALED})
 
 
 class _Entry:
-    __slots__ = ("announced", "content_acknowledged", "flows", "in_line", "parent", "state")
+    __slots__ = ("announced", "content_acknowledged", "flows", "parent", "state")
 
     def __init__(self, parent: bytes) -> None:
         self.parent = parent
         self.flows = False
-        """Whether its Batch, and those of all its ancestors here, are free to go or gone: children may follow."""
-        self.in_line = 0
-        """How often it was returned and not asked for yet."""
+        """True while its Batch, and those of all its ancestors here, are free to go or sent: children may follow."""
         self.begin(())
 
     def begin(self, announced: Iterable[bytes]) -> None:
@@ -70,25 +68,23 @@ class _Entry:
 
 
 class SealQueue:
-    """The blocks under way and which of them may be sealed.
-
-    Every method that can free a Batch returns the hashes of those, in the order in which to hand them over.
-    """
+    """The blocks in flight, and the line of those whose Batch may be sent now."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
         self._children: dict[bytes, dict[bytes, None]] = {}
-        self._under_way = 0
+        self._line: OrderedDict[bytes, None] = OrderedDict()
+        self._in_flight = 0
         self._first: bytes | None = None
         self._first_done = False
         self._behind_first: dict[bytes, None] = {}
 
     def __len__(self) -> int:
         """Blocks that are not sealed and acknowledged yet."""
-        return self._under_way
+        return self._in_flight
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether this block is under way."""
+        """Return True for a block that is in flight."""
         entry = self._entries.get(block_hash)
         return entry is not None and entry.state is not _State.SEALED
 
@@ -101,7 +97,7 @@ class SealQueue:
             announced: ids of sub batches whose content comes later.
 
         Raises:
-            LocalProtocolError: the block is under way and has not failed; it has another parent than before; it is
+            LocalProtocolError: the block is in flight and has not failed; it has another parent than before; it is
                 its own ancestor.
 
         """
@@ -111,80 +107,75 @@ class SealQueue:
                 raise LocalProtocolError(f"block {block_hash.hex()} is its own ancestor")
             self._entries[block_hash] = entry = _Entry(parent)
             self._children.setdefault(parent, {})[block_hash] = None
-            self._under_way += 1
+            self._in_flight += 1
         elif entry.state not in _AGAIN:
             raise LocalProtocolError(f"block {block_hash.hex()} is already being sent")
         elif entry.parent != parent:
             raise LocalProtocolError(f"block {block_hash.hex()} was added with another parent, {entry.parent.hex()}")
         else:
-            self._under_way += entry.state is _State.SEALED
+            self._in_flight += entry.state is _State.SEALED
             self._stop(block_hash)
         entry.begin(announced)
 
-    def acknowledged(self, block_hash: bytes) -> list[bytes]:
+    def next_free(self) -> bytes | None:
+        """The first block in the line; None where no Batch may be sent now."""
+        return next(iter(self._line), None)
+
+    def hand_over(self, block_hash: bytes) -> None:
+        """The Batch of a block in the line is being sent.
+
+        Raises:
+            KeyError: the block does not stand in the line.
+
+        """
+        del self._line[block_hash]
+        self._entries[block_hash].state = _State.HANDED
+
+    def acknowledged(self, block_hash: bytes) -> None:
         """All messages of the block but its Batch and its announced sub batches are acknowledged."""
         entry = self._entries.get(block_hash)
-        if entry is None or entry.state is not _State.CONTENT:
-            return []
-        entry.content_acknowledged = True
-        return self._settle(block_hash, entry)
+        if entry is not None and entry.state is _State.CONTENT:
+            entry.content_acknowledged = True
+            self._ready(block_hash, entry)
 
-    def sub_batch_acknowledged(self, block_hash: bytes, batch_id: bytes) -> list[bytes]:
+    def sub_batch_acknowledged(self, block_hash: bytes, batch_id: bytes) -> None:
         """All messages of an announced sub batch are acknowledged. One that fails is sent again; its block waits."""
         entry = self._entries.get(block_hash)
-        if entry is None or entry.state is not _State.CONTENT:
-            return []
-        entry.announced.discard(batch_id)
-        return self._settle(block_hash, entry)
+        if entry is not None and entry.state is _State.CONTENT:
+            entry.announced.discard(batch_id)
+            self._ready(block_hash, entry)
 
-    def hand_over(self, block_hash: bytes) -> bool:
-        """Whether to hand this block's Batch over now. Ask when about to, once for each time that it was returned.
-
-        No: it, or an ancestor of it, failed since it was returned.
-        """
-        entry = self._entries.get(block_hash)
-        if entry is None or not entry.in_line:
-            return False
-        entry.in_line -= 1
-        if entry.state is not _State.FREE or entry.in_line:
-            return False  # where it stands in the line again, it may stand behind an ancestor that goes again
-        entry.state = _State.HANDED
-        return True
-
-    def sealed(self, block_hash: bytes) -> list[bytes]:
+    def sealed(self, block_hash: bytes) -> None:
         """The block's Batch is acknowledged: the block is on the topics."""
         entry = self._entries.get(block_hash)
         if entry is None or entry.state is not _State.HANDED:
-            return []
+            return
         entry.state = _State.SEALED
-        self._under_way -= 1
+        self._in_flight -= 1
         self._forget(block_hash)
-        if block_hash != self._first:
-            return []
-        self._first, self._first_done = None, True
-        waiting, self._behind_first = list(self._behind_first), {}
-        return self._release(waiting)
+        if block_hash == self._first:
+            self._first, self._first_done = None, True
+            waiting, self._behind_first = list(self._behind_first), {}
+            self._release(waiting)
 
-    def failed(self, block_hash: bytes) -> list[bytes]:
-        """A message of the block was not acknowledged; its descendants wait until it goes again (rule 4)."""
+    def failed(self, block_hash: bytes) -> None:
+        """A message of the block was not acknowledged; its descendants wait until it is sent again (rule 4)."""
         entry = self._entries.get(block_hash)
         if entry is None or entry.state in _AGAIN:
-            return []
+            return
         self._stop(block_hash)
         entry.state = _State.FAILED
-        freed: list[bytes] = []
         if block_hash == self._first:
             self._first = None
             while self._behind_first and self._first is None:
                 waiting = next(iter(self._behind_first))
                 del self._behind_first[waiting]
-                freed += self._release([waiting])
-        return freed
+                self._release([waiting])
 
     # --- inside --------------------------------------------------------------------------------------------
 
     def _is_ancestor(self, block_hash: bytes, of: bytes) -> bool:
-        """Whether a new block would close a circle; only one that has children here can."""
+        """Return True for a new block that would close a circle; only one that has children here can."""
         if block_hash == of:
             return True
         if block_hash not in self._children:
@@ -196,15 +187,13 @@ class SealQueue:
             entry = self._entries.get(entry.parent)
         return False
 
-    def _settle(self, block_hash: bytes, entry: _Entry) -> list[bytes]:
-        if not entry.content_acknowledged or entry.announced:
-            return []
-        entry.state = _State.READY
-        return self._release([block_hash])
+    def _ready(self, block_hash: bytes, entry: _Entry) -> None:
+        if entry.content_acknowledged and not entry.announced:
+            entry.state = _State.READY
+            self._release([block_hash])
 
-    def _release(self, candidates: list[bytes]) -> list[bytes]:
-        """Free every candidate that may go, and what waited for it, parents before children."""
-        out: list[bytes] = []
+    def _release(self, candidates: list[bytes]) -> None:
+        """Put every candidate that may go, and what waited for it, into the line, parents before children."""
         pending = candidates[::-1]
         while pending:
             block_hash = pending.pop()
@@ -216,22 +205,20 @@ class SealQueue:
                     self._behind_first[block_hash] = None
                     continue
                 entry.state = _State.FREE
-                entry.in_line += 1
-                out.append(block_hash)
+                self._line[block_hash] = None
                 if not self._first_done:
                     self._first = block_hash
-            elif entry.state not in _GONE:
+            elif entry.state not in _SENT:
                 continue
             entry.flows = True
             pending += reversed(self._children.get(block_hash, {}))
-        return out
 
     def _parent_flows(self, entry: _Entry) -> bool:
         parent = self._entries.get(entry.parent)
         return parent is None or parent.flows
 
     def _stop(self, block_hash: bytes) -> None:
-        """Nothing may follow this block: what was freed behind it, and did not go, is held again."""
+        """Hold everything behind this block: what stands in the line leaves it until the block was sent again."""
         pending = [block_hash]
         while pending:
             current = pending.pop()
@@ -241,6 +228,7 @@ class SealQueue:
             entry.flows = False
             if entry.state is _State.FREE:
                 entry.state = _State.READY
+                del self._line[current]
             pending += self._children.get(current, {})
 
     def _forget(self, block_hash: bytes) -> None:

@@ -147,14 +147,14 @@ class _Split:
                 self.entries[path] = Entry(_path_bytes(path), b"", 0, True, NO_ID)  # noqa: FBT003 - a field
 
     def enter_counts(self) -> None:
-        """How many messages there are under each prefix."""
+        """Entries with the number of messages under each prefix."""
         for prefix, count in self._counts.items():
             if prefix in self.entries:
                 raise SplitError(f"{prefix!r} is both a counted prefix and an entry of its own", path=prefix)
             self.entries[prefix] = _entry((_path_bytes(prefix), b"", count, False, NO_ID))
 
     def enter_sub_batches(self, sub_batches: Mapping[bytes, SubBatch | None]) -> None:
-        """Which sub batches there are."""
+        """Entries with the ids of sub batches."""
         for batch_id, sub_batch in sub_batches.items():
             _check_batch_id(batch_id)
             path = batch_id.hex() if sub_batch is None else sub_batch.path

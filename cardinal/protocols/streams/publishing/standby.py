@@ -1,4 +1,4 @@
-"""Whose turn it is to publish a block, among redundant producers: a pure state machine.
+"""Rank of redundant producers, and the order in which they publish a block: a pure state machine.
 
 Rules:
 
@@ -41,13 +41,13 @@ _NAMES: Final = 1_024
 
 
 class Verdict(Enum):
-    """What to do with a block."""
+    """Decision on a block."""
 
     SEND = auto()
     """Publish it now."""
 
     WAIT = auto()
-    """Another producer has the first right to it; :meth:`Standby.advance` will tell."""
+    """Another producer has the first right to it; :meth:`Standby.advance` decides later."""
 
     SKIP = auto()
     """It is on the topics."""
@@ -75,12 +75,12 @@ class ProducerCount:
 
     @property
     def count(self) -> int:
-        """How many live."""
+        """Number of live producers."""
         return len(self.live)
 
 
 class Peers:
-    """Who lives, and who was first. ``alive`` is in milliseconds of the topic's clock."""
+    """The live producers, and which were first. ``alive`` is in milliseconds of the topic's clock."""
 
     def __init__(self, alive: float) -> None:
         self._alive = alive
@@ -123,7 +123,7 @@ class Peers:
         return (*self.named(), *others)
 
     def count(self, me: str) -> ProducerCount:
-        """What to show."""
+        """Snapshot for users."""
         named = [one for one in self.named() if one != me]
         rank = sum(_order(one) < _order(me) for one in named)
         averages = {one: lead / blocks for one, (blocks, lead) in self._leads.items()}
@@ -135,7 +135,7 @@ class Peers:
         )
 
     def rank(self, me: str) -> int:
-        """How many live ones come before this one."""
+        """Number of live ones that come before this one."""
         return sum(_order(one) < _order(me) for one in self.named())
 
 
@@ -162,7 +162,7 @@ class Standby:
         self._moving = False
 
     def __len__(self) -> int:
-        """How many blocks wait."""
+        """Number of waiting blocks."""
         return len(self._waiting)
 
     def done(self, block_hash: bytes) -> None:
@@ -177,11 +177,11 @@ class Standby:
             self._skips.append(block_hash)
 
     def is_done(self, block_hash: bytes) -> bool:
-        """Whether it is known to be on the topics."""
+        """Return True for a block that is on the topics."""
         return block_hash in self._done
 
     def offer(self, block_hash: bytes, now: float) -> Verdict:
-        """A block that our node has, at this time. One that waits is told of by :meth:`advance`."""
+        """A block that our node has, at this time. One that waits is returned by :meth:`advance`."""
         if block_hash in self._done:
             return Verdict.SKIP
         fresh = now - self._read_until <= self._step
@@ -195,7 +195,7 @@ class Standby:
         self._waiting.pop(block_hash, None)
 
     def advance(self, now: float) -> list[tuple[bytes, Verdict]]:
-        """The stream has been read up to this time: what to do with blocks that waited, in order."""
+        """The stream has been read up to this time; decisions on blocks that waited, in order."""
         self._read_until = now
         out = [(block_hash, Verdict.SKIP) for block_hash in self._skips]
         self._skips.clear()
@@ -207,7 +207,7 @@ class Standby:
         return out
 
     def due(self) -> float | None:
-        """When the next block is to be sent, as things stand; None where none waits."""
+        """Time at which the next block is to be sent, as things stand; None where none waits."""
         if not self._waiting:
             return None
         rank = self._peers.rank(self._me)

@@ -1,4 +1,4 @@
-"""Which topic a path travels on and under which prefix it is counted: the producer's schema, compiled.
+"""Topic schema, compiled: the topic that a path travels on, and the prefix that it is counted under.
 
 Rules:
 
@@ -28,6 +28,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from cardinal.errors import ConfigurationError, SplitError
+from cardinal.protocols.streams.types import path_expression
 
 _PLAIN: Final = re.compile(
     r"""(?:
@@ -73,7 +74,7 @@ class Router:
 
     def __init__(self, schema: tuple[tuple[str, str], ...]) -> None:
         try:
-            self._expressions = [(re.compile(f"(?:{source})"), topic) for source, topic in schema]
+            self._expressions = [(path_expression(f"(?:{source})"), topic) for source, topic in schema]
         except re.error as error:
             raise ConfigurationError(
                 f"the topic schema holds an expression that does not compile: {error.pattern!r} ({error.msg})",
@@ -155,7 +156,7 @@ class Router:
         if (known := self._from.get(first)) is None:
             alike = groupby(self._sources[first:], _above)
             parts = [(above, "|".join([f"({source[len(above) :]})" for source in sources])) for above, sources in alike]
-            known = self._from[first] = re.compile("|".join([f"{above}(?:{rest})" for above, rest in parts]))
+            known = self._from[first] = path_expression("|".join([f"{above}(?:{rest})" for above, rest in parts]))
         return known
 
 
