@@ -9,13 +9,15 @@
 6. A block is passed over only when the model lacks some of it, and only below one that is whole.
 7. Everything read, the head is the heaviest block of all, unless a whitelist, finality, a loss or a start says other;
    lies are no excuse where a quorum decides.
+8. With little memory, what is held stays within its bounds, and every eviction is reported with its positions. Laws 2
+   to 4 need everything in memory; they hold in the end, when what was evicted is re-read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cardinal.protocols.streams.events import (
     ChainUpdate,
@@ -32,11 +34,14 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.following.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, Payload
-from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Record, short
+from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Record
 
 from .block_laws import BlockLaws, name
 from .model import Model
 from .scenario import Scenario
+
+_VOTE_BYTES: Final = 2_000
+"""At most, for a vote of a quorum (:attr:`~cardinal.protocols.streams.assembly.window.Bounds.votes`)."""
 
 
 class LawBrokenError(AssertionError):
@@ -99,16 +104,13 @@ class Laws:
         self._starts: set[bytes] = set()
         self._ahead: list[AnyPayload] = []
         self._given_up: set[bytes] = set()
-        self._done: frozenset[bytes] = frozenset()
         self._were_complete: set[bytes] = set()
         self._reported: set[tuple[bytes, bytes, bytes]] = set()
         self._values: dict[bytes, set[bytes]] = {}
         self._blocks = BlockLaws(scenario, follower, model, began)
 
-    def resumed(
-        self, follower: Follower, model: Model, began: Mapping[Partition, int], done: Collection[bytes]
-    ) -> Laws:
-        """The next session, begun with a cursor of this one, which says that these blocks are done with."""
+    def resumed(self, follower: Follower, model: Model, began: Mapping[Partition, int]) -> Laws:
+        """The next session, begun with a cursor of this one."""
         story = self._story
         chain = [story.headers[block.hash] for block in story.chain]
         if chain:
@@ -117,7 +119,6 @@ class Laws:
             story.root = None
         laws = Laws(self._scenario, follower, model, began, story)
         laws.step = self.step
-        laws._done = frozenset(done)
         return laws
 
     @property
@@ -173,7 +174,9 @@ class Laws:
         self._ahead = [block for item in told.items if isinstance(item, ChainUpdate) for block in item.added]
         for item in told.items:
             self._take(item)
-        if told.rest:
+        if told.rest and self._scenario.little_memory:
+            self._within_bounds()
+        elif told.rest:
             self._compare()
             if wrong := self._blocks.look(self._story.chain, self._floor, self._given_up):
                 raise self.broken(wrong)
@@ -190,6 +193,8 @@ class Laws:
                 self._passed_over(header)
             case Surplus() if item.block not in self._scenario.lied:
                 raise self.broken(f"{name(item.block)}: surplus {_key(item.key)}, though nobody lied")
+            case Overflow() if self._scenario.little_memory:
+                self._dropped(item)
             case Rejected() | Overflow():
                 raise self.broken(f"{item} of messages that are all in order")
             case Incomplete(explanation=explanation) if explanation.state == "open":
@@ -205,16 +210,18 @@ class Laws:
 
     def end_of_session(self) -> None:
         """The consumer reads no more: everything that had to be reported has been (law 3)."""
+        if self._scenario.little_memory:
+            return  # what was evicted is compared with nothing
         for differing in self._model.differing:
-            # What was done with before this session is not looked at again.
-            known = differing.block in self._given_up or short(differing.block) in self._done
-            if differing not in self._reported and not known:
+            if differing not in self._reported and differing.block not in self._given_up:
                 who = name(differing.block)
                 raise self.broken(f"{who}: nobody reported that {_key(differing.key)} is also {differing.seen[:32]!r}")
 
     def end(self) -> None:
         """Everything was read (law 7)."""
         scenario, story = self._scenario, self._story
+        if scenario.little_memory:
+            self._compare()
         free = scenario.roomy and not (scenario.misled or scenario.doubtful)
         pinned = scenario.settings.whitelist
         head = story.chain[-1].hash if story.chain else None
@@ -292,7 +299,8 @@ class Laws:
 
     def _divergence(self, event: Divergence) -> None:
         there = self._values.get(event.key, set())
-        if event.kept == event.seen or not {event.kept, event.seen} <= there:
+        released = None in event.positions and self._scenario.little_memory  # only digests are left
+        if event.kept == event.seen or not (released or {event.kept, event.seen} <= there):
             raise self.broken(f"{name(event.block)}: a divergence at {_key(event.key)} that is none")
         if event.block not in self._scenario.lied:
             raise self.broken(f"{name(event.block)}: a divergence at {_key(event.key)}, though nobody lied")
@@ -343,6 +351,20 @@ class Laws:
         delivered = [block.hash for block in story.chain]
         if delivered[-len(chain) :] != chain[-len(delivered) :]:
             raise self.broken(f"the chain is {' '.join(map(name, delivered))}, not {' '.join(map(name, chain))}")
+
+    def _dropped(self, event: Overflow) -> None:
+        """Law 8."""
+        if not event.positions:
+            raise self.broken(f"{name(event.block)} is evicted, and nobody says where it begins")
+
+    def _within_bounds(self) -> None:
+        """Law 8."""
+        settings, follower = self._scenario.settings, self._follower
+        bounds, held = settings.bounds, follower.reassembler.held_bytes
+        if held > bounds.open_bytes + bounds.finished_bytes + _VOTE_BYTES * bounds.votes:
+            raise self.broken(f"{held} bytes are held under {bounds}")
+        if follower.fullness > 1:
+            raise self.broken(f"{follower.fullness:.0%} of the memory is taken")
 
     @property
     def _floor(self) -> int:

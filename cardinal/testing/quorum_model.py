@@ -6,9 +6,11 @@ Rules (DESIGN, quorum; :mod:`cardinal.protocols.streams.quorum.reassembler`):
    and of nobody, are nothing.
 2. A block is complete, as one of them says it is, when k producers' complete copies have the same Batch and content.
    Nothing that comes later changes it.
-3. What contradicts it has to be reported, of every producer that did not agree: each message that another value stands
-   under in the copy that counts, but for what is surplus to its own Batch. Nothing has to where they agreed only when
-   the chain was past the block, and nothing of whose own Batch puts the block where the chain was past it by then.
+3. What contradicts it has to be reported, of every producer that did not agree and whose copy is complete: each message
+   that another value stands under in the copy that counts, but for what is surplus to its own Batch. Nothing has to
+   where they agreed only when the chain was past the block, and nothing of whose own Batch puts the block where the
+   chain was past it by then. A copy that never becomes complete is compared when the chain has passed it, which no
+   schedule waits for.
 4. A supplied message completes the copies of all producers that have begun the block, as long as too few agree on it.
 5. A block lacks what any producer's copy that has begun lacks; its Batch, as long as fewer than k say where it lies.
 """
@@ -87,9 +89,9 @@ class QuorumBlock(BlockModel):
         counts = self.copies[min(self.agreed)]
         used = counts.keys()
         for name, own in self.copies.items():
-            if name in self.agreed or (own.batch is not None and own.batch.number <= self.floor):
+            if name in self.agreed or own.payload is None or own.payload.number <= self.floor:
                 continue
-            said = own.keys() if own.batch is not None else own.kept.keys()
+            said = own.keys()
             for key, copy in own.kept.items():
                 if key in used and key in said and copy.message != counts.kept[key].message:
                     yield key, copy

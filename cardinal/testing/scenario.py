@@ -11,9 +11,10 @@ Rules:
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.following.settings import FollowerSettings, OnIncomplete
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
@@ -40,6 +41,10 @@ _TRACKABLE: Final = (
 )
 _HASH: Final = slice(1, 33)
 _LIES: Final = ("value", "inline", "more", "none")
+_LITTLE_MEMORY: Final = 4
+"""One schedule in so many is run on a small machine."""
+_KEPT_BYTES: Final = 1 << 20
+"""More than a block: a quorum agrees on the header and content alone of one that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,53 @@ DEEP: Final = Profile("deep", (3, 40), 4, 5)
 PROFILES: Final = {profile.name: profile for profile in (QUICK, DEEP)}
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The bounds of a small machine.
+
+    Attributes:
+        open_blocks: blocks under assembly.
+        open_bytes, finished_bytes: of messages; see :class:`~cardinal.protocols.streams.assembly.window.Bounds`.
+        votes: complete copies of one producer of a quorum.
+        waiting, side: complete blocks that wait for their parent, or stand on side branches: room for a few branches.
+
+    """
+
+    open_blocks: int
+    open_bytes: int
+    finished_bytes: int
+    votes: int
+    waiting: int
+    side: int
+
+    def of(self, settings: FollowerSettings) -> FollowerSettings:
+        """The settings of a consumer on this machine; each producer of a quorum has as much."""
+        parts = max(1, len(settings.producers))
+        bounds = Bounds(
+            open_bytes=parts * self.open_bytes,
+            open_blocks=parts * self.open_blocks,
+            finished_bytes=parts * (self.finished_bytes if parts == 1 else _KEPT_BYTES),
+            votes=parts * self.votes,
+        )
+        return replace(settings, bounds=bounds, max_waiting=self.waiting, max_side=self.side)
+
+
+def little_memory(seed: int, profile: str) -> Memory | None:
+    """The machine of a seed's schedule, None where there is memory enough, as in most."""
+    source = random.Random(f"memory/{profile}/{seed}")  # noqa: S311 - repeatable, no secret
+    if source.randrange(_LITTLE_MEMORY):
+        return None
+    choose = source.choice
+    return Memory(
+        choose((8, 12)),
+        choose((100_000, 1 << 20)),
+        choose((0, _KEPT_BYTES)),
+        choose((2, 4, 100)),
+        choose((2, 4, 100)),
+        choose((24, 100)),
+    )
+
+
 @dataclass(slots=True)
 class Scenario:
     """See the module.
@@ -81,6 +133,8 @@ class Scenario:
         doubtful: blocks whose content may be missing after a resume: what they consist of is not all on the topics.
         supplies: messages that no topic has and a node can supply.
         roomy: whether no fork is deeper than the threshold allows in any order of arrival.
+        little_memory: whether messages and complete blocks are evicted, and re-read. Then nobody lies but where a
+            quorum decides, nothing has to be supplied, and the start is given.
         quorum: whose word counts; None: the first one's.
         command: what `cardinal selftest` has to be given, beside the seed, to make it again.
 
@@ -98,6 +152,7 @@ class Scenario:
     doubtful: set[bytes] = field(default_factory=set)
     supplies: list[Routed] = field(default_factory=list)
     roomy: bool = True
+    little_memory: bool = False
     quorum: Quorum | None = None
     command: str = ""
 
@@ -136,6 +191,7 @@ class _Maker:
         self._lost: set[bytes] = set()
         self._late: set[bytes] = set()
         self._supplied: set[bytes] = set()
+        self._memory = little_memory(seed, profile.name)
 
     def make(self) -> Scenario:
         threshold = self._random.choice((1, 2, 4, 8, 16, 64))
@@ -146,7 +202,10 @@ class _Maker:
         whitelist = {pinned.number: pinned.hash} if self._chance(0.2) else {}
         lag = self._random.choice((None, None, 2 * self._depth + 2, 1))
         halts = self._chance(0.5)
-        quorum = self._quorum
+        quorum, memory = self._quorum, self._memory
+        if memory is not None:
+            threshold, start = max(threshold, 2 * self._depth + 1), canonical[0].ref
+            whitelist, lag = {}, None
         records = self._records() if quorum is None else self._cast(quorum, lossy=tracked is None)
         settings = FollowerSettings(
             "generated",
@@ -163,6 +222,8 @@ class _Maker:
             policy="first" if quorum is None else quorum.policy,
             producers=() if quorum is None else quorum.producers,
         )
+        if memory is not None:
+            settings = memory.of(settings)
         rules = ModelRules(tracked, tuple(SCHEMA), ChainRules(threshold, whitelist, start, lag, halts))
         keys = [message for routed in self._messages.values() for message in routed]
         return Scenario(
@@ -178,6 +239,7 @@ class _Maker:
             self._disputed | {key[_HASH] for key in self._lost | self._supplied},
             [message for message in keys if message.key in self._supplied],
             threshold > 2 * self._depth,
+            memory is not None,
             quorum,
         )
 
@@ -208,6 +270,8 @@ class _Maker:
         cuts = sorted(self._random.randint(0, len(self._mined)) for _ in range(rounds - 1))
         names = [f"node{index}" for index in range(self._random.choice((1, 1, 2, 3, self._profile.producers)))]
         liars = set(names[: self._random.randint(1, 2)]) if len(names) > 1 and self._chance(0.3) else set()
+        if self._memory is not None:
+            liars = set()
         unsealed = [name for name in names if self._chance(0.2)]
         gone = self._lost | self._late | self._supplied
         for index, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(self._mined)], strict=True)):
@@ -227,7 +291,7 @@ class _Maker:
 
     def _cast(self, quorum: Quorum, *, lossy: bool) -> list[Record]:
         """What is published where a quorum decides; ``lossy``: whether some of it may have to be supplied."""
-        if lossy and self._chance(0.2):
+        if lossy and self._chance(0.2) and self._memory is None:
             self._supplied |= {message.key for message in lost_for_good(self._messages, self._random)}
         cast = Cast(quorum, self._messages, f"{self._profile.name}/{self._seed}")
         log = cast.publish(self._partitions, self._supplied)
@@ -259,6 +323,8 @@ class _Maker:
         for payload in self._random.sample(self._mined, self._random.randint(1, min(3, len(self._mined)))):
             messages = self._messages[payload.hash]
             fate = self._random.choice((self._lost, self._late, self._late, self._supplied))
+            if fate is self._supplied and self._memory is not None:
+                fate = self._late
             fate |= {message.key for message in self._random.sample(messages, self._random.randint(1, len(messages)))}
 
     def _repair(self, log: Log, known: int) -> None:

@@ -14,7 +14,7 @@ The first line of a failure is enough: ``cardinal selftest --seeds 1 --first N``
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +28,9 @@ from .quorum_model import model_of
 from .scenario import QUICK, Profile, Scenario, make_scenario
 
 _BURST: Final = 12
-_BATCH_KEY: Final = b"\0"
 _MOST_RESTARTS: Final = 3
+_MOST_READ: Final = 200
+"""Times that a record is read on average; more is a rewind without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Schedule:
         self.scenario = scenario
         self.step = 0
         self.read_count = 0
+        self.rewinds = 0
         self._random = random.Random(f"schedule/{scenario.profile.name}/{scenario.seed}")  # noqa: S311 - no secret
         self._partitions: dict[Partition, list[Record]] = {}
         self._revealed = 0
@@ -121,6 +123,8 @@ class Schedule:
             self._at[where] = part[-1].offset + 1
         self.read_count += len(part)
         self._feed(part)
+        if self.read_count > _MOST_READ * len(self.scenario.records):
+            raise self.broken(f"{self.read_count} records were read, and there are {len(self.scenario.records)}")
 
     def supply(self) -> None:
         """A node supplies what it can of the blocks that lack something."""
@@ -129,8 +133,8 @@ class Schedule:
         if lacking:
             records = [Record(topic, -1, -1, key, value) for topic, key, value in lacking]
             for piece in self._laws.reading(records):
-                self._laws.told(Told(self._follower.supply(Routed(r.topic, r.key, r.value) for r in piece)))
-            self._progress()
+                self._laws.told(Told(self._follower.supply(Routed(r.topic, r.key, r.value) for r in piece).items))
+            self._step([])
 
     def restart(self, back: int) -> None:
         """The consumer is killed and begins again from a cursor's text: of now, or of an earlier update."""
@@ -155,6 +159,9 @@ class Schedule:
         self.supply()
         for _ in range(4):  # whatever is proven lost is passed over after two looks at the watermarks
             self.read(1)
+        while self._rest():
+            while self.unread:
+                self.read(1000)
         self._laws.end_of_session()
         self._laws.end()
 
@@ -163,6 +170,10 @@ class Schedule:
         return self._laws.broken(what)
 
     # --- inside ----------------------------------------------------------------------------------------------
+
+    def _rest(self) -> bool:
+        """Nothing comes for long; returns whether the reading was rewound."""
+        return self._step([], waited=True)
 
     def _begin(self) -> None:
         self.step += 1
@@ -175,15 +186,14 @@ class Schedule:
         marks = {where: (0, len(records)) for where, records in self._partitions.items()}
         self._at = self._follower.begin_at(marks)
         self._speeds: dict[Partition, float] = {}
-        self._opened = self._ends()
         self._resume = dict(cursor.next) if cursor is not None and cursor.ring else {}
-        self._batch_seen = False
+        self._wanted: dict[Partition, int] | None = None
         quorum = scenario.quorum
         model = model_of(scenario.rules) if quorum is None else model_of(scenario.rules, quorum.k, quorum.producers)
         if cursor is None:
             self._laws = Laws(scenario, self._follower, model, {})
         else:
-            self._laws = self._laws.resumed(self._follower, model, self._at, cursor.done)
+            self._laws = self._laws.resumed(self._follower, model, self._at)
 
     def _ends(self) -> dict[Partition, int]:
         return {where: len(records) for where, records in self._partitions.items()}
@@ -196,23 +206,33 @@ class Schedule:
         return self._speeds.setdefault(where, 10.0 ** self._random.uniform(-2, 1))
 
     def _feed(self, part: list[Record]) -> None:
-        if not self._batch_seen and any(record.key[:1] == _BATCH_KEY for record in part):
-            self._batch_seen = True
-            self._opened = self._ends()
-            self._follower.not_caught_up()
+        at = {where: self._at.get(where, 0) for where in self._partitions}
+        at |= {record[:2]: record.offset for record in reversed(part)}
         for piece in self._laws.reading(part):
-            self._laws.told(Told(self._follower.receive(map(_row, piece) if self._plain else piece)))
-        self._progress()
+            at |= {record[:2]: record.offset + 1 for record in piece}
+            if self._step(piece, at):
+                break
+        self._step([])
 
-    def _progress(self) -> None:
-        ends = None if self._follower.caught_up else self._opened
-        if self._follower.wants_ends:
-            ends = self._ends()
-        told = self._follower.progress(self._at, ends)
-        released = bool(self._resume) and all(self._at.get(where, 0) >= end for where, end in self._resume.items())
+    def _step(self, part: Sequence[Record], at: Mapping[Partition, int] | None = None, *, waited: bool = False) -> bool:
+        """One step of the core; returns whether the reading was rewound.
+
+        ``at`` is where the reading stands, where some of what was read is still to come: after a rewind it is read
+        once more.
+        """
+        positions = {where: self._at.get(where, 0) for where in self._partitions} if at is None else at
+        released = bool(self._resume) and all(positions.get(where, 0) >= end for where, end in self._resume.items())
         if released:
             self._resume = {}
-        self._laws.told(Told(told, released=released, rest=True))
+        records = [*map(_row, part)] if self._plain else part
+        step = self._follower.step(records, positions, self._wanted, waited=waited)
+        self._wanted = self._ends() if step.wants.ends else None
+        self._laws.told(Told(step.items, released=released, rest=at is None))
+        if step.wants.rewind is None:
+            return False
+        self.rewinds += 1
+        self._at = {**positions, **step.wants.rewind}
+        return True
 
 
 def _row(record: Record) -> Row:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from cardinal.errors import DecodeError
-from cardinal.protocols.streams import ChainUpdate, Follower, Incomplete, Record
+from cardinal.protocols.streams import ChainUpdate, Follower, Record
 from cardinal.protocols.streams.assembly.digests import without_content
 
 STEP = 500
@@ -30,11 +29,11 @@ def digested(records: Iterable[Record]) -> Iterator[Record]:
 
 
 class Drive:
-    """One consumer.
+    """One consumer, which goes back in its topics when it wants to.
 
     Arguments:
         follower: what is driven.
-        again: the records of a block whose messages were dropped.
+        again: the same records once more, from the first one on.
         channel: what comes on a reorg channel's topic while it is read.
         watch: called after every step.
 
@@ -43,7 +42,7 @@ class Drive:
     def __init__(
         self,
         follower: Follower,
-        again: Callable[[bytes], list[Record]] = lambda _block: [],
+        again: Callable[[], Iterable[Record]] = tuple,
         watch: Callable[[], None] = lambda: None,
         channel: Callable[[str], list[Record]] = lambda _topic: [],
     ) -> None:
@@ -53,30 +52,41 @@ class Drive:
         self.channel = channel
         self.updates: list[ChainUpdate] = []
         self.events: Counter[str] = Counter()
-        self.records = 0
+        self.records = self.reread = 0
         self._positions: dict[tuple[str, int], int] = {}
+        self._ends: dict[tuple[str, int], int] = {}
 
     def run(self, records: Iterable[Record], size: int = STEP) -> None:
         for part in steps(records, size):
-            self._read(part)
-            for topic in self.follower.channels():
+            self.records += len(part)
+            self._read(part, size)
+            for topic in self.follower.channels:
                 self._positions.setdefault((topic, 0), 0)
-                self._read(self.channel(topic))
-            self._take(self.follower.progress(self._positions, self._positions))
-            self.watch()
+                self._read(self.channel(topic), size)
+        for _ in range(3):  # watermarks are taken and passed
+            self._read([], size)
 
-    def _read(self, part: list[Record]) -> None:
-        self.records += len(part)
-        self._take(self.follower.receive(part))
+    def _read(self, part: list[Record], size: int) -> None:
+        begin = self._step(part)
+        while begin is not None:
+            places, ends = begin, dict(self._positions)
+            self._positions |= places
+            again = (
+                record
+                for record in islice(self.again(), self.records)
+                if places.get(record[:2], record.offset + 1) <= record.offset < ends[record[:2]]
+            )
+            for chunk in steps(again, size):
+                self.reread += len(chunk)
+                begin = self._step(chunk)
+            begin = self._step([])
+
+    def _step(self, part: list[Record]) -> Mapping[tuple[str, int], int] | None:
         for record in part:
-            self._positions[record.topic, record.partition] = record.offset + 1
-
-    def _take(self, out: Iterable[Any]) -> None:
-        for value in out:
-            self.events[type(value).__name__] += 1
-            if isinstance(value, ChainUpdate):
-                self.updates.append(value)
-            elif isinstance(value, Incomplete) and value.explanation.state == "dropped":
-                block = value.explanation.block
-                self.follower.reassembler.reread(block)
-                self._take(self.follower.receive(self.again(block)))
+            self._positions[record[:2]] = record.offset + 1
+            self._ends[record[:2]] = max(record.offset + 1, self._ends.get(record[:2], 0))
+        step = self.follower.step(part, self._positions, dict(self._ends))
+        self.events.update(type(item).__name__ for item in step.items)
+        self.updates += step.updates
+        self.watch()
+        return step.wants.rewind

@@ -35,15 +35,14 @@ from cardinal.protocols.streams import (
     Ping,
     Reassembler,
     Record,
-    avro,
     decode,
     encode,
 )
-from cardinal.protocols.streams.assembly.contents import Contents
-from cardinal.protocols.streams.assembly.digests import without_content
+from cardinal.protocols.streams.assembly.digests import Contents, without_content
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.cursor import VERSION, _check
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.protocols.streams.wire import avro
 
 HASHES: Final = tuple(bytes((index,)) * 32 for index in range(12))
 TOPICS: Final = ("chain", "items")
@@ -120,7 +119,7 @@ def try_follower(data: bytes) -> None:
     positions: dict[tuple[str, int], int] = {}
     for record in records(data):
         positions[record.topic, record.partition] = record.offset + 1
-        for value in [*follower.receive([record]), *follower.progress(positions, positions)]:
+        for value in follower.step([record], positions, positions).items:
             assert isinstance(value, (ChainUpdate, *REPORTS)), value
             if isinstance(value, ChainUpdate):
                 assert value.first_seq == seq + 1
@@ -132,8 +131,7 @@ def try_follower(data: bytes) -> None:
     cursor = follower.cursor()
     assert Cursor.parse(str(cursor)) == cursor
     resumed = Follower(SETTINGS, cursor)
-    resumed.receive(records(data))
-    resumed.progress(positions, positions)
+    resumed.step(records(data), positions, positions)
 
 
 def try_digests(data: bytes) -> None:

@@ -326,6 +326,8 @@ class Stream:
     """
 
     def __init__(self, seed: int, *, blocks: int = 100, every: int = 10, heavy: int = 1 << 20) -> None:
+        self.again = lambda: Stream(seed, blocks=blocks, every=every, heavy=heavy)
+        """The same once more."""
         self.rng = random.Random(f"{seed}/stream")
         self.chain = ChainGenerator(seed, size=3)
         self.payloads = self.chain.payloads(blocks)

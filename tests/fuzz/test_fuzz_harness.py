@@ -32,7 +32,8 @@ def test_the_corpus_reaches_what_there_is_to_reach() -> None:
     for data in CORPUS:
         follower = Follower(fuzz_streams.SETTINGS)
         for record in fuzz_streams.records(data[1:]):
-            for value in follower.receive([record]):
+            at = {record[:2]: record.offset + 1}
+            for value in follower.step([record], at, at).items:
                 seen[type(value).__name__] += 1
                 seen["removed"] += len(getattr(value, "removed", ()))
     assert seen.keys() >= {"ChainUpdate", "Divergence", "Surplus", "Rejected", "Quarantined", "PingSeen", "ReorgBegan"}

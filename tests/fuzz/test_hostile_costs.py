@@ -14,7 +14,7 @@ from hostile import Hostile, Stream, batch, entry, zigzag
 
 from cardinal.protocols.streams import Follower, FollowerSettings, Reassembler, Record
 from cardinal.protocols.streams.assembly.block import OpenBlock
-from cardinal.protocols.streams.assembly.contents import Contents
+from cardinal.protocols.streams.assembly.digests import Contents
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.wire import avro
 from cardinal.testing.generator import SCHEMA

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from hostile import Stream
 
-from cardinal.protocols.streams import Completed, Incomplete, Payload, Record
+from cardinal.protocols.streams import Completed, Payload, Record
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
@@ -51,9 +51,6 @@ def run(made: QuorumReassembler, records: list[Record], step: int) -> list[Reass
         assert made.held_bytes <= BOUNDS.open_bytes + BOUNDS.finished_bytes
         assert len(made.open_blocks()) <= BOUNDS.open_blocks
         events += found
-        for event in found:
-            if isinstance(event, Incomplete) and event.explanation.state == "dropped":
-                made.reread(event.explanation.block)
     return events
 
 
@@ -80,7 +77,7 @@ def test_whoever_is_hostile_only_documented_events_come_and_memory_is_bounded(se
         assert {type(event) for event in made.head_moved(number)} <= set(get_args(ReassemblyEvent))
     for block_hash in made.open_blocks():
         assert made.explain(block_hash).state == "open"
-        made.give_up(block_hash, "the end")
+        made.abandon(block_hash, "the end")
     assert made.open_blocks() == []
 
 

@@ -7,8 +7,6 @@ a Batch over that everything else must have been acknowledged.
 
 from __future__ import annotations
 
-from collections import deque
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -51,16 +49,12 @@ class Sealing(RuleBasedStateMachine):
         super().__init__()
         self.queue = SealQueue()
         self.blocks: list[Block] = []
-        self.line: deque[str] = deque()
         self.log: list[str] = []
         """Blocks in the order in which their Batches were handed over."""
         self.first_sealed = False
 
     def named(self, name: str) -> Block:
         return next(block for block in self.blocks if block.name == name)
-
-    def freed(self, hashes: list[bytes]) -> None:
-        self.line.extend(one.lstrip(b"\0").decode() for one in hashes)
 
     # --- the producer ----------------------------------------------------------------------------------------
 
@@ -92,13 +86,14 @@ class Sealing(RuleBasedStateMachine):
         block = data.draw(st.sampled_from([block for block in self.blocks if block.owed - block.sending]))
         block.sending.add(data.draw(st.sampled_from(sorted(block.owed - block.sending))))
 
-    @precondition(lambda self: self.line)
+    @precondition(lambda self: self.queue.next_free() is not None)
     @rule()
     def hand_over(self) -> None:
         """The law, at the moment when a Batch may become readable."""
-        block = self.named(self.line.popleft())
-        if not self.queue.hand_over(h(block.name)):
-            return
+        free = self.queue.next_free()
+        assert free is not None
+        block = self.named(free.lstrip(b"\0").decode())
+        self.queue.hand_over(free)
         assert block.on_topics >= {"one", "two"} | block.announced
         assert not block.messages
         assert not block.owed
@@ -123,7 +118,7 @@ class Sealing(RuleBasedStateMachine):
         block.messages.discard(message)
         block.on_topics.add(message)
         if not block.messages:
-            self.freed(self.queue.acknowledged(h(block.name)))
+            self.queue.acknowledged(h(block.name))
 
     @precondition(lambda self: any(block.sending & block.owed for block in self.blocks))
     @rule(data=st.data(), lost=st.booleans())
@@ -134,7 +129,7 @@ class Sealing(RuleBasedStateMachine):
         if not lost:
             block.owed.discard(batch_id)
             block.on_topics.add(batch_id)
-            self.freed(self.queue.sub_batch_acknowledged(h(block.name), h(batch_id)))
+            self.queue.sub_batch_acknowledged(h(block.name), h(batch_id))
 
     @precondition(lambda self: any(block.in_flight for block in self.blocks))
     @rule(data=st.data())
@@ -142,22 +137,23 @@ class Sealing(RuleBasedStateMachine):
         block = data.draw(st.sampled_from([one for one in self.blocks if one.in_flight]))
         block.in_flight, block.sealed = False, True
         self.first_sealed = True
-        self.freed(self.queue.sealed(h(block.name)))
+        self.queue.sealed(h(block.name))
 
     @rule(data=st.data())
     @precondition(lambda self: any(not block.sealed and not block.failed for block in self.blocks))
     def lose(self, data: st.DataObject) -> None:
         block = data.draw(st.sampled_from([one for one in self.blocks if not one.sealed and not one.failed]))
         block.failed, block.in_flight = True, False
-        self.freed(self.queue.failed(h(block.name)))
+        self.queue.failed(h(block.name))
 
     @rule(data=st.data())
     def hear_what_is_not_asked_for(self, data: st.DataObject) -> None:
         """Answers to what nobody waits for change nothing."""
         for name in [block.name for block in self.blocks if block.sealed] + ["unknown"]:
-            word = data.draw(st.sampled_from(["acknowledged", "sealed", "failed", "hand_over"]))
-            assert not getattr(self.queue, word)(h(name))
-            assert not self.queue.sub_batch_acknowledged(h(name), h("s"))
+            before = self.queue.next_free(), len(self.queue)
+            getattr(self.queue, data.draw(st.sampled_from(["acknowledged", "sealed", "failed"])))(h(name))
+            self.queue.sub_batch_acknowledged(h(name), h("s"))
+            assert (self.queue.next_free(), len(self.queue)) == before
 
     # --- what always holds -----------------------------------------------------------------------------------
 
@@ -169,12 +165,12 @@ class Sealing(RuleBasedStateMachine):
     @invariant()
     def what_may_go_is_in_the_line(self) -> None:
         """Nothing waits that need not: whatever the rules allow to go stands in the line."""
-        if not self.first_sealed and (self.line or any(block.in_flight for block in self.blocks)):
+        if not self.first_sealed and (self.queue.next_free() or any(block.in_flight for block in self.blocks)):
             return
         for block in self.blocks:
             ready = not (block.messages or block.owed or block.failed or block.in_flight or block.sealed)
             if ready and all(one.in_flight or one.sealed for one in block.ancestors()):
-                assert block.name in self.line
+                assert h(block.name) in self.queue._line
 
     def teardown(self) -> None:
         """In the end everything is sent, and nothing is remembered."""
@@ -185,17 +181,17 @@ class Sealing(RuleBasedStateMachine):
                 if block.messages:
                     block.on_topics |= block.messages
                     block.messages = set()
-                    self.freed(self.queue.acknowledged(h(block.name)))
+                    self.queue.acknowledged(h(block.name))
                 for batch_id in sorted(block.owed):
                     block.owed.discard(batch_id)
                     block.on_topics.add(batch_id)
-                    self.freed(self.queue.sub_batch_acknowledged(h(block.name), h(batch_id)))
-            while self.line:
+                    self.queue.sub_batch_acknowledged(h(block.name), h(batch_id))
+            while self.queue.next_free() is not None:
                 self.hand_over()
             for block in self.blocks:
                 if block.in_flight:
                     block.in_flight, block.sealed, self.first_sealed = False, True, True
-                    self.freed(self.queue.sealed(h(block.name)))
+                    self.queue.sealed(h(block.name))
         assert len(self.queue) == 0
         assert not self.queue._entries
         assert not self.queue._children

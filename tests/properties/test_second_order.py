@@ -51,10 +51,8 @@ class Reader:
         return self.updates[before:]
 
     def give(self, records: Sequence[Record]) -> None:
-        out = self.follower.receive(records)
         self.at |= {(record.topic, record.partition): record.offset + 1 for record in records}
-        out += self.follower.progress(self.at, self.log.ends())
-        for item in out:
+        for item in self.follower.step(records, self.at, self.log.ends()).items:
             if isinstance(item, ChainUpdate):
                 self.apply(item)
             else:
@@ -159,8 +157,7 @@ def test_a_reorg_of_blocks_that_the_application_has_not_taken_yet_is_still_told_
     log = Log()
     publish(log, there.values())
     one, other = Reader(log), Follower(SETTINGS)
-    queued = [item for item in other.receive(log.read(0)) if isinstance(item, ChainUpdate)]
-    queued += [item for item in other.progress(log.ends(), log.ends()) if isinstance(item, ChainUpdate)]
+    queued = other.step(log.read(0), log.ends(), log.ends()).updates
     for update in queued:
         one.apply(update)
     assert one.store == ["1a", "2b", "3b", "4b"]

@@ -29,7 +29,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch
 from cardinal.protocols.streams.publishing.topic_schema import Router, Unsure
-from cardinal.protocols.streams.types import NO_ID
+from cardinal.protocols.streams.types import NO_ID, path_expression
 from cardinal.testing.generator import SCHEMA, ChainGenerator
 from streams import h
 
@@ -369,3 +369,15 @@ def test_what_the_generator_makes_splits_with_and_without_the_short_way_into_the
     short = [split(one, schema, "blocks") for one in payloads for schema in (SCHEMA, PLAIN)]
     monkeypatch.setattr(Router, "directory", lambda _router, _directory: Unsure.ASK_PATH)
     assert [split(one, schema, "blocks") for one in payloads for schema in (SCHEMA, PLAIN)] == short
+
+
+@pytest.mark.parametrize(
+    ("expression", "path"), [("e/\\d+/", "e/\u0663/x"), ("w/\\w+/", "w/\u00e9/x"), ("s/\\s/", "s/\u2003/x")]
+)
+def test_classes_of_an_expression_match_ascii(expression: str, path: str) -> None:
+    """As in Go, so that Batches of both implementations are equal."""
+    batch = decode(*split(payload(updates={path: b""}), {expression: "other"}, "blocks")[-1][1:])
+    assert isinstance(batch, Batch)
+    assert list(batch.updates) == [path]
+    with pytest.raises(re.error, match="ASCII and UNICODE"):
+        path_expression("(?u)a/")

@@ -80,11 +80,9 @@ def follow(log: Log, seed: int, cursor: Cursor | None = None, step: int = 7) -> 
     updates: list[ChainUpdate] = []
     for index in range(0, max(1, len(records)), step):
         part = records[index : index + step]
-        out = follower.receive(part)
         for record in part:
             at[record.topic, record.partition] = record.offset + 1
-        out += follower.progress(at, log.ends())
-        updates += [value for value in out if isinstance(value, ChainUpdate)]
+        updates += follower.step(part, at, log.ends()).updates
     return updates
 
 
@@ -165,10 +163,8 @@ def resumed(log: Log, cursor: Cursor | None, seed: int, step: int, stop: int) ->
     stop = min(stop, len(records) // step + 1)
     for index in range(0, stop * step, step):
         part = records[index : index + step]
-        out = follower.receive(part)
         at |= {(record.topic, record.partition): record.offset + 1 for record in part}
-        out += follower.progress(at, log.ends())
-        updates += [value for value in out if isinstance(value, ChainUpdate)]
+        updates += follower.step(part, at, log.ends()).updates
     stored = updates[-1].cursor if updates and seed % 2 else follower.cursor()
     return updates, Cursor.parse(str(stored)), stop * step >= len(records)
 

@@ -50,10 +50,8 @@ def follow(log: TopicLog, records: Sequence[Record]) -> list[ChainUpdate]:
     at = dict.fromkeys(log.partitions, 0)
     for first in range(0, len(records), 50):
         part = records[first : first + 50]
-        out = follower.receive(part)
         at |= {(record.topic, record.partition): record.offset + 1 for record in part}
-        out += follower.progress(at, log.ends())
-        updates += [value for value in out if isinstance(value, ChainUpdate)]
+        updates += follower.step(part, at, log.ends()).updates
     return updates
 
 

@@ -59,7 +59,7 @@ def typed_rows(
         return {}
     from cardinal.apps.evm import frames  # noqa: PLC0415 - the extra of one application
 
-    found = frames(payloads, integers=settings.integers, senders=settings.senders)
+    found = frames(payloads, integers=settings.integers, senders=settings.senders)  # type: ignore[arg-type] # checked by the options
     hashes = pa.array([f"0x{payload.hash.hex()}" for payload in payloads], pa.string())
     return {name: _with_keys(table, keys, hashes) for name, table in found.items()}
 
