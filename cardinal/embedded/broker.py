@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from .jars import Progress
+    from .jars import Jar, Progress
     from .java import Java
 
 _CONFIGURATION = "server.properties"
@@ -67,6 +67,7 @@ class EmbeddedKafka:
         advertised: str | None = None,
         heap_mb: int = HEAP_MB,
         place: Place | None = None,
+        jars: Sequence[Jar] | None = None,
     ) -> None:
         """Describe a broker; nothing is started or written yet.
 
@@ -82,6 +83,7 @@ class EmbeddedKafka:
             advertised: the ``host:port`` that clients are sent to, such as a proxy's in front of this broker.
             heap_mb: the most that the JVM's heap takes, in MB.
             place: the broker's place in a cluster; see :class:`.cluster.EmbeddedCluster`.
+            jars: the jars of another Kafka than the one that this release runs; see :func:`.jars.parse_lock`.
 
         """
         self.data = Path(data).absolute()
@@ -94,6 +96,7 @@ class EmbeddedKafka:
         self._advertised = advertised
         self._heap_mb = heap_mb
         self._place = place or Place()
+        self._jars = jars
         self._launch: Launch | None = None
         self._settings = remembered.load(self.data)
         self._leash: Leash | None = None
@@ -154,7 +157,12 @@ class EmbeddedKafka:
         self._end_leash()
         writable(self.data, hint="take another data folder")
         self._launch = prepare(
-            self.data, java=self._java, progress=self._progress, train=self._train, heap_mb=self._heap_mb
+            self.data,
+            java=self._java,
+            progress=self._progress,
+            train=self._train,
+            heap_mb=self._heap_mb,
+            jars=self._jars,
         )
         self._java = self._launch.java
         deadline = time.monotonic() + timeout

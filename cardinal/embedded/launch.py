@@ -12,9 +12,10 @@ from .jars import ensure_jars, locked_jars
 from .java import Java, find_java
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from .jars import Progress
+    from .jars import Jar, Progress
 
 HEAP_MB = 512
 JVM = (
@@ -51,7 +52,15 @@ class Launch:
             self.archive.make(self.plain, self.record)
 
 
-def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: bool, heap_mb: int = HEAP_MB) -> Launch:
+def prepare(
+    data: Path,
+    *,
+    java: Java | None,
+    progress: Progress | None,
+    train: bool,
+    heap_mb: int = HEAP_MB,
+    jars: Sequence[Jar] | None = None,
+) -> Launch:
     """Find, or fetch, all that a start needs.
 
     Arguments:
@@ -60,6 +69,7 @@ def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: 
         progress: told how many bytes of which jar have arrived, where jars must be fetched.
         train: record the run's classes where there is no archive yet.
         heap_mb: the most that the heap takes, in MB; an archive of classes fits every size.
+        jars: the jars of another Kafka than the one that this release runs.
 
     Raises:
         JarError, JavaNotFoundError, MissingExtraError: something is missing.
@@ -68,9 +78,9 @@ def prepare(data: Path, *, java: Java | None, progress: Progress | None, train: 
     """
     cache = cache_folder()
     java = java or find_java()
-    jars = ensure_jars(cache, locked_jars(), progress=progress)
-    archive = archive_for(cache, java, JVM, jars)
-    plain = (str(java.executable), *JVM, f"-Xmx{heap_mb}m", "-cp", os.pathsep.join(map(str, jars)))
+    files = ensure_jars(cache, jars or locked_jars(), progress=progress)
+    archive = archive_for(cache, java, JVM, files)
+    plain = (str(java.executable), *JVM, f"-Xmx{heap_mb}m", "-cp", os.pathsep.join(map(str, files)))
     flags = archive.use()
     record = data / "classes.list" if train and not flags else None
     if record is not None:

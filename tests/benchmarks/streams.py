@@ -25,10 +25,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from cardinal.protocols.streams.assembly.contents import Contents
 from fastavro import parse_schema, schemaless_reader
 
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
-from cardinal.protocols.streams.assembly.contents import Contents
 from cardinal.protocols.streams.assembly.digests import without_content
 from cardinal.protocols.streams.types import NO_ID
 from cardinal.protocols.streams.wire.avro import BATCH_SCHEMA, Entry, write_batch
@@ -126,11 +126,9 @@ class Reader:
 
     def read(self, records: Sequence[Record]) -> None:
         """One read."""
-        out = self.follower.receive(records)
         positions = {(record[0], record[1]): record[2] + 1 for record in records[-4 * PARTITIONS :]}
-        out += self.follower.progress(positions)
-        for update in out:
-            for added in getattr(update, "added", ()):
+        for update in self.follower.step(records, positions).updates:
+            for added in update.added:
                 self.blocks += 1
                 if self.values:
                     self.bytes += sum(map(len, added.updates.raw.values()))

@@ -105,11 +105,11 @@ def of_sealing() -> None:
             queue = SealQueue()
             for parent, name in pairwise(names):
                 queue.add(name, parent)
-            line = [freed for name in names[1:] for freed in queue.acknowledged(name)]
-            while line:
-                freed = line.pop(0)
-                queue.hand_over(freed)
-                line += queue.sealed(freed)
+            for name in names[1:]:
+                queue.acknowledged(name)
+            while (free := queue.next_free()) is not None:
+                queue.hand_over(free)
+                queue.sealed(free)
 
         return seal
 

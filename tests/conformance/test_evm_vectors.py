@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,17 +16,15 @@ from cardinal.protocols.streams import decode as decode_message
 from cardinal.protocols.streams import split
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
+from vectors import load
 
-VECTORS = Path(__file__).parents[2] / "schemas/vectors/produce.json"
 STATE = re.compile("c/[0-9a-f]+/[ac]/")
 
 
 def cases() -> list[Any]:
-    if not VECTORS.is_file():
-        return []
     return [
         pytest.param(case, call, id=f"{case['name']}-{call['number']}")
-        for case in json.loads(VECTORS.read_text())["cases"]
+        for case in load("produce.json")
         if re.match(r"evm-\d", case["name"])
         for call in case["calls"]
         if call["op"] == "add_block"

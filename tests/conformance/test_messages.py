@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +21,14 @@ from cardinal.protocols.streams import (
     SubBatchHeader,
     SubBatchMsg,
     Update,
-    avro,
     decode,
     encode,
 )
 from cardinal.protocols.streams.types import path_text
+from cardinal.protocols.streams.wire import avro
+from vectors import FOLDER, load
 
-VECTORS = Path(__file__).parents[2] / "schemas/vectors/messages.json"
-CASES: list[dict[str, Any]] = json.loads(VECTORS.read_text())["cases"]
+CASES = load("messages.json")
 
 raw = bytes.fromhex
 ZERO = "00" * 32
@@ -117,6 +116,6 @@ def test_every_deviation_is_one_of_the_documented_ones() -> None:
 
 
 def test_the_schemas_embedded_in_the_code_are_the_published_ones() -> None:
-    schemas = VECTORS.parents[1]
+    schemas = FOLDER.parent
     assert json.loads((schemas / "batch.avsc").read_text()) == avro.BATCH_SCHEMA
     assert json.loads((schemas / "update.avsc").read_text()) == avro.UPDATE_SCHEMA

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from cardinal.protocols.streams import ChainUpdate, Completed, Cursor, Follower, Record
-from cardinal.protocols.streams.following.parts import assembler_of
+from cardinal.protocols.streams.following.follower import assembler_of
 from vectors import Case, Reader, Step, load, records, report_of, settings, stripped
 
 CASES = load("own.json")

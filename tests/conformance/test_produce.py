@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +23,9 @@ from cardinal.protocols.streams import (
     split_sub_batch,
 )
 from cardinal.protocols.streams.types import path_text
+from vectors import load
 
-VECTORS = Path(__file__).parents[2] / "schemas/vectors/produce.json"
-CASES: list[dict[str, Any]] = json.loads(VECTORS.read_text())["cases"]
+CASES = load("produce.json")
 MADE = [case for case in CASES if "constructor_error" not in case]
 SUB_BATCH = (1, 2)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from vectors import FOLDER, cases_of, load
+from vectors import FOLDER, cases_of
+from vectors import ours as load
 
 SCHEMAS = FOLDER.parent
 TESTS = SCHEMAS.parent / "tests"
