@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cardinal.protocols.streams import (
     BlockRef,
@@ -17,6 +17,7 @@ from cardinal.protocols.streams import (
     split_reorg,
 )
 from cardinal.protocols.streams.events import Event
+from cardinal.protocols.streams.following.follower import Step, Wants
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record
 from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, parents_of
 
@@ -50,7 +51,10 @@ class Stream:
         self.at: dict[Partition, int] = dict.fromkeys(self.partitions, 0)
         self.updates: list[ChainUpdate] = []
         self.events: list[Event] = []
+        self.wants = Wants()
         self.recalled: list[int] = []
+        self.rewinds: list[Mapping[Partition, int]] = []
+        self.polled = 0
 
     def write(self, routed: Sequence[Routed], producer: str = "", first: int = 0) -> None:
         """Write messages, those of channels to the place whose partitions have numbers from ``first`` on."""
@@ -86,20 +90,34 @@ class Stream:
                 records += self.partitions[place][self.at[place] :][:count]
             for record in records:
                 self.at[record.topic, record.partition] = record.offset + 1
-            self._sort(self.follower.receive(records))
-            positions = {place: self.at[place] for place in self._wanted()}
-            self._sort(self.follower.progress(positions, self.ends()))
-            if (number := self.follower.wants_history) is not None:
-                self.recalled.append(number)
-                older = [record for place, found in self.partitions.items() if place[0] == TOPIC for record in found]
-                self._sort(self.follower.recall(parents_of(older)))
+            self.polled += len(records)
+            positions = {place: self.at[place] for place in wanted}
+            self.give(records, positions)
             left = any(at < len(self.partitions[place]) for place, at in self.at.items())
             if not left and not records and self._wanted() == wanted:
                 break
         return " ".join(shape(update) for update in self.updates[before:])
 
+    def give(
+        self, records: Sequence[Record], positions: Mapping[Partition, int] | None = None, *, waited: bool = False
+    ) -> None:
+        """One step of the follower with these records, and what it wants done."""
+        wants = self._sort(self.follower.step(records, positions or self.at, self.ends(), waited=waited))
+        if wants.rewind is not None:
+            self.rewinds.append(wants.rewind)
+            self.at |= wants.rewind
+        if wants.history is not None:
+            self.recalled.append(wants.history)
+            older = [record for place, found in self.partitions.items() if place[0] == TOPIC for record in found]
+            self._sort(self.follower.recall(parents_of(older)))
+
+    def rest(self, steps: int = 3) -> None:
+        """Nothing comes for a while."""
+        for _ in range(steps):
+            self.give((), waited=True)
+
     def _wanted(self) -> list[Partition]:
-        channels = set(self.follower.channels())
+        channels = set(self.follower.channels)
         for place in self.partitions:
             if place[0] in channels:
                 self.at.setdefault(place, 0)
@@ -107,15 +125,17 @@ class Stream:
             del self.at[place]
         return sorted(self.at)
 
-    def _sort(self, out: Sequence[ChainUpdate | Event]) -> None:
-        self.updates += [item for item in out if isinstance(item, ChainUpdate)]
-        self.events += [item for item in out if not isinstance(item, ChainUpdate)]
+    def _sort(self, step: Step) -> Wants:
+        self.updates += step.updates
+        self.events += step.reports
+        self.wants = step.wants
+        return step.wants
 
     def restart(self, cursor: Cursor | None = None, **options: object) -> None:
         cursor = Cursor.parse(str(cursor or self.follower.cursor()))
         self.follower = Follower(settings(**(options or self.options)), cursor)
         marks = {place: (0, len(records)) for place, records in self.partitions.items()}
-        channels = self.follower.channels()
+        channels = self.follower.channels
         begin = self.follower.begin_at(marks)
         self.at = {place: at for place, at in begin.items() if place[0] in WIDTH or place[0] in channels}
 

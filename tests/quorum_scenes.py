@@ -14,7 +14,6 @@ ONE = true("1a", "0a")
 HONEST = ("a", "b")
 CHAIN = [true(f"{number}a", f"{number - 1}a") for number in range(1, 201)]
 """Block N is `CHAIN[N - 1]`; the settings' threshold is 16, so that late copies are known for 32 blocks."""
-PAST = "came when the chain was past it"
 
 
 def at(number: int) -> Payload:

@@ -167,7 +167,7 @@ class Reading:
         """Read these; returns what was reported of them."""
         self._at |= {each[:2]: each.offset + 1 for each in records}
         reports: list[Event] = []
-        for value in [*self.follower.receive(records), *self.follower.progress(self._at, self._ends())]:
+        for value in self.follower.step(records, self._at, self._ends()).items:
             if isinstance(value, ChainUpdate):
                 self.updates.append(value)
             else:

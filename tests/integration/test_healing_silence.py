@@ -9,7 +9,7 @@ import pytest
 
 from cardinal import apps
 from cardinal.errors import NodeUnreachableError
-from cardinal.protocols.streams.assembly.block import Explanation
+from cardinal.protocols.streams.events import Explanation
 from cardinal.server.healing import FeedHealer
 
 

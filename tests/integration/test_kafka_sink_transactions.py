@@ -18,7 +18,7 @@ from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import ConfigurationError, DeliveryError, FencedError, OversizeError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Completed, Payload, Reassembler, ReorgComplete, decode, reorg_topic
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Record
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition, Record
 from cardinal.transports import open_source
 
 pytestmark = pytest.mark.broker
@@ -352,4 +352,26 @@ def _until_written(url: str, app: Application, batches: int) -> None:
             assert time.monotonic() < deadline
             found += sum(record.key[:1] == b"\0" for record in source.poll(1000, 0.2))
     finally:
+        source.close()
+
+
+def test_an_idle_producer_leaves_a_heartbeat_behind_its_markers(
+    looking_broker: EmbeddedKafka,
+) -> None:
+    """Consumers of the Go implementation are at a partition's end when they have read its last offset but one."""
+    app = small_stream()
+    with Producer(_url(looking_broker), app, producer_id="one") as producer:
+        for payload in a_chain("1a 2a 3a"):
+            producer.add(payload).result(DEADLINE)
+        source = open_source(_url(looking_broker), app)
+        deadline = time.monotonic() + DEADLINE
+        last: dict[Partition, Record] = {}
+        while True:
+            marks = source.watermarks()
+            source.assign({tp: max(low, high - 1) for tp, (low, high) in marks.items()})
+            last = {(record.topic, record.partition): record for record in source.poll(1_000, 0.5)}
+            if last.keys() == marks.keys():
+                break
+            assert time.monotonic() < deadline, "a marker is no record: nothing is read at its offset"
+        assert not any(record.key for record in last.values())
         source.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -264,7 +265,7 @@ def test_it_is_ready_when_what_was_there_is_delivered_and_not_when_it_is_read(ca
         for update in reading:
             assert not reading.ready
             if update.added[-1].number == 30:
-                reading._idle_timeout = 0.2  # asked for the next one, it finds none
+                reading._options = replace(reading._options, idle_timeout=0.2)  # asked for the next one, it finds none
         assert reading.ready
 
 

@@ -26,6 +26,7 @@ SOON = 9.0
 HALF = """
 import sys
 from kafka_streams import small_stream
+from cardinal.protocols.streams.types import Routed
 from cardinal.transports import open_sink
 url, stem = sys.argv[1:]
 app = small_stream(stem)
@@ -36,8 +37,8 @@ def stage_and_say(stage, count):
     print("half", flush=True)
     sys.stdin.readline()
 sink._send = stage_and_say
-partitions = sink._topics[app.default_topic].partitions
-sink.heartbeat([(app.default_topic, number) for number in range(partitions)], 60.0)
+everywhere = [Routed(app.default_topic, b"\\xff" + bytes([number]) + bytes(31), b"") for number in range(64)]
+sink.send(everywhere, None).result(60.0)
 """
 
 

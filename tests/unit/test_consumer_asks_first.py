@@ -16,7 +16,7 @@ from cardinal.testing.memory import MemoryBroker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cardinal.protocols.streams.assembly.block import Explanation
+    from cardinal.protocols.streams.events import Explanation
     from cardinal.protocols.streams.types import Partition
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_it_begins_with_the_lowest_of_the_blocks_that_come_at_once(
         assert consumer.caught_up
         publish(broker, line(1, 6, branch))
         updates = []
-        consumer._idle_timeout = DEADLINE
+        consumer._options = replace(consumer._options, idle_timeout=DEADLINE)
         for update in consumer:
             updates.append(update)
             if update.added[-1].hash == hash_of(f"6{branch}"):

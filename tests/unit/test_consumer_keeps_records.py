@@ -15,7 +15,7 @@ from cardinal.testing.memory import MemoryBroker
 EVERYTHING = [f"+{number}a" for number in range(1, 31)]
 
 
-@pytest.mark.parametrize("call", ["ends", "positions", "poll_again", "follow"])
+@pytest.mark.parametrize("call", ["answered_ends", "positions", "follow"])
 def test_nothing_is_lost_where_a_step_fails_after_it_has_read(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """The first blocks are read; the rights are being changed just then, and the application iterates on."""
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:

@@ -11,9 +11,8 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import older
-from cardinal.consuming.lookup import batch_of
-from cardinal.consuming.older import Older
+from cardinal.consuming import lookup
+from cardinal.consuming.lookup import AncestorLookup, batch_of
 from cardinal.consuming.reader import Reader
 from cardinal.consuming.skiplist import Skipping
 from cardinal.errors import UnreachableError
@@ -34,7 +33,7 @@ FAR: Final = 60
 
 @pytest.fixture(autouse=True)
 def _small_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(older, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(lookup, "_POLL_RECORDS", POLLED)
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ class Looking:
         self.away = False
         self.opens: Callable[[], object] = lambda: None
         self.skipping = Skipping(skip)
-        self.older = Older(self._open, Blocks(), THRESHOLD, self.skipping)
+        self.older = AncestorLookup(self._open, Blocks(), THRESHOLD, self.skipping)
         self._broker = broker
 
     def _open(self) -> Watched:
@@ -130,9 +129,7 @@ def test_of_what_was_read_hashes_are_kept_and_nothing_else(broker: MemoryBroker)
     looking = Looking(broker)
     most = 0
     while looking.poll(100, 300) is None:
-        look_up = looking.older._look_up
-        assert look_up is not None
-        kept = look_up.parents.known
+        kept = looking.older.parents.known
         assert kept.items() <= chain(101, 300).items()
         assert {type(one) for pair in kept.items() for one in pair} <= {bytes}
         most = max(most, len(kept))
@@ -271,14 +268,14 @@ def test_a_reader_that_looks_up_waits_for_nothing_else_and_closes_what_it_opened
     write(broker, line(1, 100))
     reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
     reader.main.assign(reader.ends())
-    assert not reader.reads_again_now
+    assert not reader._older.comes
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
-    assert reader.reads_again_now
-    reader.end_older()
-    assert not reader.reads_again_now
+    assert reader._older.comes
+    reader.end_lookup()
+    assert not reader._older.comes
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
     reader.close()
-    assert not reader.reads_again_now
+    assert not reader._older.comes
 
 
 def test_a_folder_is_looked_up_in_as_a_broker_is(tmp_path: Path) -> None:
@@ -311,21 +308,22 @@ def test_a_look_up_ends_with_the_channel_that_needed_it(broker: MemoryBroker, mo
     publish(broker, line(1, 300))
     with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE) as first:
         update = until(first, "300a")[-1]
-    closed: list[object] = []
-    close = older.LookUp.close
-    monkeypatch.setattr(older.LookUp, "close", lambda self: closed.append(self) or close(self))
     with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE, start=str(update.cursor)) as resumed:
         deep(broker, "100a", line(101, 102, "b", "100a"))
-        driver = resumed._driver
+        loop = resumed._loop
         deadline = time.monotonic() + DEADLINE
-        while not driver._reader.reads_again_now:
+        while not loop._reader._older.comes:
             assert time.monotonic() < deadline
-            driver.step()
-        (channel,) = driver.follower._reorgs._channels.values()
-        driver.follower._reorgs._drop(channel)
-        driver.step()
+            loop.step()
+        source = loop._reader._older._source
+        assert source is not None
+        closed: list[object] = []
+        monkeypatch.setattr(source, "close", lambda: closed.append(source))
+        (channel,) = loop.follower._channels._channels.values()
+        loop.follower._channels._drop(channel)
+        loop.step()
         assert len(closed) == 1
-        assert not driver._reader.reads_again_now
+        assert not loop._reader._older.comes
 
 
 def deep(broker: MemoryBroker, ancestor: str, blocks: list[Payload]) -> None:

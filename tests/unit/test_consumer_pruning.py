@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal import apps
+from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.consuming.patterns import may_be_found
-from cardinal.consuming.pruning import wanted_topics
+from cardinal.consuming.topics import tracked_expressions, wanted_topics
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import SubBatch
 from cardinal.testing.memory import MemoryBroker
 
@@ -27,10 +28,11 @@ EVM = apps.get("evm", chain_id=1)
         (["c/1/b/[0-9a-z]+/t/"], {"tx"}),
         (["c/1/b/[0-9a-z]+/l/", "c/1/b/[0-9a-z]+/r/"], {"logs", "receipt"}),
         (["c/1/a/"], {"state"}),
-        (["^c/1/c/$"], {"code"}),
-        (["c/[0-9]+/b/.*/[tr]/"], {"tx", "receipt", "logs", "block"} & {"tx", "receipt"}),
+        (["^c/1/c/"], {"code"}),
+        (["c/1/b/[0-9a-z]+/[tr]/"], {"block", "logs", "receipt", "tx"}),
+        (["c/[0-9]+/b/.*/[tr]/"], {"block", "code", "logs", "receipt", "state", "tx"}),
         (["c/1/b/"], {"block", "tx", "receipt", "logs"}),
-        (["/h$"], {"block"}),
+        (["/h$"], {"block", "code", "logs", "receipt", "state", "tx"}),
         ([], set()),
         (["c/2/a/"], set()),
         (["(?i)C/1/A"], {"block", "code", "logs", "receipt", "state", "tx"}),
@@ -48,11 +50,10 @@ def test_of_an_evm_chain_only_the_topics_are_read_that_the_expressions_can_reach
     [
         ((), "/x", set()),
         (("b/[0-9]+/x",), "/x", {"b"}),
-        (("b/[0-9]+/x",), "/y", set()),
+        (("b/[0-9]+/x",), "/x/y", set()),
         (("a/x", "c/x"), "/x", {"a"}),
         (None, "/x", {"a", "b"}),
-        (None, "^b/", {"b"}),
-        (None, "^c/", set()),
+        (None, "^b/", {"a", "b"}),
     ],
 )
 def test_a_sub_batch_may_lie_behind_what_its_topics_expression_matches(
@@ -80,36 +81,19 @@ def test_by_default_all_topics_are_read() -> None:
     assert wanted_topics(EVM, EVM.prefixes) == tuple(EVM.all_topics)
 
 
-PIECES = st.sampled_from(
-    [
-        "a",
-        "b",
-        "/",
-        ".",
-        "[ab]",
-        "[^a]",
-        "[a-c]",
-        "a?",
-        "b*",
-        "(?:ab)+",
-        "(a|b/)",
-        "a{2}",
-        "[ab]{0,2}",
-        r"\d",
-        r"\.",
-        "a{1,}",
-    ]
-)
-EXPRESSIONS = st.lists(PIECES, min_size=1, max_size=5).map("".join)
+PARTS = st.sampled_from(["a", "b", "ab", "[ab]+", "a[a-b]", "[a-b]{2}", "[0-9a-b]*", "(a|b)", "a?", r"\\w", "."])
+EXPRESSIONS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
-@given(matched=EXPRESSIONS, searched=EXPRESSIONS, ends=st.sampled_from(["", "^", "$", "^$"]), data=st.data())
-def test_what_can_be_found_is_never_denied(matched: str, searched: str, ends: str, data: st.DataObject) -> None:
-    """Python's own expressions are the judge, over texts that the one expression matches."""
-    searched = ("^" if "^" in ends else "") + searched + ("$" if "$" in ends else "")
-    text = data.draw(st.from_regex(re.compile(matched), fullmatch=True).filter(lambda found: not found.endswith("\n")))
-    if re.search(searched, text):
-        assert may_be_found(searched, matched)
+@given(matched=EXPRESSIONS, searched=EXPRESSIONS, anchor=st.sampled_from(["", "^"]), data=st.data())
+def test_no_topic_is_left_out_in_which_something_can_be_found(
+    matched: str, searched: str, anchor: str, data: st.DataObject
+) -> None:
+    """Python's own expressions are the judge, over texts that the topic's expression matches."""
+    app = Application(name="one", chain="one:1", default_topic="one", topics={matched: "two"}, sub_batches=())
+    entry = data.draw(st.from_regex(re.compile(matched), fullmatch=True).filter(lambda text: not text.endswith("\n")))
+    if re.search(anchor + searched, entry):
+        assert wanted_topics(app, [anchor + searched]) == ("one", "two")
 
 
 @pytest.mark.parametrize(
@@ -118,19 +102,18 @@ def test_what_can_be_found_is_never_denied(matched: str, searched: str, ends: st
         ("b/", "a/", False),
         ("a/", "aa/", True),
         ("^a/", "ba/", False),
-        ("a/", "b[0-9]+/a/", True),
-        ("x", "[a-w]*", False),
-        ("x", "[^x]{3}", False),
-        ("ab|xy", "a/xy", True),
-        ("a{3}", "a{2}", False),
-        ("a{3}", "a{2,}", True),
-        ("aa", "(?:ab)+", False),
-        ("ba", "(?:ab)+", True),
+        ("a/", "b/[0-9]+/a/", True),
+        ("b/00ff/l/", "b/[0-9a-f]+/l/", True),
+        ("b/00ff/l/", "b/[0-9a-f]+/t/", False),
+        ("c/1500/b/", "c/5dc/b/[0-9a-z]+/l/", False),
+        ("l/a/", "b/[0-9]+/l/", False),
+        ("x", "[a-w]*", True),
         ("", "a/", True),
     ],
 )
-def test_whether_an_expression_can_be_found(searched: str, matched: str, found: bool) -> None:  # noqa: FBT001 - a column of the table
-    assert may_be_found(searched, matched) is found
+def test_expressions_are_compared_part_by_part(searched: str, matched: str, found: bool) -> None:  # noqa: FBT001 - a column of the table
+    app = Application(name="one", chain="one:1", default_topic="one", topics={matched: "two"}, sub_batches=())
+    assert wanted_topics(app, [searched]) == (("one", "two") if found else ("one",))
 
 
 def test_a_consumer_with_few_wishes_reads_few_topics_and_gives_the_same_chain() -> None:
@@ -148,9 +131,59 @@ def test_a_cursor_that_knows_more_topics_is_read_on_in_all_of_them(monkeypatch: 
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, line(1, 30))
         with monkeypatch.context() as before:
-            before.setattr("cardinal.consuming.pruning.may_be_found", lambda _searched, _matched: True)
+            before.setattr("cardinal.consuming.topics._may_be_found", lambda _searched, _entry: True)
             with Consumer(broker.url, Blocks(), tracked=["b/"], idle_timeout=DEADLINE) as reading:
                 cursor = until(reading, "30a")[-1].cursor
         publish(broker, line(31, 40))
         with Consumer(broker.url, Blocks(), tracked=["b/"], start=cursor, idle_timeout=DEADLINE) as reading:
             assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(31, 41)]
+
+
+# --- names ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tracked", "expressions", "topics"),
+    [
+        ("logs", ["c/5dc/b/[0-9a-z]+/l/"], ["logs"]),
+        (["logs", "transactions"], ["c/5dc/b/[0-9a-z]+/l/", "c/5dc/b/[0-9a-z]+/t/"], ["logs", "tx"]),
+        (["headers", "c/5dc/c/"], ["c/5dc/b/[0-9a-z]+/h", "c/5dc/b/[0-9a-z]+/d", "c/5dc/c/"], ["block", "code"]),
+        ("state", ["c/5dc/a/", "c/5dc/s"], ["state"]),
+        ("c/5dc/b/[0-9a-z]+/l/", ["c/5dc/b/[0-9a-z]+/l/"], ["logs"]),
+    ],
+)
+def test_an_application_s_names_stand_for_its_expressions(
+    tracked: str | list[str], expressions: list[str], topics: list[str]
+) -> None:
+    app = apps.get("evm", chain_id=1500)
+    found = tracked_expressions(app, tracked)
+    assert found == tuple(expressions)
+    assert wanted_topics(app, found) == ("cardinal-1500", *(f"cardinal-1500-{topic}" for topic in topics))
+
+
+@pytest.mark.parametrize("app", [EVM, apps.get("evm", chain="polygon"), apps.get("blob")], ids=lambda app: app.chain)
+def test_names_stand_for_what_the_application_counts_under(app: Application) -> None:
+    named = {expression for expressions in app.names.values() for expression in expressions}
+    assert named == set(app.prefixes)
+
+
+@pytest.mark.parametrize(
+    ("tracked", "says"),
+    [
+        (
+            "log",
+            "'log' is no name of an entry of evm:1500; did you mean 'logs'\\?: use blocks, code, finality, headers",
+        ),
+        (["logs", "nonsense"], "'nonsense' is no name of an entry of evm:1500: use blocks"),
+        (["c/1500/b/[0-9a-z]+/l/"], r"can match no entry of evm:1500; did you mean 'c/5dc/b/\[0-9a-z\]\+/l/'\?"),
+        ("c/5dc/n/safe", "'c/5dc/n/safe' can match no entry of evm:1500; did you mean 'c/5dc/n/'"),
+    ],
+)
+def test_what_can_match_nothing_is_refused_with_what_can(tracked: str | list[str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        tracked_expressions(apps.get("evm", chain_id=1500), tracked)
+    assert caught.value.setting == "tracked"
+
+
+def test_an_application_without_names_takes_every_expression() -> None:
+    assert tracked_expressions(Blocks(), ["inside", "c/1500/b/"]) == ("inside", "c/1500/b/")

@@ -1,4 +1,4 @@
-"""Policy `quorum:k` where producers filled the topics one after the other, farther apart than there is room for."""
+"""Policy `quorum:k` where producers filled the topics one after the other, farther apart than blocks may be open."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, Blocks, hash_of, line, publish
+from blocks import DEADLINE, Blocks, block, hash_of, line, messages, publish
 from cardinal import consumer
-from cardinal.consuming import loop as driving
-from cardinal.consuming.reader import Reader
-from cardinal.protocols.streams.assembly.reassembler import Reassembler
+from cardinal.consuming import loop, options
+from cardinal.protocols.streams import Routed
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ ROOM = 300
 def test_from_the_start_every_block_is_delivered(
     monkeypatch: pytest.MonkeyPatch, producers: tuple[str, ...], blocks: int
 ) -> None:
-    """What is dropped for want of room is read again before the stream begins: it begins with the first block."""
+    """Evicted blocks are re-read before the stream begins: it begins with the first block."""
     _little_room(monkeypatch)
-    monkeypatch.setattr(consumer, "_BOUNDS", replace(consumer._BOUNDS, open_blocks=ROOM))
+    monkeypatch.setattr(options, "_BOUNDS", replace(options._BOUNDS, open_blocks=ROOM))
     chain = line(1, blocks)
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         for producer in producers:
@@ -48,31 +47,32 @@ def test_from_the_start_every_block_is_delivered(
     assert numbers == [*range(1, blocks + 1)]
 
 
-@pytest.mark.parametrize(("seconds", "head"), [(0.0, ROOM), (3600.0, None)])
-def test_what_is_read_again_without_end_does_not_hold_up_the_beginning(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, head: int | None
+@pytest.mark.parametrize(("seconds", "begins"), [(0.0, True), (3600.0, False)])
+def test_blocks_below_the_start_that_do_not_come_hold_up_the_beginning_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    begins: bool,  # noqa: FBT001 - a case
 ) -> None:
-    """Half of the room for blocks that wait is taken for so long."""
-    _little_room(monkeypatch)
-    monkeypatch.setattr(Reassembler, "recovers", True)
-    monkeypatch.setattr(Reader, "reads_again", True)
-    monkeypatch.setattr(driving, "_CROWDED_SECONDS", seconds)
-    chain = line(1, ROOM)
+    """Of 2a only the Batch is there, and of blocks without Batches so many that each rewind evicts them again."""
+    monkeypatch.setattr(options, "_BOUNDS", replace(options._BOUNDS, open_blocks=ROOM))
+    monkeypatch.setattr(loop, "_DOUBT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "_QUIET_SECONDS", seconds)
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
-        publish(broker, chain[: ROOM // 3])
-        with consumer.Consumer(broker.url, Blocks()) as reading:
-            for payloads in ([], chain[ROOM // 3 :]):
-                publish(broker, payloads)
-                for _ in range(100):
-                    reading._step()
-                assert reading.caught_up
-            assert (None if reading.head is None else reading.head.number) == head
+        sink = broker.sink(Blocks(), producer_id="p")
+        sink.send([], messages(block("2a", "1a"))[-1]).result(DEADLINE)
+        publish(broker, line(4, 20), "p")
+        flood = [Routed("a", b"\x03" + b"%032d" % number + b"a/x", b"") for number in range(2 * ROOM)]
+        sink.send(flood, None).result(DEADLINE)
+        with consumer.Consumer(broker.url, Blocks(), policy="quorum:1", producers=("p",)) as reading:
+            for _ in range(20):
+                reading._step()
+            assert (reading.head is not None) == begins
 
 
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings_of = consumer.settings_of
+    made = options.ConsumerOptions.follower_settings
 
-    def small(app: Application, tracked: tuple[str, ...] | None) -> FollowerSettings:
-        return replace(settings_of(app, tracked), max_waiting=ROOM)
+    def small(given: options.ConsumerOptions, app: Application) -> FollowerSettings:
+        return replace(made(given, app), max_waiting=ROOM)
 
-    monkeypatch.setattr(consumer, "settings_of", small)
+    monkeypatch.setattr(options.ConsumerOptions, "follower_settings", small)

@@ -1,27 +1,31 @@
-"""Many blocks that were dropped are read again together: what that reads, and what it holds meanwhile."""
+"""Evicted blocks are re-read: every block is delivered in order, and the records polled stay in proportion."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, steps
-from cardinal.consuming import pacing as in_step
+from cardinal.consumer import Consumer
+from cardinal.consuming import options as consumer_options
+from cardinal.consuming import pacing
 from cardinal.consuming import reader as reading
-from cardinal.consuming.again import Room
-from cardinal.consuming.loop import Driver
-from cardinal.consuming.options import room_again, settings_of
+from cardinal.consuming.loop import Loop
+from cardinal.consuming.options import ConsumerOptions
 from cardinal.consuming.reader import Reader
-from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Overflow, Payload, Routed, Stale, split
+from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Overflow, Payload, Routed, split
 from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.protocols.streams.types import Partition, Record
+from cardinal.protocols.streams.types import Row
 from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import open_sink
+from serving import serving
 
 BLOCKS = 400
 WAITING = 128
@@ -32,53 +36,83 @@ SIZE = 2_000
 Kind = TypeVar("Kind")
 
 
-class Counting(MemoryBroker):
-    """Counts the records that were read of it."""
+class Topics:
+    """A stream's topics: where they are written, and where they are read."""
 
-    polled = 0
+    def __init__(self, writes: str, reads: str) -> None:
+        self.url = reads
+        self.written = 0
+        self._sink = open_sink(writes, Blocks(), producer_id="one")  # makes the topics
 
-    def read(self, positions: Mapping[Partition, int], limit: int, timeout: float) -> list[Record]:
-        found = super().read(positions, limit, timeout)
-        self.polled += len(found)
-        return found
+    def send(self, routed: list[Routed]) -> None:
+        self._sink.send(routed, None).result(DEADLINE)
+        self.written += len(routed)
+
+    def close(self) -> None:
+        self._sink.close()
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
-    monkeypatch.setattr(in_step, "POLL_RECORDS", POLLED)
-    with Counting(uuid.uuid4().hex, partitions=2) as broker:
-        broker.sink(Blocks(), producer_id="one")  # makes the topics
-        yield broker
+@pytest.fixture(autouse=True)
+def _small_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(reading, "POLL_SECONDS", 0.01)
+
+
+@pytest.fixture(params=["memory"])
+def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics]:
+    with contextlib.ExitStack() as stack:
+        if request.param == "file":
+            writes = reads = f"file://{tmp_path}?cardinal.partitions=2"
+        else:
+            writes = reads = stack.enter_context(MemoryBroker(uuid.uuid4().hex, partitions=2)).url
+        opened = Topics(writes, reads)
+        stack.callback(opened.close)
+        if request.param == "websocket":
+            opened.url = stack.enter_context(serving(writes, Blocks())).url
+        yield opened
+
+
+EVERYWHERE = pytest.mark.parametrize("topics", ["memory", "file", "websocket"], indirect=True)
 
 
 class Reading:
     """A consumer's inside, with bounds of its own, that begins above 1a."""
 
-    def __init__(self, broker: Counting, *, told: Callable[[object], None] | None = None, **options: object) -> None:
+    def __init__(self, topics: Topics, *, on_event: Callable[[object], None] | None = None, **options: object) -> None:
         self.events: list[object] = []
         self.updates: list[str] = []
-        self.held = 0
-        settings = replace(settings_of(Blocks(), None), **{"start": BlockRef(1, hash_of("1a"))} | options)  # type: ignore[arg-type] # tests name them
+        self.held = self.polled = 0
+        settings = replace(
+            ConsumerOptions().follower_settings(Blocks()), **{"start": BlockRef(1, hash_of("1a"))} | options
+        )  # type: ignore[arg-type] # tests name them
         self.follower = Follower(settings)
-        self.reader = Reader(broker.url, Blocks(), wait=0.0, again=room_again(settings))
+        self.reader = Reader(topics.url, Blocks(), wait=DEADLINE)
         marks = self.reader.marks()
+        self.follower.begin_at(marks)
         self.reader.main.assign({where: low for where, (low, _) in marks.items()})
-        ends = {where: high for where, (_, high) in marks.items()}
-        self.driver = Driver(self.follower, self.reader, ends, told or self.events.append, None)
+        self.loop = Loop(self.follower, self.reader, on_event or self.events.append, None)
+        poll = self.reader._poll
+
+        def counted(seconds: float) -> list[Row]:
+            records = poll(seconds)
+            self.polled += len(records)
+            return records
+
+        self.reader._poll = counted  # type: ignore[method-assign]
 
     def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + 2 * DEADLINE
         while not done():
             assert time.monotonic() < deadline, (len(self.updates), self.updates[-1:])
-            self.driver.step()
+            self.loop.step()
             self.held = max(self.held, self.follower.reassembler.held_bytes)
-            self.updates += steps([*self.driver.ready])
-            self.driver.ready.clear()
+            self.updates += steps([*self.loop.ready])
+            self.loop.ready.clear()
 
     def read_all(self) -> None:
-        """Everything that is there, once."""
+        """Everything that is there, and what is re-read of it."""
         ends = self.reader.ends()
-        self.until(lambda: self.reader.main.positions() == ends)
+        self.until(lambda: self.reader.positions() == ends and not self.follower.rewinding)
 
     def until_head(self, number: int) -> None:
         self.until(lambda: self.follower.orderer.head == BlockRef(number, hash_of(f"{number}a")))
@@ -86,30 +120,20 @@ class Reading:
     def named(self, kind: type[Kind]) -> list[Kind]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    def dropped(self) -> list[bytes]:
-        """The blocks of the chain for which there was no room to assemble them."""
+    def evicted(self) -> list[bytes]:
+        """The blocks of the chain that were evicted."""
         return [event.block for event in self.named(Overflow) if not event.block.startswith(b"0")]
-
-    def to_be_read_again(self) -> list[bytes]:
-        """The blocks that were reported to be dropped."""
-        told = [event.explanation for event in self.events if isinstance(event, Incomplete)]
-        return [one.block for one in told if one.state == "dropped"]
 
 
 def messages(payload: Payload) -> list[Routed]:
     return split(payload, Blocks().topics, "block")
 
 
-def send(broker: MemoryBroker, routed: list[Routed]) -> int:
-    broker.sink(Blocks(), producer_id="one").send(routed, None).result(DEADLINE)
-    return len(routed)
-
-
 def large(payload: Payload) -> Payload:
     return replace(payload, updates={"a/1": bytes(SIZE), "b/1": bytes(SIZE), "inside": b"4"})
 
 
-def whole(blocks: list[Payload]) -> list[Routed]:
+def complete(blocks: list[Payload]) -> list[Routed]:
     return [message for payload in blocks for message in messages(payload)]
 
 
@@ -127,161 +151,180 @@ def of_nobody(count: int) -> list[Routed]:
 EVERY = [f"+{number}a" for number in range(2, BLOCKS + 1)]
 
 
-def test_blocks_that_there_was_no_room_to_wait_for_are_read_again_together(broker: Counting) -> None:
-    written = send(broker, whole(line(3, BLOCKS)))
-    made = Reading(broker, max_waiting=WAITING)
+# --- waiting blocks ----------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+def test_blocks_that_there_was_no_capacity_to_wait_for_are_re_read(topics: Topics) -> None:
+    """Each rewind delivers as many as may wait: three rewinds here, and one in vain before 2a comes."""
+    topics.send(complete(line(3, BLOCKS)))
+    made = Reading(topics, max_waiting=WAITING)
     made.read_all()
-    dropped = [event.block.hash for event in made.named(Stale)]
-    assert len(dropped) == BLOCKS - 2 - WAITING
-    before = broker.polled
-    written += send(broker, messages(block("2a", "1a")))
+    assert len(made.evicted()) >= BLOCKS - 2 - WAITING
+    topics.send(messages(block("2a", "1a")))
     made.until_head(BLOCKS)
     assert made.updates == EVERY
-    assert broker.polled - before < 2 * written
-    assert sorted(made.to_be_read_again()) == sorted(dropped), "each is read again once"
+    assert made.polled <= 6 * topics.written
+    assert {event.explanation.block for event in made.named(Incomplete)} <= {hash_of("2a")}
 
 
-def test_blocks_that_were_dropped_are_read_again_though_whoever_is_told_raises(broker: Counting) -> None:
-    """Many are reported together, and the handler raises at each of these reports."""
+def test_blocks_that_wait_for_one_that_does_not_come_are_re_read_twice(topics: Topics) -> None:
+    """All of them are complete, and evicted again: there is nothing to be had by it."""
+    topics.send(complete(line(3, BLOCKS)))
+    made = Reading(topics, max_waiting=WAITING)
+    made.read_all()
+    for _ in range(50):
+        made.loop.step()
+    assert made.polled <= 3.1 * topics.written
+
+
+def test_evicted_blocks_are_re_read_though_the_handler_of_reports_raises(topics: Topics) -> None:
+    """Many are reported together, and it raises at each of these reports."""
     raised = 0
 
-    def told(event: object) -> None:
+    def on_event(event: object) -> None:
         nonlocal raised
-        if isinstance(event, Incomplete):
+        if isinstance(event, Overflow):
             raised += 1
             raise ConnectionError("alerting is away")
 
-    send(broker, whole(line(3, BLOCKS)))
-    made = Reading(broker, told=told, max_waiting=WAITING)
+    topics.send(complete(line(3, BLOCKS)))
+    made = Reading(topics, on_event=on_event, max_waiting=WAITING)
     ends = made.reader.ends()
-    while made.reader.main.positions() != ends:
+    while made.reader.positions() != ends or made.follower.rewinding:
         with contextlib.suppress(ConnectionError):
             made.read_all()
-    send(broker, messages(block("2a", "1a")))
+    topics.send(messages(block("2a", "1a")))
     while made.updates != EVERY:
         with contextlib.suppress(ConnectionError):
             made.until(lambda: made.updates == EVERY)
     assert raised >= BLOCKS - 2 - WAITING
 
 
-def test_blocks_whose_batches_come_after_they_were_dropped_are_read_again_together(broker: Counting) -> None:
-    content, batches = batches_last(line(2, BLOCKS))
-    written = send(broker, [*content, *of_nobody(OPEN)])
-    made = Reading(broker, bounds=Bounds(open_blocks=OPEN))
-    made.read_all()
-    assert len(made.dropped()) == BLOCKS - 1
-    before = broker.polled
-    written += send(broker, batches)
-    made.until_head(BLOCKS)
-    assert made.updates == EVERY
-    assert broker.polled - before < BLOCKS / OPEN * written
-    assert len(made.dropped()) == len(set(made.dropped()))
-
-
-def test_blocks_that_are_read_again_stay_within_the_bytes_for_open_ones(broker: Counting) -> None:
-    """They could not all be held at once: each pass begins as many as there is room for, and none is dropped again."""
-    content, batches = batches_last([large(payload) for payload in line(2, BLOCKS)])
-    send(broker, [*content, *of_nobody(OPEN)])
-    made = Reading(broker, bounds=Bounds(open_bytes=40 * SIZE, finished_bytes=5 * SIZE))
-    made.read_all()
-    assert len(made.dropped()) > BLOCKS / 2
-    send(broker, batches)
-    made.until_head(BLOCKS)
-    assert made.updates == EVERY
-    assert len(made.dropped()) == len(set(made.dropped())) < BLOCKS
-    assert sorted(made.to_be_read_again()) == sorted(made.dropped()), "each is read again once"
-    assert made.held <= 45 * SIZE
-
-
-def test_small_messages_that_are_read_again_stay_within_the_bytes_for_open_ones(broker: Counting) -> None:
-    """Holding one costs several times its bytes."""
-    content, batches = batches_last(line(2, BLOCKS))
-    send(broker, [*content, *of_nobody(OPEN)])
-    made = Reading(broker, bounds=Bounds(open_bytes=100_000))
-    made.read_all()
-    assert len(made.dropped()) > BLOCKS / 2
-    send(broker, batches)
-    made.until_head(BLOCKS)
-    assert made.updates == EVERY
-    assert len(made.dropped()) < 1.1 * BLOCKS, "hardly any is dropped twice"
-
-
-def test_blocks_that_are_read_again_stay_within_the_bytes_for_waiting_ones(broker: Counting) -> None:
-    """The first of them comes last, so that whatever is read again of the others waits for it."""
+def test_re_read_blocks_stay_within_the_bytes_for_waiting_ones(topics: Topics) -> None:
+    """The first of them comes last, so that whatever is re-read of the others waits for it."""
     first, *others = [large(payload) for payload in line(3, BLOCKS)]
     *content, batch = messages(first)
-    send(broker, [*content, *whole(others), batch])
-    made = Reading(broker, max_bytes=40 * SIZE)
+    topics.send([*content, *complete(others), batch])
+    made = Reading(topics, max_bytes=40 * SIZE)
     made.read_all()
-    dropped = [event.block.hash for event in made.named(Stale)]
-    assert len(dropped) > BLOCKS / 2
-    send(broker, messages(block("2a", "1a")))
+    assert len(made.evicted()) > BLOCKS / 2
+    assert made.follower.orderer.fullness <= 1
+    topics.send(messages(block("2a", "1a")))
     made.until_head(BLOCKS)
     assert made.updates == EVERY
-    assert [event.block.hash for event in made.named(Stale)] == dropped
+    assert made.polled <= 25 * topics.written, "each rewind delivers 20 blocks or more"
+
+
+def test_a_branch_that_is_lighter_without_what_was_evicted_of_it_is_followed_at_the_end(topics: Topics) -> None:
+    """3b and 4b wait at the side; of 5b to 60b, which make them heavier, most were evicted while 2a was missing."""
+    heavy = [replace(payload, weight=payload.number + 1) for payload in line(5, 60, "b")]
+    heavy[0] = replace(heavy[0], parent=hash_of("4b"))
+    side = [block("3b", "2a"), block("4b", "3b")]
+    topics.send(complete([*line(3, 9), *side, *heavy]))
+    made = Reading(topics, max_waiting=4)
+    made.read_all()
+    assert made.named(Overflow)
+    topics.send(messages(block("2a", "1a")))
+    made.until(lambda: made.follower.orderer.head == BlockRef(60, hash_of("60b")))
+
+
+# --- open blocks -------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+def test_blocks_whose_batches_come_after_they_were_evicted_are_re_read(topics: Topics) -> None:
+    """Each rewind delivers as many as may be open."""
+    content, batches = batches_last(line(2, BLOCKS))
+    topics.send([*content, *of_nobody(OPEN)])
+    made = Reading(topics, bounds=Bounds(open_blocks=OPEN))
+    made.read_all()
+    assert len(set(made.evicted())) == BLOCKS - 1
+    topics.send(batches)
+    made.until_head(BLOCKS)
+    assert made.updates == EVERY
+    assert made.polled <= 2 * BLOCKS / OPEN * topics.written
+
+
+def test_re_read_blocks_stay_within_the_bytes_for_open_ones(topics: Topics) -> None:
+    content, batches = batches_last([large(payload) for payload in line(2, BLOCKS)])
+    topics.send([*content, *of_nobody(OPEN)])
+    made = Reading(topics, bounds=Bounds(open_bytes=40 * SIZE, finished_bytes=5 * SIZE))
+    made.read_all()
+    assert len(set(made.evicted())) > BLOCKS / 2
+    topics.send(batches)
+    made.until_head(BLOCKS)
+    assert made.updates == EVERY
+    assert made.held <= 45 * SIZE + 20 * SIZE, "a poll is taken before anything is evicted"
+    assert made.polled <= 40 * topics.written, "each rewind delivers 15 blocks or more"
+
+
+def test_small_messages_that_are_re_read_stay_within_the_bytes_for_open_ones(topics: Topics) -> None:
+    """Holding one costs several times its bytes."""
+    content, batches = batches_last(line(2, BLOCKS))
+    topics.send([*content, *of_nobody(OPEN)])
+    made = Reading(topics, bounds=Bounds(open_bytes=100_000))
+    made.read_all()
+    assert len(set(made.evicted())) > BLOCKS / 2
+    topics.send(batches)
+    made.until_head(BLOCKS)
+    assert made.updates == EVERY
+    assert made.polled <= 30 * topics.written
 
 
 @pytest.mark.parametrize("waiting", [0, 9])
-def test_a_block_that_was_dropped_after_its_batch_is_read_again_when_others_wait_for_it(
-    broker: Counting, waiting: int
-) -> None:
+def test_a_crowd_of_higher_blocks_does_not_evict_the_one_that_the_chain_waits_for(topics: Topics, waiting: int) -> None:
     first, hole, *others = [large(payload) for payload in line(2, 80)]
     *content, lagging, batch = messages(hole)
-    send(broker, [*messages(first), *content, batch])
-    made = Reading(broker, bounds=Bounds(open_blocks=20))
+    topics.send([*messages(first), *content, batch])
+    made = Reading(topics, bounds=Bounds(open_blocks=20))
     made.read_all()
-    send(broker, whole(others[:waiting]))
+    topics.send(complete(others[:waiting]))
     made.read_all()
     crowd = [messages(large(payload)) for payload in line(500, 540, "x")]
-    send(broker, [message for routed in crowd for message in routed[1:]])
+    topics.send([message for routed in crowd for message in routed[1:]])
     made.read_all()
-    assert hash_of("3a") in made.dropped()
-    send(broker, [routed[0] for routed in crowd])  # these are whole, and out of the way
-    made.read_all()
-    send(broker, [lagging, *whole(others)])
+    assert made.named(Overflow)
+    assert hash_of("3a") not in made.evicted()
+    topics.send([lagging, *complete(others), *(routed[0] for routed in crowd)])
     made.until_head(80)
     assert made.updates == EVERY[:79]
-    told = [one.explanation for one in made.named(Incomplete) if one.explanation.state == "dropped"]
-    assert [(one.block, one.number) for one in told if one.block == hash_of("3a")] == [(hash_of("3a"), 3)]
+    assert made.polled <= 10 * topics.written
 
 
 @pytest.mark.parametrize("last", [4, 5, 12])
-def test_at_the_end_of_a_stream_a_dropped_block_is_read_again_without_waiting_for_more(
-    broker: Counting, last: int
-) -> None:
-    """Too few blocks follow for it to be due by their count, and none come any more."""
+def test_at_the_end_of_a_stream_an_evicted_block_is_re_read_without_waiting_for_more(topics: Topics, last: int) -> None:
+    """Too few blocks follow for it to be due by their count, and none come any more.
+
+    Its Batch lies behind many messages of blocks that have none either: its content was evicted.
+    """
     first, hole, *others = [large(payload) for payload in line(2, last)]
-    *content, lagging, batch = messages(hole)
-    send(broker, [*messages(first), *content, batch])
-    made = Reading(broker, bounds=Bounds(open_blocks=20))
-    made.read_all()
-    crowd = [messages(large(payload)) for payload in line(500, 540, "x")]
-    send(broker, [message for routed in crowd for message in routed[1:]])
-    made.read_all()
-    assert hash_of("3a") in made.dropped()
-    send(broker, [routed[0] for routed in crowd])
-    made.read_all()
-    send(broker, [lagging, *whole(others)])
+    *content, batch = messages(hole)
+    topics.send([*messages(first), *content, *of_nobody(40)])
+    made = Reading(topics, bounds=Bounds(open_blocks=20))
+    made.until(lambda: hash_of("3a") in made.evicted())
+    topics.send([batch, *complete(others)])
     made.until_head(last)
     assert made.updates == EVERY[: last - 1]
+    assert made.polled <= 6 * topics.written
 
 
 @pytest.mark.parametrize("last", [60, 300])
-def test_a_stream_begins_with_its_first_block_though_there_was_no_room_for_it(broker: Counting, last: int) -> None:
-    """The Batches come first: of the lowest blocks nothing is left when their content comes.
+def test_a_stream_begins_with_its_first_block_though_there_was_no_capacity_for_it(topics: Topics, last: int) -> None:
+    """The Batches come first: of most blocks nothing is left when their content comes.
 
-    A chain of several thresholds, which would end the wait for lower blocks, comes before they are read again.
+    A chain of several thresholds, which would end the wait for lower blocks, comes before they are re-read.
     """
     content, batches = batches_last([large(payload) for payload in line(2, last)])
-    send(broker, batches)
-    made = Reading(broker, start=None, patient=True, bounds=Bounds(open_blocks=20))
+    topics.send(batches)
+    made = Reading(topics, start=None, patient=True, bounds=Bounds(open_blocks=20))
     made.read_all()
-    assert hash_of("2a") in made.dropped()
-    send(broker, content)
-    made.read_all()
-    send(broker, whole([large(payload) for payload in line(last + 1, 400)]))
+    assert len(set(made.evicted())) > last / 2
+    topics.send(content)
+    topics.send(complete([large(payload) for payload in line(last + 1, 400)]))
     made.until_head(400)
     assert made.updates == EVERY[:399]
+    assert made.polled <= 30 * topics.written
 
 
 def half_written() -> list[Routed]:
@@ -289,131 +332,52 @@ def half_written() -> list[Routed]:
 
 
 def above_nothing() -> list[Routed]:
-    return whole([block(f"{number}x", f"{number}y") for number in range(500, 560)])
+    return complete([block(f"{number}x", f"{number}y") for number in range(500, 560)])
 
 
 @pytest.mark.parametrize("left", [half_written, above_nothing])
 @pytest.mark.parametrize("policy", ["first", "quorum:1"])
-def test_what_somebody_left_on_the_topics_is_read_again_less_and_less(
-    broker: Counting, monkeypatch: pytest.MonkeyPatch, left: Callable[[], list[Routed]], policy: str
+def test_what_somebody_left_on_the_topics_is_re_read_less_and_less(
+    topics: Topics, left: Callable[[], list[Routed]], policy: str
 ) -> None:
-    """The chain waits for 3a, so that what there was no room for is read again at rest: 3a might be among it."""
-    monkeypatch.setattr(reading, "POLL_SECONDS", 0.01)
-    send(broker, whole([*line(2, 2), *line(4, 12)]))
-    send(broker, left())
-    made = Reading(broker, max_waiting=16, bounds=Bounds(open_blocks=20), policy=policy, producers=("one",))
+    """The chain waits for 3a, so that evicted blocks are re-read at rest: 3a might be among them."""
+    topics.send(complete([*line(2, 2), *line(4, 12)]))
+    topics.send(left())
+    made = Reading(topics, max_waiting=16, bounds=Bounds(open_blocks=20), policy=policy, producers=("one",))
     made.read_all()
     read = []
     for number in range(32):
-        before = broker.polled
-        sent = send(broker, messages(replace(block("3b", "2a", 1), hash=hash_of(f"3b{number}"))))
+        before, sent = made.polled, topics.written
+        topics.send(messages(replace(block("3b", "2a", 1), hash=hash_of(f"3b{number}"))))
         made.read_all()
         for _ in range(3):
-            made.driver.step()
-            made.until(lambda: not made.reader.reads_again)
-        read.append(broker.polled - before - sent)
+            made.loop.step()
+            made.until(lambda: not made.follower.rewinding)
+        read.append(made.polled - before - (topics.written - sent))
     rounds = [number for number, records in enumerate(read) if records]
-    assert 3 <= len(rounds) <= 10, (rounds, read)
+    assert 2 <= len(rounds) <= 10, (rounds, read)
     assert not any(read[18:30]), read
-    send(broker, messages(line(3, 3)[0]))
+    topics.send(messages(line(3, 3)[0]))
     made.until_head(12)
 
 
-def test_a_branch_that_is_lighter_without_what_was_let_go_of_it_is_followed_at_the_end(broker: Counting) -> None:
-    """3b and 4b wait at the side; of 5b to 60b, which make them heavier, most were let go while 2a was lacking."""
-    heavy = [replace(payload, weight=payload.number + 1) for payload in line(5, 60, "b")]
-    heavy[0] = replace(heavy[0], parent=hash_of("4b"))
-    side = [block("3b", "2a"), block("4b", "3b")]
-    send(broker, whole([*line(3, 9), *side, *heavy]))
-    made = Reading(broker, max_waiting=4)
-    made.read_all()
-    assert made.named(Stale)
-    send(broker, messages(block("2a", "1a")))
-    made.until(lambda: made.follower.orderer.head == BlockRef(60, hash_of("60b")))
+# --- the consumer ------------------------------------------------------------------------------------------
 
 
-# --- the reader by itself ----------------------------------------------------------------------------------
-
-
-def places(broker: MemoryBroker, name: str) -> dict[Partition, int]:
-    """Where a block's messages begin."""
-    found: dict[Partition, int] = {}
-    for record in broker.records():
-        if record.key[1:33] == hash_of(name):
-            found.setdefault(record[:2], record.offset)
-    return found
-
-
-def read_again(reader: Reader, whole: set[bytes]) -> list[bytes]:
-    """The keys of everything that is read again; blocks are whole when all of these keys have come."""
-    found: list[bytes] = []
-
-    def is_whole(block_hash: bytes) -> bool:
-        return {key for key in whole if key[1:33] == block_hash} <= {*found}
-
-    deadline = time.monotonic() + DEADLINE
-    while reader.reads_again:
-        assert time.monotonic() < deadline
-        found += [record.key for record in reader.poll_again()]
-        reader.end_again(is_whole)
-    return found
-
-
-def read_of(broker: Counting, again: Room = Room()) -> Reader:  # noqa: B008 - frozen
-    """A reader that has read everything."""
-    reader = Reader(broker.url, Blocks(), wait=0.0, again=again)
-    reader.main.assign(reader.ends())
-    return reader
-
-
-def test_what_lies_between_blocks_that_are_read_again_is_not_read(broker: Counting) -> None:
-    near, far = messages(block("2a", "1a")), messages(block("3a", "2a"))
-    send(broker, near)
-    between = send(broker, whole(line(100, 500)))
-    send(broker, far)
-    reader = read_of(broker)
-    for name in ("2a", "3a"):
-        reader.read_again(hash_of(name), places(broker, name))
-    keys = {one.key for one in (*near, *far)}
-    assert sorted(read_again(reader, keys)) == sorted(keys)
-    assert broker.polled < between / 8
-    reader.close()
-
-
-def test_a_block_that_is_asked_for_twice_is_read_as_far_as_both_say(broker: Counting) -> None:
-    first = messages(block("2a", "1a"))
-    send(broker, first)
-    reader = read_of(broker)
-    begin = places(broker, "2a")
-    reader.read_again(hash_of("2a"), dict.fromkeys(begin, 0))
-    send(broker, first)
-    reader.main.assign(reader.ends())
-    reader.read_again(hash_of("2a"), begin)
-    assert len(read_again(reader, {b"\x03" + hash_of("2a")})) == 2 * len(first)
-    reader.close()
-
-
-def test_what_there_was_no_room_for_is_read_in_the_next_pass_before_what_came_meanwhile(broker: Counting) -> None:
-    blocks = line(2, 5)
-    send(broker, whole(blocks))
-    reader = read_of(broker, Room(blocks=1))
-    for name in ("2a", "3a", "4a"):
-        reader.read_again(hash_of(name), places(broker, name))
-    keys = {one.key for one in whole(blocks)}
-    found = [record.key for record in reader.poll_again()]
-    for name in ("5a", "3a"):
-        reader.read_again(hash_of(name), places(broker, name))
-    found += read_again(reader, keys)
-    order = list(dict.fromkeys(key[1:33] for key in found))
-    assert set(found) == keys
-    assert order.index(hash_of("5a")) == len(order) - 1
-    reader.close()
-
-
-def test_a_reader_that_is_closed_in_the_middle_of_a_pass_lets_its_source_go(broker: Counting) -> None:
-    send(broker, whole(line(2, 9)))
-    reader = read_of(broker)
-    reader.read_again(hash_of("9a"), dict.fromkeys(places(broker, "9a"), 0))
-    reader.poll_again()
-    reader.close()
-    reader.close()
+@EVERYWHERE
+def test_a_consumer_is_neither_ready_nor_at_the_end_while_it_re_reads(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_options, "_BOUNDS", Bounds(open_blocks=OPEN))
+    content, batches = batches_last(line(1, BLOCKS))
+    topics.send([*content, *batches])
+    with Consumer(topics.url, Blocks(), start=1, until="end") as consumer:
+        delivered = []
+        for update in consumer:
+            delivered += steps([update])
+            assert not consumer.ready
+            assert consumer.head is not None
+            assert consumer.head.number == BLOCKS or not consumer.caught_up
+        assert delivered == [f"+{number}a" for number in range(1, BLOCKS + 1)]
+        assert consumer.caught_up
+        assert consumer.ready

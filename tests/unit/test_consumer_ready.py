@@ -43,21 +43,19 @@ def test_an_update_that_waits_to_be_fetched_is_not_delivered(broker: MemoryBroke
 def test_a_consumer_that_has_not_begun_because_lower_blocks_may_come_is_not_ready(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5a lacks a message: whether the stream begins above it is in doubt until nothing has come for a while."""
-    sink = broker.sink(Blocks(), producer_id="one")
-    for payload in line(1, 12):
-        sink.send(_messages(payload)[payload.number == 5 :], None).result(DEADLINE)
+    """Nothing of 5a is there: whether the stream begins above it is in doubt until nothing has come for a while."""
+    publish(broker, [*line(1, 4), *line(6, 12)])
     with Consumer(broker.url, Blocks(), idle_timeout=0.3) as consumer:
         assert not list(consumer)
         assert consumer.caught_up
         assert not consumer.ready
-        monkeypatch.setattr("cardinal.consuming.loop._SETTLE_SECONDS", 0.0)
-        assert steps(list(consumer))
+        monkeypatch.setattr("cardinal.consuming.loop._QUIET_SECONDS", 0.0)
+        assert steps(list(consumer)) == [f"+{number}a" for number in range(6, 13)]
         assert consumer.ready
 
 
 def test_a_consumer_that_has_whole_blocks_above_one_that_is_not_there_is_not_ready(broker: MemoryBroker) -> None:
-    """4a lacks a message; 5a to 9a are whole and wait for it. 11a comes later, and overtakes 10a."""
+    """4a lacks a message; 5a to 9a are complete and wait for it. 11a comes later, and overtakes 10a."""
     publish(broker, line(1, 3))
     with Consumer(broker.url, Blocks()) as consumer:
         cursor = until(consumer, "3a")[-1].cursor

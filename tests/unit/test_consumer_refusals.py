@@ -48,11 +48,12 @@ def broker() -> Iterator[MemoryBroker]:
         ("idle_timeout", ""),
         ("idle_timeout", float("nan")),
         ("max_open_bytes", None),
-        ("tracked", "c/1/b"),
+        ("tracked", b"a/"),
         ("producers", "one"),
         ("on_incomplete", "wait"),
         ("on_finality_violation", ""),
         ("policy", "quorum"),
+        ("until", "now"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(broker: MemoryBroker, option: str, value: object) -> None:

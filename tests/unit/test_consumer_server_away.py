@@ -1,7 +1,8 @@
-"""A server that is away while older records, or a reorg channel, are wanted of it: they are asked for again."""
+"""A server that is away while a rewind, older Batches or a reorg channel are requested: the request is repeated."""
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -95,23 +96,24 @@ AWAY = pytest.mark.parametrize(
 )
 
 
-def drop(broker: MemoryBroker) -> None:
-    """The content of 5a to 20a, more than there is room for, and then their Batches."""
+def evict(broker: MemoryBroker) -> None:
+    """The content of 5a to 20a, more than the capacity for open blocks, and then their Batches."""
     apart = [messages(payload) for payload in line(5, 20)]
     send(broker, [one for routed in apart for one in routed[:-1]])
     send(broker, [routed[-1] for routed in apart])
 
 
-@AWAY
-def test_blocks_are_read_again_when_the_server_is_back(
+@pytest.mark.parametrize(("call", "failures"), [("watermarks", 3), ("assign", 1), ("assign", 7)])
+def test_evicted_blocks_are_re_read_when_the_server_is_back(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str, failures: int
 ) -> None:
-    monkeypatch.setattr("cardinal.consumer._BOUNDS", Bounds(open_blocks=4))
+    monkeypatch.setattr("cardinal.consuming.options._BOUNDS", Bounds(open_blocks=4))
+    away = Away(monkeypatch, "stream", call, 0)
     publish(broker, line(1, 4))
     with consumer(broker) as reading_:
         until(reading_, "4a")
-        away = Away(monkeypatch, "stream", call, failures)
-        drop(broker)
+        away.left = failures
+        evict(broker)
         assert steps(until(reading_, "20a")) == [f"+{number}a" for number in range(5, 21)]
     assert not away.left
     assert all(source.closed for source in away.sources)
@@ -150,11 +152,11 @@ def test_older_batches_that_do_not_arrive_hold_up_nothing(
         silent = silence(monkeypatch, 10**6)
         for number in range(61, 100):
             left = len(silent)
-            resumed._driver.step()
+            resumed._loop.step()
             assert left - len(silent) <= 1
             publish(broker, line(number, number))
         assert steps(until(resumed, "99a"))[-3:] == ["+97a", "+98a", "+99a"]
-        assert len(silent) < 10**6, "it was under way"
+        assert len(silent) < 10**6, "it was in flight"
         silent.clear()
         (switch,) = until(resumed, "100b")
     assert [one.number for one in switch.removed] == list(range(99, 20, -1))
@@ -187,39 +189,56 @@ def silence(monkeypatch: pytest.MonkeyPatch, polls: int) -> list[None]:
     return left
 
 
-def test_new_blocks_are_delivered_and_idle_time_counts_while_older_ones_cannot_be_had(
+def test_idle_time_counts_while_a_rewind_is_not_answered(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.consuming.options._BOUNDS", Bounds(open_blocks=4))
+    away = Away(monkeypatch, "stream", "assign", 0)
+    publish(broker, line(1, 4))
+    with Consumer(broker.url, Blocks(), idle_timeout=0.5) as reading_:
+        until(reading_, "4a")
+        away.left = 10**6
+        evict(broker)
+        assert steps(list(reading_)) == []
+        assert away.left < 10**6
+        assert not reading_.caught_up
+        assert not reading_.ready
+        away.left = 0
+        assert steps(until(reading_, "20a")) == [f"+{number}a" for number in range(5, 21)]
+        assert steps(list(reading_)) == []
+        assert reading_.ready
+
+
+def test_nothing_is_read_before_a_rewind_is_answered(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away(monkeypatch, "stream", "assign", 0)
+    publish(broker, line(1, 4))
+    reader = Reader(broker.url, Blocks(), wait=0.0)
+    reader.main.assign(reader.ends())
+    away.left = 3
+    reader.rewind({("a", 0): 2})
+    for _ in range(2):
+        publish(broker, line(5, 5))
+        assert reader.poll_now() == []
+        assert reader.rewinds
+    assert reader.poll_now()[0][:3] == ("a", 0, 2)
+    assert not reader.rewinds
+    reader.close()
+
+
+def test_older_batches_of_a_server_that_is_away_are_requested_a_while_later(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was dropped is on a branch of its own, and whoever opens anything finds nobody."""
-    monkeypatch.setattr("cardinal.consumer._BOUNDS", Bounds(open_blocks=4))
-    publish(broker, line(1, 4))
-    with Consumer(broker.url, Blocks(), idle_timeout=1.0) as reading_:
-        until(reading_, "4a")
-        away = Away(monkeypatch, "stream", "open_source", 10**6)
-        apart = [messages(payload) for payload in line(5, 20, "x", "4a", weight=-4)]
-        send(broker, [one for routed in apart for one in routed[:-1]])
-        send(broker, [routed[-1] for routed in apart])
-        publish(broker, line(5, 6))
-        assert steps(list(reading_))[:2] == ["+5a", "+6a"]
-        assert away.asked
-
-
-def test_a_server_that_is_away_is_waited_for_by_reading(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a block to be read again, but not at once: meanwhile the next records may be waited for."""
     monkeypatch.setattr(reading, "_AWAY_SECONDS", 1_000.0)
     publish(broker, line(1, 4))
     reader = Reader(broker.url, Blocks(), wait=0.0)
     reader.main.assign(reader.ends())
-    away = Away(monkeypatch, "stream", "open_source", 1)
     history = Away(monkeypatch, "history", "open_source", 1)
-    reader.read_again(hash_of("2a"), dict.fromkeys(reader.positions(), 0))
-    assert reader.reads_again_now
+    deadline = time.monotonic() + DEADLINE
+    while not reader._is_away:
+        assert time.monotonic() < deadline
+        assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.01) is None
     for _ in range(3):
-        assert reader.poll_again() == []
-        assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.0) is None
-        assert reader.reads_again
-        assert not reader.reads_again_now
-    assert (away.asked, history.asked) == (1, 0)
+        assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.01) is None
+    assert history.asked == 1
+    assert reader.poll_now() == []
     reader.close()
 
 

@@ -15,7 +15,7 @@ from cardinal.consuming import healing
 from cardinal.consuming.healing import Healer
 from cardinal.errors import TopicError
 from cardinal.protocols.streams import Routed, split
-from cardinal.protocols.streams.assembly.block import Explanation
+from cardinal.protocols.streams.events import Explanation
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from cardinal.protocols.streams import (
     Stale,
 )
 from cardinal.protocols.streams.events import Change
-from cardinal.protocols.streams.ordering.orderer import Past
+from cardinal.protocols.streams.ordering.orderer import OrderingSettings, Past
 from streams import block, chain, h, name
 
 
-def start(threshold: int = 128, **options: object) -> Orderer:
-    return Orderer(BlockRef(0, h("0g")), 0, threshold, **options)  # type: ignore[arg-type]
+def start(threshold: int = 128, whitelist: Mapping[int, bytes] | None = None, **options: object) -> Orderer:
+    return Orderer(BlockRef(0, h("0g")), 0, threshold, whitelist, OrderingSettings(**options))  # type: ignore[arg-type]
 
 
 def feed(orderer: Orderer, blocks: Iterable[Payload]) -> list[str]:
@@ -80,14 +80,14 @@ def test_blocks_below_the_threshold_are_dropped_and_reported() -> None:
     orderer = start(threshold=2)
     feed(orderer, chain("1a 2a 3a 4a"))
     assert feed(orderer, [block("1b", "0g", 99)]) == []
-    assert orderer.take_events() == [Stale(BlockRef(1, h("1b")), "farther below the head than the reorg threshold")]
+    assert orderer.take_reports() == [Stale(BlockRef(1, h("1b")), "farther below the head than the reorg threshold")]
 
 
 def test_a_number_that_does_not_follow_its_parent_is_quarantined() -> None:
     orderer = start()
     feed(orderer, chain("1a"))
     assert feed(orderer, [block("7a", "1a")]) == []
-    (event,) = orderer.take_events()
+    (event,) = orderer.take_reports()
     assert isinstance(event, Quarantined)
     assert "its number is 7" in event.reason
     assert feed(orderer, chain("1a 2a")[1:]) == ["+2a"]
@@ -97,7 +97,7 @@ def test_a_waiting_block_with_a_wrong_number_goes_with_all_above_it() -> None:
     orderer = start()
     waiting = [block("5x", "1a"), block("6x", "5x")]
     assert feed(orderer, [*waiting, *chain("1a 2a")]) == ["+1a", "+2a"]
-    assert {name(e.block) for e in orderer.take_events() if isinstance(e, Quarantined)} == {"5x", "6x"}
+    assert {name(e.block) for e in orderer.take_reports() if isinstance(e, Quarantined)} == {"5x", "6x"}
 
 
 def test_numbers_may_jump_where_the_application_says_so() -> None:
@@ -110,13 +110,13 @@ def test_a_whitelist_refuses_the_other_block_and_its_descendants(order: list[str
     orderer = start(whitelist={2: h("2a")})
     shapes = feed(orderer, [blocks[key] for key in order])
     assert shapes == ["+1a", "+2a"]
-    assert {name(e.block) for e in orderer.take_events() if isinstance(e, Quarantined)} == {"2b", "3b"}
+    assert {name(e.block) for e in orderer.take_reports() if isinstance(e, Quarantined)} == {"2b", "3b"}
 
 
 def test_a_whitelist_that_contradicts_the_cursor_refuses_to_resume() -> None:
     orderer = Orderer(whitelist={2: h("2b")})
     with pytest.raises(CursorMismatchError, match="whitelist pins another block at 2"):
-        orderer.resume([BlockRef(2, h("2a"))], 2, 1, Past())
+        orderer.restore([BlockRef(2, h("2a"))], 2, 1, Past(), [])
 
 
 @pytest.mark.parametrize("order", [["2b", "3b", "1a", "2a"], ["1a", "2a", "3b", "2b"], ["1a", "2b", "2a", "3b"]])
@@ -125,13 +125,13 @@ def test_a_blacklist_refuses_a_block_and_its_descendants(order: list[str]) -> No
     orderer = start(blacklist=[h("2b")])
     shapes = feed(orderer, [blocks[key] for key in order])
     assert shapes == ["+1a", "+2a"]
-    assert {name(e.block) for e in orderer.take_events() if isinstance(e, Quarantined)} == {"2b", "3b"}
+    assert {name(e.block) for e in orderer.take_reports() if isinstance(e, Quarantined)} == {"2b", "3b"}
 
 
 def test_a_blacklist_that_names_a_delivered_block_refuses_to_resume() -> None:
-    orderer = Orderer(blacklist=[h("2a")])
+    orderer = Orderer(settings=OrderingSettings(blacklist=[h("2a")]))
     with pytest.raises(CursorMismatchError, match="blacklist names a block at 2"):
-        orderer.resume([BlockRef(2, h("2a"))], 2, 1, Past())
+        orderer.restore([BlockRef(2, h("2a"))], 2, 1, Past(), [])
 
 
 # --- start from nothing ------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_a_heavier_chain_from_deeper_is_reported_once() -> None:
     feed(orderer, chain("5a 6a", root="4g"))
     orderer.caught_up()
     assert feed(orderer, chain("4b 5b 6b 7b 8b", root="3g")) == []
-    assert orderer.take_events() == [
+    assert orderer.take_reports() == [
         Stale(BlockRef(4, h("4b")), "below the first block of this stream"),
         ForkBelowStart(BlockRef(7, h("7b")), BlockRef(5, h("5a"))),
     ]
@@ -197,18 +197,16 @@ def test_a_switch_below_a_finalized_block_latches(policy: OnFinalityViolation, s
     feed(orderer, chain("1a 2a 3a"))
     assert feed(orderer, chain("1a 2b 3b 4b")) == shapes
     assert orderer.violation == FinalityViolated(BlockRef(4, h("4b")), 2)
-    assert orderer.violation in orderer.take_events()
+    assert orderer.violation in orderer.take_reports()
 
 
 # --- resuming ----------------------------------------------------------------------------------------------
 
 
-def test_after_resuming_nothing_is_judged_before_the_ring_is_read_again() -> None:
+def test_after_resuming_everything_is_judged_once_with_the_ring_that_is_read_again() -> None:
     orderer = Orderer()
-    orderer.resume([BlockRef(3, h("3a")), BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 3, 3, Past())
-    assert feed(orderer, chain("1a 2a | 1a 2b 3b 4b")) == []
-    assert feed(orderer, chain("1a 2a 3a")[2:]) == []
-    (update,) = orderer.release()
+    ring = [BlockRef(3, h("3a")), BlockRef(2, h("2a")), BlockRef(1, h("1a"))]
+    (update,) = orderer.restore(ring, 3, 3, Past(), [*chain("1a 2a | 1a 2b 3b 4b"), *chain("1a 2a 3a")[2:]])
     assert shape(update) == "-3a -2a+2b+3b+4b"
     assert all(isinstance(removed, Payload) for removed in update.removed)
     assert (update.first_seq, update.seq) == (4, 8)
@@ -216,8 +214,7 @@ def test_after_resuming_nothing_is_judged_before_the_ring_is_read_again() -> Non
 
 def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> None:
     orderer = Orderer()
-    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
-    orderer.release()
+    assert orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past(), []) == []
     (update,) = orderer.receive(block("2b", "1a", 9))
     assert update.removed == (MissingPayload(2, h("2a")),)
     with pytest.raises(MissingPayloadError, match="block 2"):
@@ -227,11 +224,9 @@ def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> Non
 def test_resumed_at_the_streams_start_nothing_that_was_never_delivered_is_removed() -> None:
     """Blocks 1a and 2a were read before the stream's first block, 3a: a better chain above 1a is no chain of ours."""
     orderer = Orderer()
-    orderer.resume([BlockRef(3, h("3a"))], 3, 1, Past())
-    feed(orderer, chain("1a 2a 3a | 1a 2b 3b 4b"))
-    assert orderer.release() == []
+    assert orderer.restore([BlockRef(3, h("3a"))], 3, 1, Past(), chain("1a 2a 3a | 1a 2b 3b 4b")) == []
     assert feed(orderer, [block("5b", "4b")]) == []
-    assert orderer.take_events() == [ForkBelowStart(BlockRef(4, h("4b")), BlockRef(3, h("3a")))]
+    assert orderer.take_reports() == [ForkBelowStart(BlockRef(4, h("4b")), BlockRef(3, h("3a")))]
     assert feed(orderer, [block("4a", "3a")]) == ["+4a"]
 
 

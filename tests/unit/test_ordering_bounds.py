@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
 from cardinal.protocols.streams import BlockRef, Completed, Orderer, Payload, Quarantined, Stale
 from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent
-from cardinal.protocols.streams.following.floors import Pins
 from cardinal.protocols.streams.ordering.history import History, Parents
-from cardinal.protocols.streams.ordering.ordered import Reach
-from cardinal.protocols.streams.ordering.orderer import Past
+from cardinal.protocols.streams.ordering.orderer import Evicted, OrderingSettings, Past, Reach
 from streams import block, h, name
 
 
@@ -28,8 +26,8 @@ def run(tag: str, first: int, last: int, below: str) -> list[Payload]:
     return out
 
 
-def start(**options: int) -> Orderer:
-    return Orderer(BlockRef(0, h("0g")), 0, **options)  # type: ignore[arg-type]
+def start(reorg_threshold: int = 128, **options: object) -> Orderer:
+    return Orderer(BlockRef(0, h("0g")), 0, reorg_threshold, settings=OrderingSettings(**options))  # type: ignore[arg-type] # tests name them
 
 
 def feed(orderer: Orderer, blocks: Iterable[Payload]) -> list[str]:
@@ -39,8 +37,8 @@ def feed(orderer: Orderer, blocks: Iterable[Payload]) -> list[str]:
     ]
 
 
-def stale(events: list[OrderingEvent]) -> list[str]:
-    return [name(event.block.hash) for event in events if isinstance(event, Stale)]
+def evicted(events: Sequence[OrderingEvent | Evicted]) -> list[str]:
+    return [name(event.ref.hash) for event in events if isinstance(event, Evicted)]
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -49,12 +47,15 @@ def stale(events: list[OrderingEvent]) -> list[str]:
 def test_of_too_many_waiting_blocks_the_ones_farthest_above_the_head_go() -> None:
     orderer = start(max_waiting=3)
     feed(orderer, run("a", 2, 6, "1a"))
-    assert stale(orderer.take_events()) == ["5a", "6a"]
-    assert orderer.take_evicted() == [(BlockRef(5, h("5a")), h("4a"), 0), (BlockRef(6, h("6a")), h("5a"), 0)]
+    reason = "too many blocks wait for a parent"
+    assert orderer.take_reports() == [
+        Evicted(BlockRef(5, h("5a")), h("4a"), 0, reason),
+        Evicted(BlockRef(6, h("6a")), h("5a"), 0, reason),
+    ]
     feed(orderer, [header("3z", "2z", 3)])
-    assert stale(orderer.take_events()) == ["4a"], "among equals the youngest goes first, but it is not the farthest"
-    assert orderer.standing(h("4a")) == "too many blocks wait for a parent"
-    assert set(orderer.take_released()) == {h("4a"), h("5a"), h("6a")}
+    assert evicted(orderer.take_reports()) == ["4a"], "among equals the youngest goes first, but it is not the farthest"
+    assert orderer.state_of(h("4a")) == f"evicted: {reason}"
+    assert not any(orderer.holds(h(f"{number}a")) for number in (4, 5, 6))
     assert feed(orderer, [header("1a", "0g", 1)]) == ["+1a+2a+3a"]
 
 
@@ -62,10 +63,10 @@ def test_waiting_blocks_are_bounded_in_bytes() -> None:
     orderer = start(max_bytes=250)
     for payload in run("a", 2, 5, "1a"):
         orderer.receive(Completed(payload, {}, {}, size=100))
-    assert stale(orderer.take_events()) == ["4a", "5a"]
-    assert orderer._blocks.waiting.bytes == 200
+    assert evicted(orderer.take_reports()) == ["4a", "5a"]
+    assert orderer._waiting.bytes == 200
     orderer.receive(header("1a", "0g", 1))
-    assert orderer._blocks.waiting.bytes == 0
+    assert orderer._waiting.bytes == 0
 
 
 def test_of_too_many_side_blocks_the_lightest_leaf_goes() -> None:
@@ -75,13 +76,13 @@ def test_of_too_many_side_blocks_the_lightest_leaf_goes() -> None:
         orderer,
         [header("4b", "3a", 4, 2), header("5b", "4b", 5, 4), header("4c", "3a", 4, 3), header("4d", "3a", 4, 3)],
     )
-    assert stale(orderer.take_events()) == ["4d"], "of equal leaves the one received last; 4b is lighter, but no leaf"
+    assert evicted(orderer.take_reports()) == ["4d"], "of equal leaves the last received; 4b is lighter, but no leaf"
     feed(orderer, [header("4e", "3a", 4, 8)])
-    assert stale(orderer.take_events()) == ["4c"]
+    assert evicted(orderer.take_reports()) == ["4c"]
     feed(orderer, [header("4f", "3a", 4, 8)])
-    assert stale(orderer.take_events()) == ["5b"]
+    assert evicted(orderer.take_reports()) == ["5b"]
     feed(orderer, [header("4g", "3a", 4, 8)])
-    assert stale(orderer.take_events()) == ["4b"], "a leaf now"
+    assert evicted(orderer.take_reports()) == ["4b"], "a leaf now"
 
 
 def test_side_blocks_are_bounded_in_bytes_also_when_their_content_comes_later() -> None:
@@ -89,30 +90,29 @@ def test_side_blocks_are_bounded_in_bytes_also_when_their_content_comes_later() 
     feed(orderer, run("a", 1, 5, "0g"))
     for number in range(4):
         orderer.receive(Completed(header(f"4{'bcde'[number]}", "3a", 4), {}, {}, size=100))
-    assert stale(orderer.take_events()) == ["4d", "4e"]
+    assert evicted(orderer.take_reports()) == ["4d", "4e"]
     orderer.receive(header("6f", "5f", 6, 1))
     orderer.bridge(header("5f", "4a", 5, 1))
     orderer.receive(Completed(header("5f", "4a", 5, 1), {}, {}, size=100))
-    assert orderer._blocks.side.bytes == 200
-    assert stale(orderer.take_events()) == ["6f", "5f"]
+    assert orderer._side.bytes == 200
+    assert evicted(orderer.take_reports()) == ["6f", "5f"]
 
 
 def test_a_side_branch_whose_fork_point_is_forgotten_goes_with_it() -> None:
     orderer = start(reorg_threshold=3)
     feed(orderer, [*run("a", 1, 5, "0g"), *run("b", 3, 5, "2a")])
-    assert orderer.standing(h("5b")) == "complete, on a side branch"
+    assert orderer.state_of(h("5b")) == "on a side branch"
     feed(orderer, run("a", 6, 6, "5a"))
     assert not any(orderer.holds(h(f"{number}b")) for number in (3, 4, 5))
-    assert orderer.standing(h("5b")) == "left the chain below the reorg threshold, never delivered"
-    assert orderer.take_events() == []
+    assert orderer.state_of(h("5b")) == "pruned: farther below the head than the reorg threshold"
+    assert orderer.take_reports() == []
 
 
 def test_what_became_of_blocks_is_remembered_within_bounds() -> None:
     orderer = Orderer(BlockRef(0, h("0g")), 0, whitelist={1: h("1a")})
     feed(orderer, (header(f"1x{number}", "0g", 1) for number in range(5000)))
-    assert orderer.standing(h("1x0")) is None
-    assert orderer.standing(h("1x4999")) == "the whitelist pins another block at its number"
-    assert len(orderer._blocks._refused) == len(orderer._blocks._gone) == 4096
+    assert orderer.state_of(h("1x0")) is None
+    assert orderer.state_of(h("1x4999")) == "refused: the whitelist pins another block at its number"
 
 
 def test_a_long_extension_can_be_cut_into_several_updates_but_no_switch() -> None:
@@ -186,26 +186,25 @@ def test_numbers_that_come_and_go_leave_nothing_behind() -> None:
     orderer = start(max_waiting=10)
     feed(orderer, wild(5_000))
     assert len(orderer._tree._numbers) < 200
-    assert len(orderer._blocks.waiting._heap) < 200
+    assert len(orderer._waiting._order._heap) < 200
     feed(orderer, run("a", 1, 300, "0g"))
     feed(orderer, [header("9z", "8z", 999)])
     orderer = start()
     feed(orderer, run("a", 2, 300, "1a"))
     feed(orderer, [header("1a", "0g", 1), header("9z", "8z", 999)])
-    assert len(orderer._blocks.waiting._heap) == 1
+    assert len(orderer._waiting._order._heap) == 1
     orderer = start(max_side=4)
     feed(orderer, run("a", 1, 100, "0g"))
     for index in range(3_000):
         feed(orderer, [header(f"w{index}", "50a", 51, index % 7)])
-    assert len(orderer._blocks.side._heap) < 200
+    assert len(orderer._side._order._heap) < 200
 
 
 def test_a_chain_of_any_length_takes_the_same_memory() -> None:
-    orderer = Orderer(BlockRef(0, h("0g")), 0, history=1_000)
+    orderer = start(history=1_000)
     feed(orderer, run("a", 1, 5_000, "0g"))
     assert len(orderer._tree) == 129
-    assert len(orderer.take_released()) == 5_000 + 1 - 129
-    assert 1_000 <= len(orderer._chain.history) <= 1_250
+    assert 1_000 <= len(orderer._history) <= 1_250
 
 
 # --- lies --------------------------------------------------------------------------------------------------
@@ -217,14 +216,14 @@ def test_blocks_that_name_each_other_as_parents_only_wait() -> None:
         orderer.caught_up()
         feed(orderer, run("a", 1, 20, "0g"))
         feed(orderer, [header("5x", "5x", 5)])
-        (event,) = [event for event in orderer.take_events() if isinstance(event, Quarantined)][-1:]
+        (event,) = [event for event in orderer.take_reports() if isinstance(event, Quarantined)][-1:]
         assert event.reason == "it names itself as its parent"
 
 
 def test_blocks_that_cannot_be_are_refused() -> None:
     orderer = start()
     feed(orderer, [Payload(1, h("1x"), b"short", 1), header("1y", "0g", -1), header("2y", "1y", 0)])
-    assert [event.reason for event in orderer.take_events() if isinstance(event, Quarantined)] == [
+    assert [event.reason for event in orderer.take_reports() if isinstance(event, Quarantined)] == [
         "its parent is no hash",
         "its number is negative",
         "it descends from a refused block",
@@ -244,15 +243,14 @@ def test_a_lie_about_a_delivered_block_is_not_believed(lie: Payload) -> None:
     orderer = start()
     feed(orderer, run("a", 1, 2, "0g"))
     assert feed(orderer, [lie]) == []
-    assert [type(event) for event in orderer.take_events()] == [Quarantined]
+    assert [type(event) for event in orderer.take_reports()] == [Quarantined]
     assert feed(orderer, run("b", 1, 3, "0g")) == ["-2a-1a+1b+2b+3b"]
 
 
 def test_a_lie_about_a_block_that_is_read_again_is_not_believed() -> None:
     orderer = Orderer()
-    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
-    feed(orderer, [header("2a", "1z", 2)])
-    assert [type(event) for event in orderer.take_events()] == [Quarantined]
+    orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past(), [header("2a", "1z", 2)])
+    assert [type(event) for event in orderer.take_reports()] == [Quarantined]
 
 
 def test_the_parent_of_the_start_may_claim_any_number() -> None:
@@ -260,7 +258,7 @@ def test_the_parent_of_the_start_may_claim_any_number() -> None:
     feed(orderer, [header("4z", "3z", 9, 1), header("5a", "4z", 5, 9)])
     (update,) = orderer.caught_up()
     assert [name(added.hash) for added in update.added] == ["5a"]
-    assert stale(orderer.take_events()) == ["4z"]
+    assert orderer.take_reports() == [Stale(BlockRef(9, h("4z")), "its number should be 4")]
 
 
 def test_forks_below_the_start_are_looked_for_within_a_budget() -> None:
@@ -269,17 +267,17 @@ def test_forks_below_the_start_are_looked_for_within_a_budget() -> None:
     orderer.caught_up()
     chain = run("b", 6, 5000, "5b")
     feed(orderer, chain)
-    assert [type(event) for event in orderer.take_events()] == []
-    orderer._admission._walk = 0
+    assert [type(event) for event in orderer.take_reports()] == []
+    orderer._start_forks._steps = 0
     feed(orderer, [header("5b", "4b", 5, 10_000)])
-    assert [type(event) for event in orderer.take_events()] == [ForkBelowStart]
+    assert [type(event) for event in orderer.take_reports()] == [ForkBelowStart]
     for number in range(1100):
         feed(orderer, [header(f"5x{number}", f"4x{number}", 5, 10_000)])
-    assert len(orderer._admission._reported) == 1024
-    orderer._admission._walk = 0
+    assert len(orderer._start_forks._reported) == 1024
+    orderer._start_forks._steps = 0
     top = header("5001b", "5000b", 5001, 10_001)
     feed(orderer, [top])
-    assert len(orderer._admission._reported) == 1024
+    assert len(orderer._start_forks._reported) == 1024
 
 
 # --- asking ------------------------------------------------------------------------------------------------
@@ -291,16 +289,15 @@ def test_an_orderer_without_a_start_knows_nothing() -> None:
     assert orderer.first == 0
     assert orderer.waits(h("1a")) is None
     assert orderer.caught_up() == []
-    assert orderer.release() == []
     assert orderer.reach(BlockRef(0, h("0g"))) is Reach.AHEAD
     assert orderer.bridge(block("1a", "0g")) == []
     feed(orderer, [header("5a", "4a", 5)])
     orderer.caught_up()
-    assert orderer.standing(h("4a")) == "below the first block of this stream"
+    assert orderer.state_of(h("4a")) == "below the first block of this stream"
     assert orderer.ring() == [BlockRef(5, h("5a"))]
     assert orderer.first == 5
     feed(orderer, [header("9a", "8a", 9)])
-    assert orderer.standing(h("9a")) == f"complete, waiting for its parent {h('8a').hex()}"
+    assert orderer.state_of(h("9a")) == f"waiting for parent {h('8a').hex()}"
     orderer.settle(BlockRef(1, h("1z")))
 
 
@@ -312,10 +309,9 @@ def test_of_a_chain_whose_middle_is_heaviest_everything_goes() -> None:
 
 def test_after_a_resume_the_better_of_a_child_and_a_fork_goes() -> None:
     orderer = Orderer()
-    orderer.resume([BlockRef(3, h("3a")), BlockRef(2, h("2a"))], 3, 2, Past(BlockRef(1, h("1a"))))
-    feed(orderer, [header("4a", "3a", 4), *run("b", 3, 6, "2a")])
-    assert orderer.reach(BlockRef(2, h("2a"))) is Reach.AHEAD, "nothing is judged yet"
-    (update,) = orderer.release()
+    ring, blocks = [BlockRef(3, h("3a")), BlockRef(2, h("2a"))], [header("4a", "3a", 4), *run("b", 3, 6, "2a")]
+    assert orderer.reach(ring[1]) is Reach.AHEAD
+    (update,) = orderer.restore(ring, 3, 2, Past(BlockRef(1, h("1a"))), blocks)
     assert [name(added.hash) for added in update.added] == ["3b", "4b", "5b", "6b"]
     assert orderer.reach(BlockRef(1, h("1a"))) is Reach.FORGOTTEN
     assert orderer.recall({h("2a"): h("1a")}) == 1
@@ -326,7 +322,7 @@ def test_after_a_resume_the_better_of_a_child_and_a_fork_goes() -> None:
 
 
 def test_numbers_that_jump_are_followed_where_they_rise() -> None:
-    orderer = Orderer(check_numbers=False, reorg_threshold=9)
+    orderer = Orderer(reorg_threshold=9, settings=OrderingSettings(check_numbers=False))
     feed(orderer, [header("1a", "0g", 1), header("5a", "1a", 5), header("4a", "5a", 4)])
     (update,) = orderer.caught_up()
     assert [name(added.hash) for added in update.added] == ["1a", "5a"]
@@ -370,22 +366,6 @@ def test_parents_lead_down_as_far_as_batches_agree() -> None:
         assert h("5a") not in parents.known
 
 
-def test_pins_give_the_lowest_offset_that_is_still_needed() -> None:
-    pins = Pins()
-    for number in range(1000):
-        pins.put(b"x%d" % number, {("t", 0): number, ("t", 1): 5})
-        if number:
-            pins.discard(b"x%d" % (number - 1))
-    assert len(pins._heaps["t", 0]) < 200
-    assert pins.lowest(lambda *_: False) == {("t", 0): 999, ("t", 1): 5}
-    pins.put(b"old", {("t", 0): 1})
-    assert pins.lowest(lambda name_, _, __: name_ == b"old") == {("t", 0): 999, ("t", 1): 5}
-    pins.put(b"x999", {("t", 0): 1000})
-    assert pins.lowest(lambda *_: False) == {("t", 0): 1000}
-    pins.discard(b"x999")
-    assert pins.lowest(lambda *_: False) == {}
-
-
 # --- found by the model ------------------------------------------------------------------------------------
 
 
@@ -396,28 +376,23 @@ def test_a_start_is_not_looked_for_among_refused_blocks() -> None:
 
 def test_a_better_chain_below_the_start_is_reported_also_when_it_was_read_while_resuming() -> None:
     orderer = Orderer()
-    orderer.resume([BlockRef(6, h("6a")), BlockRef(5, h("5a"))], 6, 2, Past())
-    feed(orderer, run("b", 5, 9, "4b"))
-    assert orderer.take_events() == []
-    assert orderer.release() == []
-    assert orderer.take_events() == [ForkBelowStart(BlockRef(9, h("9b")), BlockRef(5, h("5a")))]
+    assert orderer.restore([BlockRef(6, h("6a")), BlockRef(5, h("5a"))], 6, 2, Past(), run("b", 5, 9, "4b")) == []
+    assert orderer.take_reports() == [ForkBelowStart(BlockRef(9, h("9b")), BlockRef(5, h("5a")))]
 
 
 def test_a_block_that_left_the_chain_before_its_content_came_stays_beside_it() -> None:
     orderer = Orderer(BlockRef(0, h("0g")), 0)
-    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
-    orderer.release()
+    orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past(), [])
     (update,) = orderer.receive(header("1b", "0g", 1, 9))
     assert [name(removed.hash) for removed in update.removed] == ["2a", "1a"]
     feed(orderer, [header("1a", "0g", 1)])
-    assert orderer.standing(h("1a")) == "complete, on a side branch"
+    assert orderer.state_of(h("1a")) == "removed"
     assert feed(orderer, [header("2c", "1a", 2, 99)]) == ["-1b+1a+2c"]
 
 
 def test_below_the_floor_there_is_no_fork_point() -> None:
     orderer = Orderer(BlockRef(0, h("0g")), 0, reorg_threshold=1)
-    orderer.resume([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past())
-    orderer.release()
+    orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, Past(), [])
     feed(orderer, [header("1a", "0g", 1)])
     assert not orderer.holds(h("0g"))
     assert feed(orderer, [header("1b", "0g", 1, 50)]) == []

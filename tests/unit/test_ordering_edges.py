@@ -28,7 +28,7 @@ def test_a_fork_below_the_start_removes_nothing_that_was_not_delivered() -> None
         updates += orderer.receive(late)
     assert [[ref.hash for ref in update.added] for update in updates] == [[name_hash("3a")]]
     assert all(not update.removed for update in updates)
-    reported = [event for event in orderer.take_events() if isinstance(event, ForkBelowStart)]
+    reported = [event for event in orderer.take_reports() if isinstance(event, ForkBelowStart)]
     assert reported == [ForkBelowStart(BlockRef(3, name_hash("3b")), BlockRef(3, name_hash("3a")))]
 
 

@@ -3,11 +3,13 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+import blocks
+from cardinal.consumer import Consumer
 from cardinal.errors import (
     ConfigurationError,
     DeliveryError,
@@ -157,7 +159,7 @@ def test_an_announced_sub_batch_holds_the_batch_of_its_block_and_of_descendants(
     block.result(DEADLINE)
     child.result(DEADLINE)
     assert _batches(broker) == [1, 2]
-    with pytest.raises(LocalProtocolError, match="not under way"):
+    with pytest.raises(LocalProtocolError, match="not in flight"):
         producer.send_sub_batch(_hash(1), batch_id, SubBatch("a/state"))
 
 
@@ -290,3 +292,15 @@ def test_bytes_under_way_are_bounded_and_a_block_beyond_all_bounds_goes_alone(br
         assert not waiting.is_alive()
         producer.flush(DEADLINE)
     assert _batches(broker) == [1, 2]
+
+
+def test_a_sub_batch_at_a_path_that_no_expression_matches_is_delivered(broker: MemoryBroker) -> None:
+    """It travels on the default topic; a consumer that is given no expressions follows it."""
+    sub_batch = {bytes([7]) * 32: SubBatch("z/1", {"z/1/x": b"y"})}
+    app, (first, *_) = blocks.Blocks(), blocks.line(1, 1)
+    with Producer(broker.url, app, producer_id="one") as producer:
+        producer.add(replace(first, sub_batches=sub_batch)).result(DEADLINE)
+    with Consumer(broker.url, app, idle_timeout=DEADLINE) as consumer:
+        added = next(iter(consumer)).added[0]
+    assert isinstance(added, Payload)
+    assert added.updates["z/1/x"] == b"y"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cardinal.errors import UnreachableError
-from cardinal.producing.heads import Heads
+from cardinal.producing.deep_reorg import BranchDepth
 from cardinal.protocols.streams import Batch, Record, encode
 from cardinal.protocols.streams.types import BlockRef
 from streams import TOPIC, h
@@ -31,9 +31,9 @@ class Topics:
         return [self.record]
 
 
-def heads(head: int = 0, away: int = 0) -> Heads:
+def depth(head: int = 0, away: int = 0) -> BranchDepth:
     topics: Any = Topics(head, away)
-    return Heads(topics, 128)
+    return BranchDepth(topics, 128)
 
 
 def above(number: int) -> BlockRef:
@@ -41,41 +41,41 @@ def above(number: int) -> BlockRef:
 
 
 def test_where_the_topics_cannot_be_read_what_was_added_has_to_do_and_the_next_branch_asks_again() -> None:
-    asking = heads(head=2_000, away=2)
+    branches = depth(head=2_000, away=2)
     with pytest.raises(UnreachableError):
-        asking.deep(above(990), TIP)
-    asking.added(1_000)
-    assert not asking.deep(above(990), TIP)
-    assert asking.deep(above(990), TIP)
+        branches.is_deep(above(990), TIP)
+    branches.added(1_000)
+    assert not branches.is_deep(above(990), TIP)
+    assert branches.is_deep(above(990), TIP)
 
 
 def test_a_branch_that_failed_goes_again_as_it_went_while_nothing_is_above_it() -> None:
-    asking = heads()
-    asking.added(1_000)
-    assert not asking.deep(above(900), TIP)
-    asking.goes(TIP, 1_001)
-    asking.added(1_001)
-    assert not asking.deep(above(900), TIP)
-    asking.goes(TIP, 1_200)
-    asking.added(1_200)
-    assert not asking.deep(above(900), TIP), "its own blocks do not make it deeper"
+    branches = depth()
+    branches.added(1_000)
+    assert not branches.is_deep(above(900), TIP)
+    branches.began(TIP, 1_001)
+    branches.added(1_001)
+    assert not branches.is_deep(above(900), TIP)
+    branches.began(TIP, 1_200)
+    branches.added(1_200)
+    assert not branches.is_deep(above(900), TIP), "its own blocks do not make it deeper"
     failed = Future[None]()
     failed.set_exception(RuntimeError("a broker"))
-    asking.ended(TIP, failed)
-    assert not asking.deep(above(900), TIP)
-    asking.added(1_201)
-    assert asking.deep(above(900), TIP), "the chain went on above it"
+    branches.ended(TIP, failed)
+    assert not branches.is_deep(above(900), TIP)
+    branches.added(1_201)
+    assert branches.is_deep(above(900), TIP), "the chain went on above it"
 
 
 def test_a_branch_that_went_well_is_forgotten_and_so_are_the_oldest_of_many() -> None:
-    asking = heads()
-    asking.goes(TIP, 1_000)
-    asking.added(1_000)
+    branches = depth()
+    branches.began(TIP, 1_000)
+    branches.added(1_000)
     well = Future[None]()
     well.set_result(None)
-    asking.ended(TIP, well)
-    assert asking.deep(above(100), TIP)
+    branches.ended(TIP, well)
+    assert branches.is_deep(above(100), TIP)
     for number in range(1_000):
-        asking.goes(h(f"{number}b"), 1_000)
-    assert len(asking._shallow) < 100
-    assert not asking.deep(above(100), h("999b"))
+        branches.began(h(f"{number}b"), 1_000)
+    assert len(branches._shallow) < 100
+    assert not branches.is_deep(above(100), h("999b"))

@@ -10,7 +10,7 @@ import pytest
 
 from cardinal.errors import DeliveryError, LocalProtocolError, OversizeError
 from cardinal.producer import Producer
-from cardinal.producing import heads
+from cardinal.producing import deep_reorg
 from cardinal.protocols.streams import (
     Batch,
     Payload,
@@ -181,7 +181,7 @@ def test_the_depth_is_known_behind_the_pings_of_a_chain_that_stands_still(
     broker: MemoryBroker, producer: Producer, pings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind more than are looked at it is not known: then a channel is the way that consumers take in any case."""
-    monkeypatch.setattr(heads, "_MOST", 1_024)
+    monkeypatch.setattr(deep_reorg, "_MOST", 1_024)
     producer.close()
     ping(broker, pings)
     with Producer(broker.url, Stream(), producer_id="one") as other:
@@ -234,3 +234,12 @@ def test_nothing_of_a_branch_is_sent_that_cannot_be_carried_whole(broker: Memory
     with pytest.raises(OversizeError):
         producer.reorg(BlockRef(6, h("6a")), [Payload(7, h("7b"), h("6a"), 7, {"b/7b/t/0": bytes(10_001)})])
     assert len([record for record in broker.records() if record.key]) == before
+
+
+def test_without_channels_a_deep_branch_goes_out_as_any_other(broker: MemoryBroker, producer: Producer) -> None:
+    """For consumers of the Go implementation, which a channel stops."""
+    assert producer.stats.blocks == len(MAIN)
+    with Producer(broker.url, Stream(), producer_id="two", reorg_channels=False) as plain:
+        plain.reorg(DEEP, BRANCH).result(DEADLINE)
+    assert announcements(broker) == []
+    assert {r.key[1:] for r in broker.records(TOPIC) if r.key[:1] == b"\0"} >= {payload.hash for payload in BRANCH}

@@ -235,7 +235,7 @@ def test_while_readers_are_held_up_only_the_lowest_sends(broker: MemoryBroker, m
     with standby(broker, "a", step=0.05) as first, standby(broker, "b", step=0.05) as second:
         for producer in (first, second):
             knows(producer, "a", "b")
-            monkeypatch.setattr(producer._tail, "_horizon", Horizon(written, dict))
+            monkeypatch.setattr(producer._watch, "_horizon", Horizon(written, dict))
         waiting = [second.add(payload) for payload in CHAIN]
         assert asked.wait(DEADLINE)
         first.add(CHAIN[0]).result(DEADLINE)

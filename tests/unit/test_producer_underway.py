@@ -1,4 +1,4 @@
-"""Units that are finished one at a time: what stands in line is left to others who were quicker."""
+"""Publications that are sent one at a time: what stands in line is left to others who were quicker."""
 
 from __future__ import annotations
 
@@ -8,43 +8,56 @@ from types import SimpleNamespace
 import pytest
 
 from cardinal.errors import DeliveryError, TransportError
-from cardinal.producing.inflight import UnderWay
-from cardinal.producing.unit import Unit, nothing
+from cardinal.producing.inflight import InFlight, Part, Publication
 from cardinal.protocols.streams.publishing.standby import Verdict
-from cardinal.transports.posting import Done
+from cardinal.protocols.streams.types import Routed
+from cardinal.transports.posting import Done, Poster
 from clocks import Clock
 
 
 class Line:
-    """A transport that finishes one unit after the other, when it is told to."""
+    """A transport that finishes one publication after the other, when it is told to."""
+
+    poster: Poster
+    serve = None
 
     def __init__(self, *, one_at_a_time: bool = True) -> None:
-        self.finishing: list[tuple[Unit, Done]] = []
+        self.one_at_a_time = one_at_a_time
+        self.finishing: list[tuple[Publication, Done]] = []
         self.finished: list[int] = []
         self.done: set[bytes] = set()
-        self.under_way = UnderWay(5_000, 1 << 30, one_at_a_time=one_at_a_time)
+        self.in_flight = InFlight(self, 5_000, 1 << 30)
         self.waits = False
-        self.under_way.turn = self._turn
+        self.in_flight.turn = self._turn
 
     def _turn(self, block_hash: bytes) -> Verdict:
         if block_hash in self.done:
             return Verdict.SKIP
         return Verdict.WAIT if self.waits else Verdict.SEND
 
-    def add(self, number: int) -> Unit:
-        unit = Unit(_hash(number), _hash(number - 1), None, [], nothing, self._finish, 1, 2, 10)
-        self.under_way.enter(unit)
-        self.under_way.begin(unit)
-        return unit
+    def add(self, number: int) -> Publication:
+        publication = _publication(number)
+        self.in_flight.admit(publication)
+        self.in_flight.begin(publication)
+        return publication
 
-    def _finish(self, unit: Unit, done: Done) -> None:
-        self.finishing.append((unit, done))
+    def start(self, publication: Publication, done: Done) -> None:
+        del publication
+        done(None)
+
+    def finish(self, publication: Publication, done: Done) -> None:
+        self.finishing.append((publication, done))
 
     def end(self, error: BaseException | None = None) -> None:
         """The one that is being finished has ended."""
         unit, done = self.finishing.pop()
         self.finished.append(int.from_bytes(unit.hash, "big"))
         done(error)
+
+
+def _publication(number: int, announced: set[bytes] | None = None) -> Publication:
+    part = Part([], Routed("block", _hash(number), b""))
+    return Publication(_hash(number), _hash(number - 1), [part], 2, 10, announced=announced or set())
 
 
 def _hash(number: int) -> bytes:
@@ -61,7 +74,7 @@ def test_what_others_have_published_meanwhile_is_not_sent_and_its_descendants_go
     assert [unit.future.done() for unit in units] == [True] * 2_001 + [False]
     line.end()
     assert line.finished == [1, 2_002]
-    stats = line.under_way.stats
+    stats = line.in_flight.stats
     assert (stats.blocks, stats.messages, stats.skipped, stats.under_way) == (2, 4, 2_000, 0)
 
 
@@ -69,7 +82,7 @@ def test_what_others_have_published_meanwhile_is_not_sent_and_its_descendants_go
 def test_whatever_others_publish_every_unit_ends_once_and_parents_first(seed: int) -> None:
     rng, line = random.Random(seed), Line()
     ended: list[int] = []
-    units: list[Unit] = []
+    units: list[Publication] = []
     for number in range(1, 60):
         unit = line.add(number)
         unit.future.add_done_callback(lambda _, number=number: ended.append(number))
@@ -81,8 +94,8 @@ def test_whatever_others_publish_every_unit_ends_once_and_parents_first(seed: in
         line.end()
     assert sorted(ended) == list(range(1, 60))
     assert line.finished == sorted(line.finished)
-    assert line.under_way.stats.blocks == len(line.finished)
-    assert line.under_way.stats.skipped == 59 - len(line.finished)
+    assert line.in_flight.stats.blocks == len(line.finished)
+    assert line.in_flight.stats.skipped == 59 - len(line.finished)
 
 
 def test_what_stands_in_line_waits_while_others_make_progress() -> None:
@@ -92,11 +105,11 @@ def test_what_stands_in_line_waits_while_others_make_progress() -> None:
     line.end()
     assert line.finishing == [], "the next one is not begun"
     line.done |= {units[1].hash, units[2].hash}
-    line.under_way.go_on()
+    line.in_flight.proceed()
     assert [unit.future.done() for unit in units] == [True, True, True, False, False]
     assert line.finishing == []
     line.waits = False
-    line.under_way.go_on()
+    line.in_flight.proceed()
     line.end()
     line.end()
     assert line.finished == [1, 4, 5]
@@ -122,19 +135,19 @@ def test_sub_batches_are_waited_for_once_whether_they_were_sent_before_their_uni
 ) -> None:
     line = Line(one_at_a_time=one_at_a_time)
     early, late = _hash(101), _hash(102)
-    unit = Unit(_hash(1), _hash(0), None, [], nothing, line._finish, 1, 2, 10, {early, late})
-    line.under_way.enter(unit)
-    line.under_way.sub_batch_sent(unit, early)
-    line.under_way.begin(unit)
+    unit = _publication(1, {early, late})
+    line.in_flight.admit(unit)
+    line.in_flight.sub_batch_sent(unit, early)
+    line.in_flight.begin(unit)
     assert line.finishing == [], "the other one is still to come"
-    line.under_way.sub_batch_sent(unit, late)
+    line.in_flight.sub_batch_sent(unit, late)
     line.end(DeliveryError("no", block_hash=unit.hash))
-    again = Unit(_hash(1), _hash(0), None, [], nothing, line._finish, 1, 2, 10, {early})
-    line.under_way.enter(again)
-    line.under_way.sub_batch_sent(unit, early)
-    line.under_way.begin(again)
+    again = _publication(1, {early})
+    line.in_flight.admit(again)
+    line.in_flight.sub_batch_sent(unit, early)
+    line.in_flight.begin(again)
     assert line.finishing == [], "it goes again, and so does its sub batch"
-    line.under_way.sub_batch_sent(again, early)
+    line.in_flight.sub_batch_sent(again, early)
     line.end()
     assert again.future.done()
 
@@ -161,7 +174,7 @@ def test_whoever_waits_until_all_is_sealed_waits_no_longer_than_was_said_whateve
         return len(waits) == 1
 
     monkeypatch.setattr("cardinal.producing.inflight.time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(line.under_way._changed, "wait", wait)
+    monkeypatch.setattr(line.in_flight._changed, "wait", wait)
     with pytest.raises(TransportError, match="not sealed after 10 s"):
-        line.under_way.flush(10.0)
+        line.in_flight.flush(10.0)
     assert waits[:2] == [10.0, 1.0]

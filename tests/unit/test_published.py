@@ -11,7 +11,7 @@ from cardinal.producer import Producer
 from cardinal.producing.pings import ping_id
 from cardinal.producing.survey.batch_index import complete_chain
 from cardinal.producing.survey.frontier import published_chain, survey
-from cardinal.producing.survey.height_range import complete_blocks
+from cardinal.producing.survey.height_range import height_range
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
@@ -169,9 +169,7 @@ def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_on
             *content, batch = split(payload, app.topics, app.default_topic)
             other.send([batch] if payload is lacks else [batch, *content], None).result(1)
         source = broker.source(app.all_topics)
-        assert complete_blocks(source, app, 10, 10_900).complete == {one.hash for one in payloads[9:10_900]} - {
-            lacks.hash
-        }
+        assert height_range(source, app, 10, 10_900).complete == {one.hash for one in payloads[9:10_900]} - {lacks.hash}
         assert [one.hash for one in survey(source, app, producer_id="one").half] == [lacks.hash]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.protocols.streams import Completed, Divergence, Quarantined, Routed, Stale
+from cardinal.protocols.streams import BlockRef, Completed, Routed, Stale
 from cardinal.protocols.streams.events import ReassemblyEvent
 from quorum_scenes import HONEST, Scene, at, part
 from quorums import LIES, Topics, quorum, said
@@ -47,23 +47,18 @@ def test_no_lie_about_a_number_outlives_a_restart(known: int, claimed: int, shap
     assert scene.head == known + 30
 
 
-def test_a_copy_that_was_let_go_is_not_called_complete() -> None:
+def test_a_copy_that_was_abandoned_is_not_called_complete() -> None:
     assembler, topics = quorum(), Topics()
     assembler.receive(topics.write("c", part(replace(at(46), number=20))))
     assembler.receive(topics.write("a", said(at(46))[:2]))
     assembler.head_moved(44)
     assembler.receive([*topics.write("a", said(at(46))), *topics.write("b", said(at(46)))])
-    assert assembler.explain(at(46).hash).reason == "agreed on by 'a', 'b'; the copy of 'c' never became complete"
-    (event,) = assembler.receive(topics.write("c", LIES["value"](at(46))))
-    assert isinstance(event, Divergence)
+    assert assembler.explain(at(46).hash).reason == "agreed on by 'a', 'b'; the copy of 'c' is abandoned"
+    assert assembler.receive(topics.write("c", LIES["value"](at(46)))) == []
 
 
-def test_a_block_that_enough_producers_put_below_the_threshold_is_done_with() -> None:
-    """They agree on its Batch, not on its content; later copies are ignored, as under the policy `first`."""
-    false = [*LIES["value"](at(20))]
-    events = fed(30, ("a", said(at(20))), ("b", false), 50)
-    (event,) = [event for event in events if isinstance(event, Quarantined)]
-    assert event.number == 20
-    assert event.header is not None
-    assert event.header.parent == at(20).parent
-    assert not [event for event in fed(50, ("a", said(at(20))), ("b", false), 60) if not isinstance(event, Stale)]
+def test_a_block_that_nobody_agreed_on_is_stale_below_the_threshold_for_each_producer() -> None:
+    """They agree on its Batch, not on its content."""
+    events = fed(30, ("a", said(at(20))), ("b", LIES["value"](at(20))), 50)
+    reason = "not agreed on 16 blocks below the head"
+    assert events == [Stale(BlockRef(20, at(20).hash), reason, name) for name in "ab"]

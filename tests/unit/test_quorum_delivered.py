@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from cardinal.protocols.streams.events import Superseded
-from cardinal.protocols.streams.types import short
+from cardinal.protocols.streams.events import Divergence, Superseded
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, as_delivered, delivered, quorum, said
 
 # --- after delivery ----------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_begins_after_delivery_is_compared_message_by_message() -> None:
+def test_a_copy_that_begins_after_delivery_is_compared_when_it_is_complete() -> None:
     feed = Feed(quorum(deadline=2))
     feed("a", *said(ONE))
     feed("b", *said(ONE))
@@ -19,6 +18,17 @@ def test_a_copy_that_begins_after_delivery_is_compared_message_by_message() -> N
     assert feed.chain(2, 6, "a", "b", "c") != []
     assert feed("c", *lies) == []
     assert kinds(feed("a", *lies)) == ["Divergence"]
+
+
+def test_a_copy_that_never_becomes_complete_is_compared_when_it_falls_below_the_threshold() -> None:
+    feed = Feed()
+    feed("c", *[message for message in LIES["value"](ONE) if not message.key.endswith(b"/t/0")])
+    feed("a", *said(ONE))
+    assert kinds(feed("b", *said(ONE))) == ["Completed"]
+    (event,) = feed.assembler.head_moved(18)
+    assert isinstance(event, Divergence)
+    assert (event.kept, event.seen) == (b"1a-tx1", b"false")
+    assert feed.assembler.explain(ONE.hash).reason == "agreed on by 'a', 'b'; the copy of 'c' is abandoned"
 
 
 def test_a_message_that_does_not_decode_is_told_once() -> None:
@@ -56,15 +66,7 @@ def test_a_block_is_read_again_when_whoever_orders_blocks_dropped_it() -> None:
     feed("a", *said(ONE))
     feed("c", *LIES["value"](ONE))
     feed("b", *said(ONE))
-    assert feed.assembler.reread(ONE.hash) is None
+    feed.assembler.forget(ONE.hash)
     assert feed.assembler.explain(ONE.hash).state == "unknown"
     records = [each for log in feed.topics.partitions.values() for each in log]
     assert kinds(feed.assembler.receive(records)) == ["Completed", "Divergence"]
-
-
-def test_blocks_from_before_a_restart_are_ignored() -> None:
-    feed = Feed()
-    feed.assembler.ignore([short(ONE.hash)])
-    assert feed("a", *said(ONE)) == []
-    assert feed.assembler.open_blocks() == []
-    assert feed.assembler.explain(ONE.hash).state == "done"

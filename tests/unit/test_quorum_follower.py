@@ -45,9 +45,8 @@ def read(topics: Topics, seed: int, cursor: Cursor | None = None, kill: int | No
     out: list[object] = []
     for index in range(0, len(records), 9):
         part = records[index : index + 9]
-        out += follower.receive(part)
         at |= {(record.topic, record.partition): record.offset + 1 for record in part}
-        out += follower.progress(at, ends)
+        out += follower.step(part, at, ends).items
         updates = [value for value in out if isinstance(value, ChainUpdate)]
         if kill is not None and len(updates) >= kill:
             return updates[:kill]

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.protocols.streams import Completed, Divergence, Incomplete, Quarantined, Stale
-from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams import Divergence, Incomplete, Stale
 from cardinal.protocols.streams.types import BlockRef
-from quorum_scenes import HONEST, PAST, Scene, at, part
+from quorum_scenes import HONEST, Scene, at, part
 from quorums import LIES, NAMES, Topics, quorum, said
 
+VOTE = "not agreed on 16 blocks below the head"
+PART = "incomplete 16 blocks below the head: it lacks 1 messages"
 
-def stale(numbers: range, producer: str) -> list[Stale]:
-    return [Stale(BlockRef(number, at(number).hash), PAST, producer) for number in numbers]
+
+def stale(numbers: range, producer: str, reason: str = VOTE) -> list[Stale]:
+    return [Stale(BlockRef(number, at(number).hash), reason, producer) for number in numbers]
 
 
 # --- copies of old blocks ----------------------------------------------------------------------------------
@@ -33,7 +35,7 @@ def test_old_blocks_that_one_producer_sends_again_are_stale_and_nothing_else(*, 
         scene.write("c", *(said if whole else part)(at(number)))
     assert scene.read() == []
     scene.chain(81, 90, *NAMES)
-    assert scene.read() == stale(range(11, 31), "c")
+    assert scene.read() == stale(range(11, 31), "c", VOTE if whole else PART)
     assert scene.head == 90
 
 
@@ -81,16 +83,6 @@ def test_late_copies_of_blocks_that_are_still_known_are_compared_message_by_mess
     assert scene.reading.follower.reassembler.explain(at(60).hash).state != "open"
 
 
-def test_a_part_of_a_block_that_is_delivered_within_the_threshold_is_waited_for_and_told_of() -> None:
-    scene = Scene()
-    scene.chain(1, 60, *HONEST)
-    scene.write("c", *part(at(55)))
-    scene.chain(61, 80, *NAMES)
-    (event,) = scene.read()
-    assert isinstance(event, Incomplete)
-    assert event.explanation.reason == "producer 'c' never supplied all of it; 'a', 'b' agreed"
-
-
 def test_old_blocks_make_no_other_block_overdue() -> None:
     """A deadline is a number of blocks that come; what is sent again proves nothing about what is awaited."""
     scene = Scene()
@@ -109,52 +101,25 @@ def test_while_the_chain_stands_still_old_blocks_are_not_overdue_and_those_that_
     scene.chain(1, 80, *HONEST)
     scene.chain(11, 14, "c")
     scene.chain(81, 99, "a")
-    late = [event.explanation.block for event in scene.read() if isinstance(event, Incomplete)]
+    reports = [*scene.read(), *scene.reading.take([])]
+    late = [event.explanation.block for event in reports if isinstance(event, Incomplete)]
     assert late == [at(number).hash for number in range(81, 97)]
     scene.chain(81, 99, "b")
     assert scene.read() == stale(range(11, 15), "c")
     assert scene.head == 99
 
 
-def test_old_blocks_that_are_too_many_to_hold_are_stale_at_once() -> None:
-    scene = Scene(bounds=Bounds(open_blocks=60))
-    scene.chain(1, 160, *HONEST)
-    scene.chain(1, 100, "c")
-    early = scene.read()
-    assert early == stale(range(1, len(early) + 1), "c")
-    assert len(early) > 80
-    scene.chain(161, 170, *HONEST)
-    assert scene.read() == stale(range(len(early) + 1, 101), "c")
-
-
-def test_a_block_that_one_sent_in_time_and_one_too_late_is_told_of_both() -> None:
+def test_a_block_on_which_producers_disagree_is_stale_for_each_when_its_own_number_is_below_the_threshold() -> None:
     assembler = quorum()
     topics = Topics()
     assembler.head_moved(30)
     assembler.receive(topics.write("a", said(replace(at(40), number=15))))
     assembler.receive(topics.write("c", said(replace(at(40), number=13))))
-    events = assembler.head_moved(40)
-    assert events == [
-        Stale(BlockRef(13, at(40).hash), PAST, "c"),
-        Quarantined(
-            at(40).hash,
-            None,
-            "1 of 2 producers agree ('a'); 'b' supplied nothing; 'c' supplied another block, 16 blocks later",
-        ),
+    assert assembler.head_moved(30) == []
+    assert assembler.head_moved(40) == [
+        Stale(BlockRef(15, at(40).hash), VOTE, "a"),
+        Stale(BlockRef(13, at(40).hash), VOTE, "c"),
     ]
-    why = assembler.explain(at(40).hash)
-    assert (why.state, why.number) == ("quarantined", None)
-    assert why.reason.startswith("1 of 2 producers agree ('a')")
+    assert assembler.explain(at(40).hash).state == "unknown"
     assembler.receive(topics.write("b", said(at(40))))
     assert assembler.explain(at(40).hash).state == "open"
-    assembler.head_moved(200)
-    assert assembler.explain(at(40).hash).state == "unknown"
-
-
-def test_a_part_that_is_left_of_a_block_that_was_to_be_read_again_goes_in_silence() -> None:
-    assembler, topics = quorum(), Topics()
-    assembler.receive([*topics.write("c", part(at(20))), *topics.write("a", said(at(20)))])
-    assert [type(event) for event in assembler.receive(topics.write("b", said(at(20))))] == [Completed]
-    assert assembler.reread(at(20).hash) is None
-    assert assembler.head_moved(60) == []
-    assert assembler.open_positions() == {}

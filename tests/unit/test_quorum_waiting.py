@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cardinal.protocols.streams import (
+    BlockRef,
     Completed,
     Incomplete,
     Ping,
     Quarantined,
     Routed,
+    Stale,
     encode,
 )
-from cardinal.protocols.streams.assembly.contents import HeaderOnly
+from cardinal.protocols.streams.assembly.digests import HeaderOnly
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, as_delivered, delivered, quorum, said, true
 from streams import h
@@ -64,10 +66,10 @@ def test_a_block_that_is_given_up_has_a_header_only_where_enough_producers_say_i
     rest = [message for message in said(ONE) if not message.key.endswith(b"/t/0")]
     feed("a", *said(ONE))
     feed("b", *rest)
-    (event,) = feed.assembler.give_up(ONE.hash, "enough")
+    (event,) = feed.assembler.abandon(ONE.hash, "enough")
     assert event == Quarantined(ONE.hash, 1, "enough", HeaderOnly(1, ONE.hash, ONE.parent, ONE.weight, {}))
-    assert feed.assembler.give_up(ONE.hash, "enough") == []
-    assert feed.assembler.explain(ONE.hash).state == "quarantined"
+    assert feed.assembler.abandon(ONE.hash, "enough") == []
+    assert feed.assembler.explain(ONE.hash).state == "abandoned"
     assert feed.assembler.explain(ONE.hash).reason == "enough"
     assert feed("b", *said(ONE)) == []
     assert feed.assembler.open_positions() == {}
@@ -75,19 +77,32 @@ def test_a_block_that_is_given_up_has_a_header_only_where_enough_producers_say_i
     lied = Feed()
     lied("a", *said(ONE))
     lied("c", *LIES["parent"](ONE))
-    assert lied.assembler.give_up(ONE.hash, "enough") == [Quarantined(ONE.hash, None, "enough")]
+    assert lied.assembler.abandon(ONE.hash, "enough") == [Quarantined(ONE.hash, None, "enough")]
 
 
-def test_a_block_that_nobody_agreed_on_is_given_up_below_the_threshold() -> None:
+def test_a_block_that_nobody_agreed_on_is_stale_below_the_threshold() -> None:
     feed = Feed()
     feed("a", *said(ONE))
     assert feed.assembler.head_moved(17) == []
     (event,) = feed.assembler.head_moved(18)
-    assert event == Quarantined(
-        ONE.hash, None, "1 of 2 producers agree ('a'); 'b' supplied nothing; 'c' supplied nothing, 16 blocks later"
-    )
+    assert event == Stale(BlockRef(1, ONE.hash), "not agreed on 16 blocks below the head", "a")
     assert feed.assembler.head_moved(18) == []
     assert feed.assembler.open_blocks() == []
+
+
+def test_headers_of_open_blocks_are_those_that_enough_producers_give() -> None:
+    feed = Feed()
+    two = true("2a", "1a")
+    feed("a", *said(ONE), *said(two)[:-2])
+    feed("b", said(ONE)[-1], *LIES["parent"](two))
+    assert feed.assembler.headers() == [HeaderOnly(1, ONE.hash, ONE.parent, ONE.weight, {})]
+    assert feed.assembler.header_of(two.hash) is None
+    feed("c", said(two)[-1])
+    assert feed.assembler.header_of(two.hash) is None
+    feed("a", said(two)[-1])
+    assert feed.assembler.header_of(two.hash) == HeaderOnly(2, two.hash, two.parent, two.weight, {})
+    feed("b", *said(ONE))
+    assert feed.assembler.header_of(ONE.hash) is None
 
 
 def test_a_false_number_does_not_take_a_block_below_the_threshold() -> None:
@@ -97,36 +112,35 @@ def test_a_false_number_does_not_take_a_block_below_the_threshold() -> None:
     feed("c", *said(replace(true("51a", "50a"), number=0))[:-1])
     feed("c", said(replace(true("51a", "50a"), number=0))[-1]._replace(value=b"?"))
     feed("a", *said(at)[:3])
-    assert feed.assembler.head_moved(50) == []
+    assert feed.assembler.head_moved(50) == [Stale(BlockRef(0, at.hash), "not agreed on 16 blocks below the head", "c")]
     assert feed.assembler.open_blocks() == [at.hash, h("51a")]
     feed("a", *said(at)[3:])
-    assert kinds(feed("b", *said(at)))[0] == "Completed"
+    assert kinds(feed("b", *said(at))) == ["Completed"]
 
 
-def test_a_copy_with_a_false_number_is_let_go_and_the_block_stays() -> None:
+def test_a_copy_with_a_false_number_is_stale_and_the_block_stays() -> None:
     feed = Feed()
     at = true("50a", "49a")
     false = [message for message in said(replace(at, number=30)) if not message.key.endswith(b"/t/0")]
     feed("c", *false)
     feed("a", *said(at)[:3])
-    assert feed.assembler.head_moved(50) == []
-    assert "'c' supplied what was quarantined" in feed.assembler.explain(at.hash).reason
+    (event,) = feed.assembler.head_moved(50)
+    reason = "incomplete 16 blocks below the head: it lacks 1 messages"
+    assert event == Stale(BlockRef(30, at.hash), reason, "c")
+    assert "'c' supplied what is abandoned" in feed.assembler.explain(at.hash).reason
     feed("a", *said(at)[3:])
-    assert kinds(feed("b", *said(at))) == ["Completed"]
+    assert kinds(feed("b", *said(at))) == ["Completed", "Divergence"]
 
 
-def test_a_needless_copy_with_a_false_number_is_told_of_when_it_is_let_go() -> None:
+def test_an_open_copy_with_a_false_number_is_compared_when_it_falls_below_the_threshold() -> None:
     feed = Feed()
     at = true("50a", "49a")
     feed("c", *[message for message in said(replace(at, number=0)) if not message.key.endswith(b"/t/0")])
     feed("a", *said(at))
-    assert kinds(feed("b", *said(at))) == ["Completed", "Divergence"]
-    (event,) = feed.assembler.head_moved(50)
-    assert isinstance(event, Incomplete)
-    assert event.explanation.state == "complete"
+    assert kinds(feed("b", *said(at))) == ["Completed"]
+    assert kinds(feed.assembler.head_moved(50)) == ["Divergence"]
     assert feed("c", *said(at)) == []
-    assert kinds(feed("c", *LIES["value"](at))) == ["Divergence"]
-    assert "the copy of 'c' never became complete" in feed.assembler.explain(at.hash).reason
+    assert "the copy of 'c' is abandoned" in feed.assembler.explain(at.hash).reason
 
 
 # --- supplied messages -------------------------------------------------------------------------------------

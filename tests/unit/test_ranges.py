@@ -11,7 +11,7 @@ import pytest
 from blocks import Blocks, line, publish
 from cardinal.errors import UnreachableError
 from cardinal.producing.survey import read_range as ranges
-from cardinal.producing.survey.mux import complete_in_members, survey_members
+from cardinal.producing.survey.mux import range_in_members, survey_members
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 
@@ -66,7 +66,7 @@ def test_a_broker_that_starts_again_meanwhile_is_waited_for(
     assert survey_members(broker.url, Blocks()).chain[-1].number == 20
     assert away.left == 0
     away.left = RESTART
-    assert len(complete_in_members(broker.url, Blocks(), 1, 20).complete) == 20
+    assert len(range_in_members(broker.url, Blocks(), 1, 20).complete) == 20
     assert away.left == 0
 
 

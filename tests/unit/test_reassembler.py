@@ -13,13 +13,11 @@ from cardinal.protocols.streams import (
     Completed,
     Divergence,
     Heartbeat,
-    Incomplete,
     Message,
     Overflow,
     Payload,
     Ping,
     PingSeen,
-    Quarantined,
     Reassembler,
     Record,
     Rejected,
@@ -27,6 +25,7 @@ from cardinal.protocols.streams import (
     ReorgBegan,
     ReorgComplete,
     ReorgEnded,
+    Routed,
     Stale,
     SubBatch,
     SubBatchHeader,
@@ -34,14 +33,13 @@ from cardinal.protocols.streams import (
     Surplus,
     Update,
     encode,
-    tombstones,
 )
+from cardinal.protocols.streams.assembly import window
 from cardinal.protocols.streams.assembly.block import OpenBlock
-from cardinal.protocols.streams.assembly.contents import Contents, HeaderOnly
-from cardinal.protocols.streams.assembly.digests import without_content
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, without_content
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, short
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef
 from streams import SCHEMA, Log, block, h, messages
 
 ROOT = h("0r")
@@ -101,21 +99,26 @@ def test_a_block_that_lacks_a_message_is_explained_and_completes_when_it_comes(m
     assert reassembler.explain(h("9z")).state == "unknown"
 
 
-def test_positions_ends_time_and_seal_come_with_a_completed_block() -> None:
-    reassembler = Reassembler()
+def test_positions_time_and_seal_come_with_a_completed_block_and_ends_with_one_of_digests() -> None:
+    reassembler, digests = Reassembler(), Reassembler(contents=Contents.DIGESTS)
     key, value = encode(batch(a_=Update(count=1)))
     part = encode(BatchMsg(h("1a"), "a/x", b"1"))
-    (event,) = reassembler.receive(
-        [
-            Record("tx", 2, 7, *part),
-            Record("tx", 2, 9, *part),
-            Record("t", 0, 3, key, value, 99, ((SEALED_HEADER, b""),)),
-        ]
-    )
+    records = [
+        Record("tx", 2, 7, *part),
+        Record("tx", 2, 9, *part),
+        Record("t", 0, 3, key, value, 99, ((SEALED_HEADER, b""),)),
+    ]
+    for assembler, ends in ((reassembler, {}), (digests, {("tx", 2): 8, ("t", 0): 4})):
+        (event,) = assembler.receive(map(without_content, records))
+        assert isinstance(event, Completed)
+        assert event.positions == {("tx", 2): 7, ("t", 0): 3}
+        assert event.ends == ends
+        assert (event.published_ms, event.sealed) == (99, True)
+    supplied = Reassembler(contents=Contents.DIGESTS)
+    supplied.receive([without_content(records[-1])])
+    (event,) = supplied.supply([Routed("tx", *part)])
     assert isinstance(event, Completed)
-    assert event.positions == {("tx", 2): 7, ("t", 0): 3}
-    assert event.ends == {("tx", 2): 8, ("t", 0): 4}
-    assert (event.published_ms, event.sealed) == (99, True)
+    assert event.ends == {("t", 0): 4}
 
 
 # --- prefixes ----------------------------------------------------------------------------------------------
@@ -359,13 +362,46 @@ def test_open_blocks_are_bounded_and_headless_ones_go_first() -> None:
     assert dropped
     assert all(event.number is None for event in dropped)
     assert h("1a") in feed.reassembler.open_blocks()
-    assert feed.reassembler.explain(dropped[0].block).state == "dropped"
-    (late,) = feed(Batch(dropped[0].block, 1, 1, ROOT))
-    assert isinstance(late, Incomplete)
-    assert late.explanation.state == "dropped"
-    assert late.explanation.positions == dropped[0].positions
-    assert feed(BatchMsg(dropped[0].block, "a/1", b"")) == []
-    assert feed(Batch(dropped[0].block, 1, 1, ROOT)) == []  # said once
+    assert feed.reassembler.explain(dropped[0].block).state == "unknown"
+    feed(BatchMsg(dropped[0].block, "a/1", b""), at=0)
+    (done,) = feed(Batch(dropped[0].block, 1, 1, ROOT, {"a/": Update(count=1)}))
+    assert isinstance(done, Completed)
+
+
+def test_a_block_is_not_evicted_for_its_own_first_message() -> None:
+    """All others have a Batch, and would be in its place for ever."""
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
+    feed(*(Batch(h(f"x{index}"), index, index, ROOT, {"a/": Update(count=1)}) for index in range(10)))
+    evicted = feed(BatchMsg(h("1a"), "a/1", b""), topic="u", partition=3, at=7)
+    assert [event.number for event in evicted if isinstance(event, Overflow)] == [9, 8]
+    headless, farthest = feed(Batch(h("y5"), 5, 5, ROOT, {"a/": Update(count=1)}), BatchMsg(h("2a"), "a/1", b""))
+    assert headless == Overflow(h("1a"), None, {("u", 3): 7}, "open blocks are over their bound")
+    assert isinstance(farthest, Overflow)
+    assert farthest.number == 7
+    key, value = encode(BatchMsg(h("1a"), "a/1", b""))
+    (supplied,) = Reassembler(bounds=Bounds(open_bytes=500)).supply([Routed("u", key, value)])
+    assert isinstance(supplied, Overflow)
+    assert supplied.positions == {}
+
+
+def test_a_block_that_a_complete_one_stands_on_is_evicted_last() -> None:
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
+    feed(BatchMsg(h("5a"), "a/1", b""), Batch(h("6a"), 6, 6, h("5a")))
+    feed(Batch(h("7a"), 7, 7, h("none"), {"a/": Update(count=1)}))
+    events = feed(*(Batch(h(f"x{index}"), index, index, ROOT, {"a/": Update(count=1)}) for index in range(40)))
+    assert any(isinstance(event, Overflow) for event in events)
+    assert feed.reassembler.open_blocks()[:1] == [h("5a")]
+    (done,) = feed(Batch(h("5a"), 5, 5, ROOT, {"a/": Update(count=1)}))
+    assert isinstance(done, Completed)
+
+
+def test_parents_that_nobody_publishes_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "_AWAITED_MAX", 3)
+    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
+    feed(*(Batch(h(f"{index}x"), 5, 5, h(f"{index}none")) for index in range(5)))
+    feed(*(BatchMsg(h(f"{index}none"), "a/1", b"") for index in range(5)))
+    evicted = feed(*(Batch(h(f"y{index}"), index, index, ROOT, {"a/": Update(count=1)}) for index in range(6)))
+    assert {event.block for event in evicted if isinstance(event, Overflow)} == {h("0none"), h("1none")}
 
 
 def test_it_says_how_much_of_the_room_for_open_blocks_is_taken() -> None:
@@ -393,79 +429,39 @@ def test_the_number_of_a_block_is_what_its_batch_says_while_it_is_remembered() -
     assert feed.reassembler.number_of(h("1a")) == 1
 
 
-def test_bytes_of_open_blocks_are_bounded_and_the_lowest_number_goes() -> None:
+def test_bytes_of_open_blocks_are_bounded_and_the_highest_number_goes() -> None:
     feed = Feed(Reassembler(bounds=Bounds(open_bytes=100_000)))
     for number in range(1, 9):
         said = Batch(h(f"{number}a"), number, number, ROOT, {"a/": Update(count=2)})
         feed(said, BatchMsg(said.hash, "a/1", bytes(20_000)))
     left = feed.reassembler.open_blocks()
-    assert h("8a") in left
-    assert h("1a") not in left
+    assert h("1a") in left
+    assert h("7a") not in left
 
 
-def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 1_024)
-    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
-    feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(3000)))
-    assert feed.reassembler.explain(h("x0")).state == "unknown"
-    assert len(feed.reassembler.dropped_blocks()) == 1_024
-    for name in list(feed.reassembler.dropped_blocks())[:2]:
-        assert feed.reassembler.reread(name)
-
-
-def test_a_block_that_is_dropped_as_soon_as_it_is_opened_is_known_by_the_record_that_opened_it() -> None:
-    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
-    feed(*(Batch(h(f"x{index}"), index, index, ROOT, {"a/": Update(count=1)}) for index in range(10)))
-    feed(BatchMsg(h("1a"), "a/1", b""))
-    explanation = feed.reassembler.explain(h("1a"))
-    assert explanation.state == "dropped"
-    assert explanation.positions
-
-
-def test_a_block_that_is_dropped_while_it_is_read_again_is_still_known_from_where_it_begins() -> None:
-    feed = Feed(Reassembler(bounds=Bounds(open_blocks=10)))
-    feed(BatchMsg(h("1a"), "a/1", b""), BatchMsg(h("1a"), "b/1", b""))
-    begins = dict(feed.reassembler.explain(h("1a")).positions)
-    feed(*(BatchMsg(h(f"x{index}"), "a/1", b"") for index in range(20)))
-    assert feed.reassembler.reread(h("1a")) == begins
-    feed(BatchMsg(h("1a"), "a/2", b""))
-    feed(*(BatchMsg(h(f"y{index}"), "a/1", b"") for index in range(20)))
-    assert feed.reassembler.explain(h("1a")).state == "open", "what is read again goes last"
-    for index in range(5):
-        assert feed.reassembler.reread(h(f"x{index}"))
-        feed(BatchMsg(h(f"x{index}"), "a/1", b""))
-    feed(*(BatchMsg(h(f"z{index}"), "a/1", b"") for index in range(20)))
-    assert feed.reassembler.explain(h("1a")).state == "dropped", "it is not among the newest half any more"
-    assert feed.reassembler.explain(h("1a")).positions == begins
-    assert all(feed.reassembler.explain(h(f"x{index}")).state == "open" for index in range(5))
-
-
-def test_a_block_that_is_dropped_again_is_not_asked_for_again_by_the_same_batch() -> None:
-    feed = Feed(Reassembler(bounds=Bounds(open_blocks=2)))
-    parts = {name: BatchMsg(h(name), "a/1", b"") for name in ("x0", "x1", "x2", "x3")}
-    feed(*parts.values())
-    written = Batch(h("x0"), 1, 1, ROOT, {"a/": Update(count=2)})
-    (asked,) = feed(written, at=3)
-    assert isinstance(asked, Incomplete)
-    for other in ("x1", "x2"):
-        for name in ("x0", other):
-            assert feed.reassembler.reread(h(name))
-            feed(parts[name], at=0)
-        feed(BatchMsg(h(f"after {other}"), "a/1", b""))
-        assert feed.reassembler.explain(h("x0")).state == "dropped"
-        assert feed(written, at=3) == []
-    (asked,) = feed(written, at=9)
-    assert isinstance(asked, Incomplete), "somebody has sent it once more"
-
-
-def test_an_incomplete_block_is_given_up_below_the_threshold() -> None:
+def test_an_incomplete_block_is_stale_below_the_threshold_whenever_it_came() -> None:
     feed = Feed(Reassembler(reorg_threshold=8))
     feed(batch(a_=Update(count=1)))
     assert feed.reassembler.head_moved(9) == []
     (event,) = feed.reassembler.head_moved(12)
-    assert isinstance(event, Quarantined)
-    assert event.reason == "still incomplete 8 blocks later"
+    reason = "incomplete 8 blocks below the head: it lacks 1 messages"
+    assert event == Stale(BlockRef(1, h("1a")), reason)
+    assert feed.reassembler.explain(h("1a")).reason == reason
     assert feed(BatchMsg(h("1a"), "a/1", b"1")) == []
+    feed(batch("2a", a_=Update(count=1)))
+    assert feed.reassembler.head_moved(12) == []
+    (event,) = feed.reassembler.head_moved(13)
+    assert isinstance(event, Stale)
+    assert feed.reassembler.open_blocks() == []
+
+
+def test_headers_are_those_of_open_blocks_with_a_batch() -> None:
+    feed = Feed()
+    feed(batch("1a", a_=Update(count=1)), BatchMsg(h("2a"), "a/1", b""), batch("3a"))
+    assert feed.reassembler.headers() == [HeaderOnly(1, h("1a"), ROOT, 1, {})]
+    assert feed.reassembler.lowest_open == 1
+    assert feed.reassembler.header_of(h("1a")) == HeaderOnly(1, h("1a"), ROOT, 1, {})
+    assert [feed.reassembler.header_of(h(name)) for name in ("2a", "3a", "4a")] == [None, None, None]
 
 
 def test_completed_blocks_are_recognised_for_twice_the_threshold() -> None:
@@ -476,9 +472,8 @@ def test_completed_blocks_are_recognised_for_twice_the_threshold() -> None:
     (event,) = feed(BatchMsg(h("1a"), "a/1", b"other"))
     assert isinstance(event, Divergence)
     assert event.positions == (("t", 0, 0), ("t", 0, 2))
-    assert feed.reassembler.done_blocks() == [(1, h("1a"))]
     feed.reassembler.head_moved(30)
-    assert feed.reassembler.done_blocks() == []
+    assert feed.reassembler.explain(h("1a")).state == "unknown"
 
 
 def test_a_headless_hash_stops_pinning_positions_after_a_distance() -> None:
@@ -495,14 +490,6 @@ def test_a_threshold_below_one_is_refused() -> None:
 
 
 # --- resuming, digests -------------------------------------------------------------------------------------
-
-
-def test_hashes_that_are_known_to_be_done_are_passed_over() -> None:
-    feed = Feed()
-    feed.reassembler.ignore([short(h("1a"))])
-    assert feed(batch()) == []
-    assert feed.reassembler.explain(h("1a")).state == "done"
-    assert feed.reassembler.explain(h("2a")).state == "unknown"
 
 
 def test_digests_complete_the_same_blocks_without_content() -> None:
@@ -532,14 +519,3 @@ def test_a_payload_can_be_announced_without_its_sub_batch() -> None:
     assert feed.reassembler.explain(h("1a")).missing_headers == (h("s"),)
     got = completed(feed(SubBatchHeader(h("1a"), h("s"), 1), SubBatchMsg(h("1a"), h("s"), 0, (), late.updates)))
     assert got.updates == {"y": b"y"}
-
-
-def test_a_block_whose_batch_comes_when_the_chain_is_past_it_is_stale_and_not_quarantined() -> None:
-    feed = Feed(Reassembler(reorg_threshold=8))
-    feed.reassembler.head_moved(12)
-    feed(batch(a_=Update(count=1)))
-    (event,) = feed.reassembler.head_moved(13)
-    assert isinstance(event, Stale)
-    assert event.block.number == 1
-    assert feed.reassembler.explain(event.block.hash).reason == "came when the chain was past it"
-    assert feed.reassembler.open_blocks() == []

@@ -20,16 +20,16 @@ from cardinal.protocols.streams import (
     Reassembler,
     Record,
     Routed,
+    Stale,
     SubBatchHeader,
     SubBatchMsg,
     Surplus,
     Update,
     encode,
 )
-from cardinal.protocols.streams.assembly.contents import HeaderOnly
 from cardinal.protocols.streams.assembly.counters import Counters, Tracked
-from cardinal.protocols.streams.assembly.finished import HASHES_MAX, FinishedBlock, FinishedBlocks
-from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.assembly.digests import HeaderOnly
+from cardinal.protocols.streams.assembly.window import RECENT_MAX, Bounds, Queue, RecentBlock, RecentBlocks
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded
 from cardinal.protocols.streams.payload import PathMap
 from streams import SCHEMA, h
@@ -80,7 +80,6 @@ def test_what_is_supplied_completes_a_block_and_pins_no_position() -> None:
     (done,) = made.supply([Routed("t", *encode(TWO))])
     assert isinstance(done, Completed)
     assert dict(done.positions) == {("t", 0): 0}
-    assert dict(done.ends) == {("t", 0): 2}
 
 
 def test_a_copy_from_a_topic_takes_the_place_of_what_was_supplied() -> None:
@@ -92,15 +91,15 @@ def test_a_copy_from_a_topic_takes_the_place_of_what_was_supplied() -> None:
 
 
 def test_nothing_is_given_up_that_is_not_open() -> None:
-    assert Reassembler().give_up(h("1a"), "why not") == []
+    assert Reassembler().abandon(h("1a"), "why not") == []
 
 
 def test_a_block_that_is_given_up_is_explained_and_its_header_leads_on() -> None:
     made = Reassembler()
     made.receive(records(COUNTED, ONE))
-    (event,) = made.give_up(h("1a"), "its messages are lost")
+    (event,) = made.abandon(h("1a"), "its messages are lost")
     assert event == Quarantined(h("1a"), 1, "its messages are lost", HeaderOnly(1, h("1a"), ROOT, 1, {}))
-    assert made.explain(h("1a")).state == "quarantined"
+    assert made.explain(h("1a")).state == "abandoned"
     assert made.explain(h("1a")).reason == "its messages are lost"
     assert made.receive(records(TWO, begin=5)) == []
     assert made.held_bytes == 0
@@ -109,18 +108,7 @@ def test_a_block_that_is_given_up_is_explained_and_its_header_leads_on() -> None
 def test_without_a_batch_a_block_that_is_given_up_leads_nowhere() -> None:
     made = Reassembler()
     made.receive(records(ONE))
-    assert made.give_up(h("1a"), "nobody knows it") == [Quarantined(h("1a"), None, "nobody knows it", None)]
-
-
-def test_a_dropped_block_is_complete_after_it_was_read_again() -> None:
-    made = Reassembler(bounds=Bounds(open_blocks=2))
-    said = records(ONE, *(BatchMsg(h(f"x{at}"), "a/1", b"") for at in range(3)))
-    made.receive(said)
-    assert made.explain(h("1a")).state == "dropped"
-    (report,) = made.receive(records(COUNTED, begin=9))
-    assert isinstance(report, Incomplete)
-    assert made.reread(h("1a")) == {("t", 0): 0}
-    assert payload_of(made.receive([said[0], *records(TWO, begin=8), *records(COUNTED, begin=9)])).hash == h("1a")
+    assert made.abandon(h("1a"), "nobody knows it") == [Quarantined(h("1a"), None, "nobody knows it", None)]
 
 
 def test_a_finished_block_is_taken_anew_after_it_was_let_go() -> None:
@@ -128,7 +116,8 @@ def test_a_finished_block_is_taken_anew_after_it_was_let_go() -> None:
     said = records(ONE, TWO, COUNTED)
     assert kinds(made.receive(said)) == ["Completed"]
     assert made.held(h("1a")) is not None
-    assert made.reread(h("1a")) is None
+    made.forget(h("1a"))
+    made.forget(h("1a"))
     assert made.held(h("1a")) is None
     assert kinds(made.receive(said)) == ["Completed"]
 
@@ -141,6 +130,16 @@ def test_an_overdue_block_is_delivered_by_its_other_batch() -> None:
     (superseded,) = [event for event in events if isinstance(event, Superseded)]
     assert (superseded.first, superseded.delivered) == (("t", 0, 0), ("t", 0, 1))
     assert h("1a") in [event.payload.hash for event in events if isinstance(event, Completed)]
+
+
+def test_an_overdue_block_waits_for_whichever_of_its_batches_is_complete_first() -> None:
+    made = Reassembler(deadline=3)
+    made.receive(records(COUNTED, replace(COUNTED, updates={"b/": Update(count=1)}), ONE))
+    events = made.receive(others(20, 50))
+    assert kinds(events).count("Incomplete") == 1
+    assert kinds(events).count("Completed") == 20
+    said = made.receive(records(BatchMsg(h("1a"), "b/1", b""), begin=5))
+    assert kinds(said) == ["Surplus", "Superseded", "Completed"]
 
 
 def test_missing_parts_of_a_sub_batch_are_named() -> None:
@@ -158,7 +157,6 @@ def test_a_finished_block_that_is_larger_than_the_bound_is_let_go_at_once() -> N
     assert made.receive([big[0]._replace(value=b"another")]) == []  # it is known, and no longer compared
     assert isinstance(done, Completed)
     assert len(done.payload.updates["a/1"]) == 50_000  # type: ignore[union-attr]  # a payload
-    assert dict(done.ends) == {("t", 0): 3}
 
 
 # --- counted, tracked, cheap -------------------------------------------------------------------------------
@@ -253,17 +251,26 @@ def test_blocks_below_the_threshold_are_given_up_in_the_order_in_which_they_came
     numbers = [5, 3, 4, 900]
     made.receive(records(*(replace(COUNTED, hash=h(f"{number}z"), number=number) for number in numbers)))
     lost = made.head_moved(100)
-    assert [event.block for event in lost if isinstance(event, Quarantined)] == [h("5z"), h("3z"), h("4z")]
+    assert [event.block.hash for event in lost if isinstance(event, Stale)] == [h("5z"), h("3z"), h("4z")]
     assert made.open_blocks() == [h("900z")]
 
 
-def test_numbers_of_blocks_that_are_no_longer_open_are_forgotten() -> None:
-    made = Reassembler()
+def test_a_queue_forgets_what_is_discarded() -> None:
+    queue = Queue()
     for at in range(3_000):
-        made.receive(records(replace(COUNTED, hash=h(f"{at}z"), number=at + 2**40)))
-        made.give_up(h(f"{at}z"), "")
-    assert len(made._open._numbers) < 2_000
-    assert len(made._open._due) < 2_000
+        queue.put(h(f"{at}z"), at)
+        queue.discard(h(f"{at}z"))
+    assert queue.lowest is None
+    for number in (5, 3, 5):
+        queue.put(h("1a"), number)
+    for at in range(3_000):
+        queue.put(h(f"{at}z"), 7)
+        queue.discard(h(f"{at}z"))
+    assert len(queue._heap) < 2_000
+    queue.put(h("2a"), 5)
+    assert queue.lowest == 5
+    assert queue.pop_below(8) == [h("1a"), h("2a")]
+    assert h("1a") not in queue
 
 
 def test_an_expression_that_does_not_compile_is_refused_by_name() -> None:
@@ -282,7 +289,6 @@ def test_of_equal_batches_the_one_at_the_lowest_position_is_named() -> None:
     done = made.receive(records(ONE, TWO, begin=3))[-1]
     assert isinstance(done, Completed)
     assert done.published_ms == 7
-    assert len(done.ends) == 1
 
 
 def test_deletes_and_sub_batches_that_are_not_followed_are_not_held() -> None:
@@ -313,13 +319,6 @@ def test_a_header_with_a_negative_count_is_rejected_and_takes_no_place() -> None
     assert made.explain(h("1a")).missing_parts == {h("s"): (0,)}
 
 
-def test_what_is_supplied_for_a_dropped_block_does_not_move_where_it_begins() -> None:
-    made = Reassembler(bounds=Bounds(open_blocks=2))
-    made.receive(records(ONE, *(BatchMsg(h(f"x{at}"), "a/1", b"") for at in range(3))))
-    assert made.supply([Routed("elsewhere", *encode(TWO))]) == []
-    assert made.reread(h("1a")) == {("t", 0): 0}
-
-
 def test_inline_entries_are_followed_whatever_their_path() -> None:
     head = Batch(h("1a"), 1, 1, ROOT, {"own": Update(value=b"x"), "a/": Update(count=5)})
     assert payload_of(Reassembler(["/t/"], inline=True).receive(records(head))).updates == {"own": b"x"}
@@ -333,16 +332,16 @@ def test_directories_that_match_are_remembered_within_a_bound() -> None:
 
 
 def test_finished_hashes_are_bounded_and_so_are_their_numbers() -> None:
-    finished = FinishedBlocks(256, 1_000)
-    for number in range(HASHES_MAX + 1):
-        finished.add(number.to_bytes(32), FinishedBlock(number))
+    finished = RecentBlocks(256, 1_000)
+    for number in range(RECENT_MAX + 1):
+        finished.add(number.to_bytes(32), RecentBlock(number))
     assert (0).to_bytes(32) not in finished
-    assert HASHES_MAX.to_bytes(32) in finished
-    for number in range(2, HASHES_MAX):
+    assert RECENT_MAX.to_bytes(32) in finished
+    for number in range(2, RECENT_MAX):
         finished.forget(number.to_bytes(32))
-    for number in range(HASHES_MAX, HASHES_MAX + 3):
-        finished.add(bytes([1]) + number.to_bytes(31), FinishedBlock(number + 7))
-    assert len(finished._numbers) < 2_000
+    for number in range(RECENT_MAX, RECENT_MAX + 3):
+        finished.add(bytes([1]) + number.to_bytes(31), RecentBlock(number + 7))
+    assert len(finished._numbers._heap) < 2_000
 
 
 # --- content that is made when somebody looks --------------------------------------------------------------

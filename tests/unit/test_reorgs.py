@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cardinal.protocols.streams import (
     BlockRef,
-    ChainUpdate,
     Cursor,
     Finality,
     FinalityViolated,
@@ -24,11 +25,12 @@ from cardinal.protocols.streams import (
     split,
 )
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
+from cardinal.protocols.streams.following.follower import Step, Wants
 from cardinal.protocols.streams.following.reorg_channels import ChannelBounds
 from cardinal.protocols.streams.types import Record
 from cardinal.protocols.streams.wire.codec import encode
 from cardinal.protocols.streams.wire.messages import ReorgComplete
-from channels import THRESHOLD, Stream, line, shape
+from channels import THRESHOLD, Stream, line, settings, shape
 from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, parents_of
 
 
@@ -44,13 +46,13 @@ def test_a_reorg_through_a_channel_is_one_update() -> None:
     announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
     stream.write([announced])
     assert stream.read() == ""
-    assert stream.follower.channels() == (reorg_topic(TOPIC, h("3a")),)
+    assert stream.follower.channels == (reorg_topic(TOPIC, h("3a")),)
     stream.write(content[:-1])
     assert stream.read() == ""
     assert stream.follower.explain(h("13b")).state == "complete, in a reorg channel"
     stream.write(content[-1:])
     assert stream.read() == ("-12a-11a-10a-9a-8a-?7a-?6a-?5a-?4a+4b+5b+6b+7b+8b+9b+10b+11b+12b+13b")
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     marks = [type(event) for event in stream.events if isinstance(event, ReorgBegan | ReorgEnded)]
     assert marks == [ReorgBegan, ReorgBegan, ReorgEnded]
     stream.publish(line("b", 14, 15, "13b", 1))
@@ -80,7 +82,7 @@ def test_a_channels_chain_that_is_lighter_wins_when_its_children_come() -> None:
     assert stream.read() == "+13a"
     stream.publish(line("b", 14, 14, "13b"))
     assert stream.read() == "-13a-12a-11a-10a-9a-8a-?7a+7b+8b+9b+10b+11b+12b+13b+14b"
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
 
 
 def test_a_lighter_chain_is_abandoned_and_let_go() -> None:
@@ -89,14 +91,14 @@ def test_a_lighter_chain_is_abandoned_and_let_go() -> None:
     announced, content = stream.channel("6a", 6, line("b", 7, 10, "6a"))
     stream.write([announced, *content])
     stream.read()
-    assert stream.follower.orderer.standing(h("7b")) == "complete, on a side branch"
+    assert stream.follower.orderer.state_of(h("7b")) == "on a side branch"
     stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
     stream.read()
     stream.read()
     assert stream.named(ReorgAbandoned) == [
         ReorgAbandoned(BlockRef(6, h("6a")), "its chain did not become the better one")
     ]
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     assert not stream.follower.orderer.holds(h("7b"))
 
 
@@ -111,10 +113,10 @@ def test_two_producers_at_once_make_one_update() -> None:
     stream.write(content[:5], "two")
     stream.write(content[half:], "one")
     assert stream.read().count("+13b") == 1
-    assert stream.follower.channels() != (), "the other attempt is under way"
+    assert stream.follower.channels != (), "the other attempt is under way"
     stream.write(content[5:], "two")
     assert stream.read() == ""
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     assert len(stream.named(ReorgEnded)) == 2
 
 
@@ -126,11 +128,11 @@ def test_a_producer_that_died_is_completed_by_another() -> None:
     assert stream.read() == ""
     stream.write([announced, *content], "two")
     assert stream.read().endswith("+12b+13b")
-    assert stream.follower.channels() != (), "nobody knows that the first producer is dead"
+    assert stream.follower.channels != (), "nobody knows that the first producer is dead"
     stream.publish(line("b", 14, 20, "13b", 1))
     stream.read()
     stream.read()
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     assert stream.named(ReorgAbandoned) == []
 
 
@@ -142,7 +144,7 @@ def test_a_producer_that_begins_again_completes_its_own_attempt() -> None:
     stream.read()
     stream.write([announced, *content], "one")
     assert stream.read().endswith("+12b+13b")
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
 
 
 def test_blocks_of_an_attempt_that_did_not_end_do_not_win() -> None:
@@ -203,7 +205,7 @@ def test_a_restart_within_a_channel_goes_on(cut: int) -> None:
     stream.restart()
     stream.publish(line("b", 14, 16, "13b", 1))
     assert stream.read().replace(" ", "") == "+14b+15b+16b"
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     assert [update.first_seq for update in stream.updates[1:]] == [update.seq + 1 for update in stream.updates[:-1]]
 
 
@@ -212,7 +214,7 @@ def test_after_a_restart_older_batches_extend_what_is_remembered() -> None:
     deep(stream)
     stream.restart()
     stream.read()
-    assert stream.follower.wants_history is None
+    assert stream.wants.history is None
     announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
     stream.write([announced, *content])
     assert stream.read().startswith("-12a-11a-10a-9a-8a-?7a-?6a-?5a-?4a-?3a+3b")
@@ -226,7 +228,7 @@ def test_a_channel_is_not_given_up_while_older_batches_are_looked_up_for_it() ->
     stream.restart()
     stream.read()
     recall = stream.follower.recall
-    stream.follower.recall = lambda _parents: []  # type: ignore[method-assign] # a driver that is at it
+    stream.follower.recall = lambda _parents: Step((), Wants())  # type: ignore[method-assign] # a driver that is at it
     announced, content = stream.channel("2a", 2, line("b", 3, 33, "2a", 1))
     stream.write([announced, *content])
     assert stream.read(steps=20) == ""
@@ -245,7 +247,7 @@ def test_an_ancestor_deeper_than_may_be_remembered_is_not_looked_up() -> None:
     stream.read()
     stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
     stream.read()
-    assert stream.follower.wants_history is None
+    assert stream.wants.history is None
     assert stream.recalled == []
     stream.write([stream.channel("5a", 5, line("c", 6, 13, "5a", 1))[0]])
     stream.read()
@@ -268,12 +270,11 @@ def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
     parents = parents_of([*found, *lied, found[-1], *lied])
     assert parents.keys() == {h(f"{number}a") for number in range(1, 13)} - {h("6a")} | {h("0r")}
     stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
-    stream.follower.receive(stream.partitions[TOPIC, 1][-1:] + stream.partitions[TOPIC, 0][-1:])
-    assert stream.follower.wants_history == 2
+    announcement = stream.partitions[TOPIC, 1][-1:] + stream.partitions[TOPIC, 0][-1:]
+    assert stream.follower.step(announcement, stream.ends()).wants.history == 2
     assert stream.follower.orderer.lowest == BlockRef(8, h("8a"))
-    assert stream.follower.recall(parents) == []
+    assert stream.follower.recall(parents) == Step([], Wants(channels=stream.follower.channels)), "requested in vain"
     assert stream.follower.orderer.lowest == BlockRef(6, h("6a")), "less is missing than before"
-    assert stream.follower.wants_history is None, "asked in vain"
 
 
 def test_an_ancestor_below_the_start_is_reported() -> None:
@@ -283,14 +284,14 @@ def test_an_ancestor_below_the_start_is_reported() -> None:
     stream.write([stream.channel("4a", 4, line("b", 5, 13, "4a"))[0]])
     stream.read()
     assert stream.named(ForkBelowStart) == [ForkBelowStart(BlockRef(4, h("4a")), BlockRef(6, h("6a")))]
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
 
 
 def test_an_ancestor_below_the_start_that_was_not_known_yet_is_reported_later() -> None:
     stream = Stream()
     stream.write([stream.channel("4a", 4, line("b", 5, 13, "4a"))[0]])
     stream.read()
-    assert len(stream.follower.channels()) == 1
+    assert len(stream.follower.channels) == 1
     stream.publish(line("a", 6, 12, "5a"))
     stream.read()
     assert stream.named(ForkBelowStart) == [ForkBelowStart(BlockRef(4, h("4a")), BlockRef(6, h("6a")))]
@@ -348,7 +349,7 @@ def test_a_channel_whose_topic_is_gone_is_abandoned() -> None:
     deep(stream)
     stream.write([stream.channel("6a", 6, [])[0]])
     stream.read()
-    assert len(stream.follower.channels()) == 1
+    assert len(stream.follower.channels) == 1
     stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
     stream.read()
     assert len(stream.named(ReorgAbandoned)) == 1
@@ -360,21 +361,25 @@ def test_a_channel_that_was_not_read_to_its_end_is_not_abandoned() -> None:
     announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
     stream.write([announced, *content])
     follower = stream.follower
-    follower.receive(stream.partitions[TOPIC, 0][-1:] + stream.partitions[TOPIC, 1][-1:])
-    (topic,) = follower.channels()
-    at = stream.at | {(topic, 0): 0}
-    assert follower.progress(at) == []
-    for payload in line("a", 13, 13 + THRESHOLD, "12a"):
-        stream.publish([payload])
-    for place in list(stream.at):
-        follower.receive(stream.partitions[place][stream.at[place] :])
-    ends = stream.ends()
-    at = {place: ends[place] for place in stream.at} | {(topic, 0): 0}
-    follower.progress(at)
-    assert follower.wants_ends
-    assert not any(isinstance(event, ReorgAbandoned) for event in follower.progress(at, ends))
-    updates = [item for item in follower.receive(stream.partitions[topic, 0]) if isinstance(item, ChainUpdate)]
-    assert shape(updates[0]).endswith("+20b")
+    main = [place for place in stream.partitions if place[0] in WIDTH]
+
+    def read_main() -> Step:
+        """Everything of the main topics, and nothing of the channel."""
+        records = [record for place in main for record in stream.partitions[place][stream.at[place] :]]
+        ends = stream.ends()
+        stream.at |= {place: ends[place] for place in main}
+        channels = {(topic, 0): 0 for topic in follower.channels}
+        return follower.step(records, stream.at | channels, ends)
+
+    read_main()
+    (topic,) = follower.channels
+    stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
+    step = read_main()
+    assert step.wants.ends
+    for reports in (step.reports, read_main().reports):
+        assert not any(isinstance(event, ReorgAbandoned) for event in reports)
+    (update,) = follower.step(stream.partitions[topic, 0], stream.ends()).updates
+    assert shape(update).endswith("+20b")
 
 
 def test_finality_withholds_a_deep_switch_too() -> None:
@@ -411,8 +416,8 @@ def test_the_whitelist_and_the_numbers_hold_in_a_channel() -> None:
     announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
     stream.write([announced, *content])
     assert stream.read() == ""
-    assert stream.follower.orderer.standing(h("7b")) == "complete, on a side branch"
-    assert stream.follower.orderer.standing(h("9b")) == "it descends from a refused block"
+    assert stream.follower.orderer.state_of(h("7b")) == "on a side branch"
+    assert stream.follower.orderer.state_of(h("9b")) == "refused: it descends from a refused block"
 
 
 def test_what_is_no_message_of_its_channel_is_rejected() -> None:
@@ -432,10 +437,10 @@ def test_only_the_default_topic_announces_and_not_too_many() -> None:
     announced = [stream.channel("6a", 6, [])[0], *(stream.channel(f"{n}z", n, [])[0] for n in range(1, 17))]
     stream.write([announced[0]._replace(topic="tx")])
     stream.read()
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     stream.write(announced)
     stream.read()
-    assert len(stream.follower.channels()) == CHANNELS_MAX
+    assert len(stream.follower.channels) == CHANNELS_MAX
     assert stream.named(ReorgAbandoned) == [
         ReorgAbandoned(stream.named(ReorgAbandoned)[0].ancestor, "16 newer reorg channels are open")  # type: ignore[attr-defined]
     ]
@@ -445,10 +450,10 @@ def test_only_the_default_topic_announces_and_not_too_many() -> None:
 def test_without_a_default_topic_there_are_no_channels() -> None:
     follower = Follower(FollowerSettings("test", "test:1", prefixes=tuple(SCHEMA)))
     announced, _ = Stream().channel("6a", 6, line("b", 7, 9, "6a"))
-    (event,) = follower.receive([Record(TOPIC, 0, 0, *announced[1:])])
-    assert isinstance(event, ReorgBegan)
-    assert follower.channels() == ()
-    assert follower.wants_history is None
+    step = follower.step([Record(TOPIC, 0, 0, *announced[1:])], {(TOPIC, 0): 1})
+    assert [type(event) for event in step.items] == [ReorgBegan]
+    assert step.wants.channels == ()
+    assert step.wants.history is None
 
 
 @pytest.mark.parametrize(
@@ -460,7 +465,7 @@ def test_without_a_default_topic_there_are_no_channels() -> None:
 )
 def test_a_channel_that_holds_too_much_is_abandoned(bounds: ChannelBounds, reason: str) -> None:
     stream = Stream()
-    stream.follower._reorgs._bounds = bounds
+    stream.follower._channels._bounds = bounds
     deep(stream)
     announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
     stream.write([announced, *content])
@@ -474,7 +479,7 @@ def test_a_channel_on_which_ever_more_producers_begin_is_abandoned() -> None:
     announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
     stream.write([announced])
     assert stream.read() == ""
-    (channel,) = stream.follower._reorgs._channels.values()
+    (channel,) = stream.follower._channels._channels.values()
     for number in range(1_000):
         stream.write(content[:1], producer=str(number))
     assert stream.read() == ""
@@ -490,8 +495,8 @@ def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> N
     large, flood = stream.channel("2a", 2, line("c", 3, 40, "2a", 1))
     stream.write([small, *content[:-1]])
     assert stream.read() == ""
-    ours = next(iter(stream.follower._reorgs._channels.values())).bytes
-    stream.follower._reorgs._bounds = ChannelBounds(bytes=3 * ours)
+    ours = next(iter(stream.follower._channels._channels.values())).bytes
+    stream.follower._channels._bounds = ChannelBounds(bytes=3 * ours)
     stream.write([large, *flood[:-1]])
     assert stream.read() == ""
     why = "it holds the most of what reorg channels may hold together"
@@ -518,7 +523,7 @@ def test_records_of_a_channel_that_is_not_open_are_passed_over() -> None:
     stream.write([announced])
     stream.read()
     other = Record(reorg_topic(TOPIC, h("9a")), 0, 0, *content[0][1:])
-    assert stream.follower.receive([other]) == []
+    assert stream.follower.step([other], {**stream.at, other[:2]: 1}).items == []
 
 
 def test_an_attempt_whose_blocks_are_not_all_complete_ends_where_they_are() -> None:
@@ -537,7 +542,7 @@ def test_a_forgotten_chain_is_the_reason_why_a_channel_is_abandoned() -> None:
     stream.read()
     announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
     recall = stream.follower.recall
-    stream.follower.recall = lambda _parents: []  # type: ignore[method-assign] # a driver that is at it
+    stream.follower.recall = lambda _parents: Step((), Wants())  # type: ignore[method-assign] # a driver that is at it
     stream.write([announced, *content])
     stream.read(steps=20)
     stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
@@ -564,7 +569,7 @@ def test_a_channel_is_followed_in_whatever_place_it_lies(places: tuple[int, ...]
     assert stream.read(step=3).endswith("+12b+13b")
     assert stream.named(Rejected) == []
     assert len(stream.named(ReorgEnded)) == len(places), "it is read to the end in all of them"
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
 
 
 @pytest.mark.parametrize("seed", range(1, 40))
@@ -577,11 +582,11 @@ def test_what_one_producer_sends_to_two_places_is_two_attempts(seed: int) -> Non
     stream.write(content, "one", 0)
     stream.write(content[: seed % len(content)], "one", 64)  # ... and there it died
     assert stream.read(step=6, seed=seed).endswith("+12b+13b")
-    assert stream.follower.channels() != (), "nobody knows that"
+    assert stream.follower.channels != (), "nobody knows that"
     stream.publish(line("b", 14, 20, "13b", 1))
     stream.read()
     stream.read()
-    assert stream.follower.channels() == ()
+    assert stream.follower.channels == ()
     assert stream.named(ReorgAbandoned) == []
 
 
@@ -596,7 +601,7 @@ def test_a_restart_within_a_channel_of_two_places_goes_on(first: int, cut: int) 
     stream.write(content[:cut], "one", 64 - first)
     stream.write(content[: cut // 2], "one", first)
     stream.read(step=3)
-    (topic,) = stream.follower.channels()
+    (topic,) = stream.follower.channels
     assert {number for name, number in stream.follower.cursor().next if name == topic} == (
         {0, 64} if cut > 1 else {64 - first} if cut else set()
     )
@@ -646,3 +651,46 @@ def test_a_channel_in_several_partitions_of_one_place_is_abandoned_by_that_name(
     stream.read()
     why = "its topic has several partitions, and a reorg channel has one"
     assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), why)]
+
+
+def test_a_reorg_that_is_told_on_another_topic_announces_nothing() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 5, "0r")])
+    stream.read()
+    announced, _ = stream.channel("3a", 3, line("b", 4, 6, "3a", 1))
+    step = stream.follower.step([Record("tx", 0, 900, announced.key, announced.value)], stream.ends())
+    assert [type(event) for event in step.items] == [ReorgBegan]
+    assert stream.follower.channels == ()
+
+
+def test_the_ring_goes_on_with_older_blocks_after_a_reorg_to_a_shorter_chain() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 20, "0r")])
+    stream.read()
+    announced, content = stream.channel("10a", 10, line("b", 11, 12, "10a", 100))
+    stream.write([announced])
+    stream.read()
+    stream.write(content)
+    assert stream.read().endswith("+11b+12b")
+    names = [ref.hash for ref in stream.follower.cursor().ring]
+    assert names == [h("12b"), h("11b"), h("10a"), h("9a"), h("8a")]
+
+
+def test_a_cursor_with_channels_is_taken_by_a_follower_that_follows_none() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 12, "0r")])
+    announced, _ = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
+    stream.write([announced])
+    stream.read()
+    assert stream.follower.cursor().channels
+    alone = Follower(replace(settings(), default_topic=None), stream.follower.cursor())
+    assert alone.channels == ()
+
+
+def test_records_of_other_topics_pass_a_follower_with_open_channels() -> None:
+    stream = Stream()
+    stream.publish([block("0r", "none", 0), *line("a", 1, 5, "0r")])
+    stream.write([stream.channel("3a", 3, line("b", 4, 6, "3a", 1))[0]])
+    stream.read()
+    step = stream.follower.step([Record("else", 0, 0, b"\xff", b"")], stream.ends())
+    assert [type(event) for event in step.items] == [Rejected]

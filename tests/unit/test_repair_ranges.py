@@ -10,8 +10,9 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, messages, name_of, publish
 from cardinal.errors import ConfigurationError
-from cardinal.producing.survey import height_range as kept
-from cardinal.producing.survey.mux import complete_in_members
+from cardinal.producer import Producer
+from cardinal.producing.survey import height_range
+from cardinal.producing.survey.mux import range_in_members
 from cardinal.server.produce import ProduceService
 from cardinal.server.repair import Repaired, Repairing, repair
 from cardinal.testing.memory import MemoryBroker
@@ -109,14 +110,14 @@ def test_what_has_no_batch_is_not_looked_for_in_a_very_wide_range(
     publish(broker, CHAIN)
     broker.sink(Blocks(), producer_id="killed").send(messages(line(6, 6, "b", below="5a")[0])[:-1], None)
     assert repaired(broker, Node(), 1, 12).looked
-    monkeypatch.setattr(kept, "_LOOKED_AROUND", 11)
+    monkeypatch.setattr(height_range, "_LOOKED_AROUND", 11)
     done = repaired(broker, Node(), 1, 12)
     assert (done.looked, left(done), done.complete) == (False, [], 12)
 
 
 def test_what_is_held_of_a_stream_is_the_range_and_some_next_to_it(broker: MemoryBroker) -> None:
     publish(broker, line(1, 2_000))
-    found = complete_in_members(broker.url, Blocks(), 1_000, 1_009)
+    found = range_in_members(broker.url, Blocks(), 1_000, 1_009)
     numbers = {batch.number for batch in found.batches.values()}
     assert numbers >= set(range(980, 1_030))
     assert len(found.batches) < 200
@@ -136,3 +137,35 @@ def test_what_came_through_the_channel_of_a_reorg_is_not_sent_again(broker: Memo
     assert any("-re-" in topic for topic in broker.topics())
     done = repaired(broker, Node([*old[:30], *taken]), 1, 70)
     assert (done.complete, done.missing, done.sent) == (70, (), 0)
+
+
+def test_a_sealed_block_that_has_lost_a_message_is_reported_and_sent_again(broker: MemoryBroker) -> None:
+    publish(broker, [*CHAIN[:5], *CHAIN[6:]])
+    *content, batch = messages(CHAIN[5])
+    broker.sink(Blocks(), producer_id="one").send(content[1:], batch).result(DEADLINE)
+    done = repaired(broker, Node(), 3, 9, dry_run=True)
+    assert (done.complete, done.half, done.missing, done.sent) == (6, (CHAIN[5].ref,), (), 0)
+    assert repaired(broker, Node(), 3, 9).sent == 1
+    done = repaired(broker, Node(), 3, 9)
+    assert (done.complete, done.half, done.sent) == (7, (), 0)
+
+
+def test_a_topic_that_was_emptied_is_reported_and_filled_again(broker: MemoryBroker) -> None:
+    publish(broker, CHAIN)
+    for partition, end in {tp: high for tp, (_, high) in broker.source(["a"]).watermarks().items()}.items():
+        broker.trim(*partition, end)
+    done = repaired(broker, Node(), 1, 12, dry_run=True)
+    assert (done.complete, [ref.number for ref in done.half]) == (0, list(range(1, 13)))
+    assert repaired(broker, Node(), 1, 12).sent == 12
+    assert repaired(broker, Node(), 1, 12).complete == 12
+
+
+def test_a_block_that_a_channel_has_lost_a_message_of_is_sent_again(broker: MemoryBroker) -> None:
+    old, taken = line(1, 60), line(31, 70, "b", below="30a")
+    publish(broker, old)
+    with Producer(broker.url, Blocks(), producer_id="one") as producer:
+        producer.reorg(old[29].ref, taken).result(DEADLINE)
+    channel = next(topic for topic in broker.topics() if "-re-" in topic)
+    broker.trim(channel, 0, 4)
+    node = Node([*old[:30], *taken])
+    assert repaired(broker, node, 31, 70, dry_run=True).missing == (taken[0].ref,)

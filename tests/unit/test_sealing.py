@@ -15,36 +15,51 @@ def begun() -> SealQueue:
     """A queue whose first Batch is acknowledged."""
     queue = SealQueue()
     queue.add(h("0a"), h("none"))
-    assert queue.acknowledged(h("0a")) == [h("0a")]
-    assert go(queue, "0a") == []
+    queue.acknowledged(h("0a"))
+    go(queue, "0a")
+    assert line(queue) == []
     return queue
 
 
-def go(queue: SealQueue, *names: str) -> list[bytes]:
-    """Hand these Batches over and acknowledge them; what that frees."""
+def line(queue: SealQueue) -> list[bytes]:
+    """The Batches that may go, the next one first."""
+    return list(queue._line)
+
+
+def hand_over(queue: SealQueue, *names: str) -> None:
+    """Hand these Batches over; they are the next ones in the line."""
     for name in names:
-        assert queue.hand_over(h(name))
-    return [freed for name in names for freed in queue.sealed(h(name))]
+        assert queue.next_free() == h(name)
+        queue.hand_over(h(name))
+
+
+def go(queue: SealQueue, *names: str) -> None:
+    """Hand these Batches over and acknowledge them."""
+    hand_over(queue, *names)
+    for name in names:
+        queue.sealed(h(name))
 
 
 def test_the_first_batch_is_acknowledged_before_the_next_goes() -> None:
     queue = SealQueue()
     for name, parent in (("0a", "none"), ("1a", "0a"), ("2a", "1a")):
         queue.add(h(name), h(parent))
-    assert queue.acknowledged(h("0a")) == [h("0a")]
-    assert queue.acknowledged(h("1a")) == []
-    assert queue.acknowledged(h("2a")) == []
-    assert go(queue, "0a") == [h("1a"), h("2a")]
+        queue.acknowledged(h(name))
+        assert line(queue) == [h("0a")]
+    go(queue, "0a")
+    assert line(queue) == [h("1a"), h("2a")]
 
 
 def test_a_child_waits_for_its_parents_batch_to_be_handed_over_not_acknowledged() -> None:
     queue = begun()
     queue.add(h("1a"), h("0a"))
     queue.add(h("2a"), h("1a"))
-    assert queue.acknowledged(h("2a")) == []
-    assert queue.acknowledged(h("1a")) == [h("1a"), h("2a")]
+    queue.acknowledged(h("2a"))
+    assert line(queue) == []
+    queue.acknowledged(h("1a"))
+    assert line(queue) == [h("1a"), h("2a")]
     assert len(queue) == 2
-    assert go(queue, "1a", "2a") == []
+    go(queue, "1a", "2a")
     assert len(queue) == 0
     assert h("1a") not in queue
 
@@ -53,26 +68,31 @@ def test_siblings_do_not_wait_for_each_other() -> None:
     queue = begun()
     for name in ("1a", "1b"):
         queue.add(h(name), h("0a"))
-    assert queue.acknowledged(h("1b")) == [h("1b")]
-    assert go(queue, "1b") == []
-    assert queue.acknowledged(h("1a")) == [h("1a")]
+    queue.acknowledged(h("1b"))
+    go(queue, "1b")
+    queue.acknowledged(h("1a"))
+    assert line(queue) == [h("1a")]
 
 
 def test_an_announced_sub_batch_holds_its_block_and_its_descendants() -> None:
     queue = begun()
     queue.add(h("1a"), h("0a"), [h("s")])
     queue.add(h("2a"), h("1a"))
-    assert queue.acknowledged(h("1a")) == []
-    assert queue.acknowledged(h("2a")) == []
-    assert queue.sub_batch_acknowledged(h("1a"), h("s")) == [h("1a"), h("2a")]
+    queue.acknowledged(h("1a"))
+    queue.acknowledged(h("2a"))
+    assert line(queue) == []
+    queue.sub_batch_acknowledged(h("1a"), h("s"))
+    assert line(queue) == [h("1a"), h("2a")]
 
 
 def test_a_sub_batch_may_be_acknowledged_before_the_rest() -> None:
     queue = begun()
     queue.add(h("1a"), h("0a"), [h("s")])
-    assert queue.sub_batch_acknowledged(h("1a"), h("s")) == []
-    assert queue.acknowledged(h("1a")) == [h("1a")]
-    assert queue.sub_batch_acknowledged(h("1a"), h("s")) == []
+    queue.sub_batch_acknowledged(h("1a"), h("s"))
+    assert line(queue) == []
+    queue.acknowledged(h("1a"))
+    queue.sub_batch_acknowledged(h("1a"), h("s"))
+    assert line(queue) == [h("1a")]
 
 
 def test_a_failed_block_holds_its_descendants_until_it_is_sent_again() -> None:
@@ -80,10 +100,12 @@ def test_a_failed_block_holds_its_descendants_until_it_is_sent_again() -> None:
     queue.add(h("1a"), h("0a"))
     queue.add(h("2a"), h("1a"))
     queue.failed(h("1a"))
-    assert queue.acknowledged(h("2a")) == []
-    assert queue.acknowledged(h("1a")) == []
+    queue.acknowledged(h("2a"))
+    queue.acknowledged(h("1a"))
+    assert line(queue) == []
     queue.add(h("1a"), h("0a"))
-    assert queue.acknowledged(h("1a")) == [h("1a"), h("2a")]
+    queue.acknowledged(h("1a"))
+    assert line(queue) == [h("1a"), h("2a")]
 
 
 def test_a_first_block_that_fails_gives_its_place_up() -> None:
@@ -91,8 +113,10 @@ def test_a_first_block_that_fails_gives_its_place_up() -> None:
     queue.add(h("0a"), h("none"))
     queue.acknowledged(h("0a"))
     queue.failed(h("0a"))
+    assert line(queue) == []
     queue.add(h("0a"), h("none"))
-    assert queue.acknowledged(h("0a")) == [h("0a")]
+    queue.acknowledged(h("0a"))
+    assert line(queue) == [h("0a")]
 
 
 def test_a_block_that_is_under_way_is_not_added_twice() -> None:
@@ -104,72 +128,80 @@ def test_a_block_that_is_under_way_is_not_added_twice() -> None:
 
 def test_what_is_not_under_way_is_passed_over() -> None:
     queue = begun()
-    assert queue.acknowledged(h("9z")) == []
-    assert queue.sub_batch_acknowledged(h("9z"), h("s")) == []
-    assert queue.sealed(h("9z")) == []
-    assert queue.failed(h("9z")) == []
-    assert not queue.hand_over(h("9z"))
+    queue.acknowledged(h("9z"))
+    queue.sub_batch_acknowledged(h("9z"), h("s"))
+    queue.sealed(h("9z"))
+    queue.failed(h("9z"))
+    assert queue.next_free() is None
+    with pytest.raises(KeyError):
+        queue.hand_over(h("9z"))
 
 
-def ready(queue: SealQueue, names: str) -> list[bytes]:
-    """Add a chain and acknowledge its content; what that frees."""
+def ready(queue: SealQueue, names: str) -> None:
+    """Add a chain and acknowledge its content."""
     parent, *rest = names.split()
-    freed = []
     for name in rest:
         queue.add(h(name), h(parent))
-        freed += queue.acknowledged(h(name))
+        queue.acknowledged(h(name))
         parent = name
-    return freed
 
 
 def test_a_failed_grandparent_holds_a_block_whose_parent_is_sealed() -> None:
     queue = begun()
-    assert ready(queue, "0a 1a 2a") == [h("1a"), h("2a")]
-    assert queue.hand_over(h("1a"))
-    assert go(queue, "2a") == []
+    ready(queue, "0a 1a 2a")
+    hand_over(queue, "1a")
+    go(queue, "2a")
     queue.failed(h("1a"))
-    assert ready(queue, "2a 3a 4a") == []
+    ready(queue, "2a 3a 4a")
+    assert line(queue) == []
     assert h("2a") not in queue
     queue.add(h("1a"), h("0a"))
-    assert queue.acknowledged(h("1a")) == [h("1a"), h("3a"), h("4a")]
-    assert go(queue, "1a", "3a", "4a") == []
+    queue.acknowledged(h("1a"))
+    assert line(queue) == [h("1a"), h("3a"), h("4a")]
+    go(queue, "1a", "3a", "4a")
     assert len(queue) == 0
 
 
 def test_a_batch_that_is_free_but_not_gone_when_its_parent_fails_is_held_again() -> None:
     """The line holds 1a and 2a; handing 1a over fails, so 2a must not go before it."""
     queue = begun()
-    assert ready(queue, "0a 1a 2a") == [h("1a"), h("2a")]
-    assert queue.hand_over(h("1a"))
+    ready(queue, "0a 1a 2a")
+    assert line(queue) == [h("1a"), h("2a")]
+    hand_over(queue, "1a")
     queue.failed(h("1a"))
-    assert not queue.hand_over(h("2a"))
+    assert line(queue) == []
     queue.add(h("1a"), h("0a"))
-    assert queue.acknowledged(h("1a")) == [h("1a"), h("2a")]
-    assert go(queue, "1a", "2a") == []
+    queue.acknowledged(h("1a"))
+    go(queue, "1a", "2a")
+    assert line(queue) == []
 
 
 def test_an_old_place_in_the_line_does_not_count_where_there_is_a_new_one() -> None:
-    """3a stands in the line when 1a fails, and is freed again behind 1a: its old place comes before that."""
+    """3a and 1b stand in the line when 1a fails; 3a is freed again behind 1a, and 1b is before both."""
     queue = begun()
-    assert ready(queue, "0a 1a 2a 3a") == [h("1a"), h("2a"), h("3a")]
-    assert queue.hand_over(h("1a"))
-    assert go(queue, "2a") == []
+    ready(queue, "0a 1a 2a 3a")
+    ready(queue, "0a 1b")
+    hand_over(queue, "1a")
+    go(queue, "2a")
+    assert line(queue) == [h("3a"), h("1b")]
     queue.failed(h("1a"))
     queue.add(h("1a"), h("0a"))
-    assert queue.acknowledged(h("1a")) == [h("1a"), h("3a")]
-    assert not queue.hand_over(h("3a"))
-    assert go(queue, "1a", "3a") == []
+    queue.acknowledged(h("1a"))
+    assert line(queue) == [h("1b"), h("1a"), h("3a")]
+    go(queue, "1b", "1a", "3a")
 
 
 def test_a_first_block_that_fails_lets_another_be_the_first() -> None:
     queue = SealQueue()
     for name in ("0a", "0b", "0c"):
         queue.add(h(name), h(f"none {name}"))
-    assert queue.acknowledged(h("0a")) == [h("0a")]
-    assert queue.acknowledged(h("0b")) == queue.acknowledged(h("0c")) == []
-    assert queue.failed(h("0b")) == []
-    assert queue.failed(h("0a")) == [h("0c")]
-    assert go(queue, "0c") == []
+        queue.acknowledged(h(name))
+    assert line(queue) == [h("0a")]
+    queue.failed(h("0b"))
+    assert line(queue) == [h("0a")]
+    queue.failed(h("0a"))
+    assert line(queue) == [h("0c")]
+    go(queue, "0c")
     assert len(queue) == 2
 
 
@@ -195,18 +227,18 @@ def test_a_block_is_not_its_own_ancestor() -> None:
 
 def test_a_sealed_block_that_waits_for_its_ancestors_can_be_sent_again() -> None:
     queue = begun()
-    assert ready(queue, "0a 1a 2a 3a") == [h("1a"), h("2a"), h("3a")]
-    assert queue.hand_over(h("1a"))
-    assert queue.hand_over(h("2a"))
-    assert queue.sealed(h("2a")) == []
+    ready(queue, "0a 1a 2a 3a")
+    hand_over(queue, "1a", "2a")
+    queue.sealed(h("2a"))
     queue.add(h("2a"), h("1a"))
     assert len(queue) == 3
-    assert not queue.hand_over(h("3a"))
-    assert queue.failed(h("2a")) == queue.failed(h("2a")) == []
+    assert line(queue) == []
+    queue.failed(h("2a"))
+    queue.failed(h("2a"))
     queue.add(h("2a"), h("1a"))
-    assert queue.sealed(h("1a")) == []
-    assert queue.acknowledged(h("2a")) == [h("2a"), h("3a")]
-    assert go(queue, "2a", "3a") == []
+    queue.sealed(h("1a"))
+    queue.acknowledged(h("2a"))
+    go(queue, "2a", "3a")
     assert not queue._entries
     assert not queue._children
 
@@ -228,23 +260,25 @@ def many_under_way(shape: str, count: int) -> None:
     parents = [h("0a"), *names] if shape != "fan" else [h("0a")] * count
     for name, parent in zip(names, parents, strict=False):
         queue.add(name, parent)
-    line = []
     for name in names if shape != "chain backwards" else reversed(names):
-        line += queue.acknowledged(name)
-    assert line == names
+        queue.acknowledged(name)
     if shape == "failed root":
-        assert queue.hand_over(line.pop(0))
+        queue.hand_over(names[0])
         queue.failed(names[0])
         queue.add(names[0], parents[0])
-        line += queue.acknowledged(names[0])
+        queue.acknowledged(names[0])
     if shape == "failed blocks":
         for name, parent in zip(reversed(names), reversed(parents[:-1]), strict=True):
             queue.failed(name)
             queue.add(name, parent)
-        line += [freed for name in names for freed in queue.acknowledged(name)]
-    handed = [name for name in line if queue.hand_over(name)]
+        for name in names:
+            queue.acknowledged(name)
+    handed = []
+    while (free := queue.next_free()) is not None:
+        queue.hand_over(free)
+        handed.append(free)
     assert handed == names
     for name in names:
-        assert queue.sealed(name) == []
+        queue.sealed(name)
     assert len(queue) == 0
     assert not queue._entries

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from cardinal.cli import selftest as command
 from cardinal.cli.main import cardinal
 from cardinal.protocols.streams import ChainUpdate, Divergence, Event, Follower, Record
+from cardinal.protocols.streams.following.follower import Step
 from cardinal.server.faults import drills
 from cardinal.server.faults.drills import DRILLS, Drill
 from cardinal.testing.scenario import DEEP, QUICK, make_scenario
@@ -79,13 +81,11 @@ def test_equal_seeds_make_equal_scenarios_and_equal_runs() -> None:
 
 
 class _Sabotaged(Follower):
-    """A core with a fault: what it tells is changed by ``spoil``."""
+    """A core with a fault: ``spoil`` changes what it returns."""
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]  # passed through as they came
-
-    def receive(self, records: list[Record]) -> list[ChainUpdate | Event]:  # type: ignore[override]  # as the schedule calls it
-        return [item for item in map(self.spoil, super().receive(records)) if item is not None]
+    def step(self, records: Sequence[Record], *args: object, **options: object) -> Step:  # type: ignore[override]  # as the schedule calls it
+        step = super().step(records, *args, **options)  # type: ignore[arg-type]  # passed through as they came
+        return replace(step, items=[item for item in map(self.spoil, step.items) if item is not None])
 
     def spoil(self, item: ChainUpdate | Event) -> ChainUpdate | Event | None:
         return item

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from cardinal.protocols.streams import standby
+from cardinal.protocols.streams.publishing import standby
 from cardinal.protocols.streams.publishing.standby import Peers
 
 

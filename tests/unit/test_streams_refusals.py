@@ -26,13 +26,13 @@ from cardinal.protocols.streams import (
     SubBatchHeader,
     SubBatchMsg,
     Update,
-    avro,
     decode,
     encode,
     split,
 )
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.payload import PathMap
+from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.codec import encode_content
 from cardinal.protocols.streams.wire.messages import BATCH, PING
 from streams import SCHEMA, block, h
@@ -201,6 +201,8 @@ def test_of_two_producers_the_lowest_open_block_is_the_lower_of_theirs() -> None
 
 def test_a_follower_reports_blocks_that_it_has_no_room_for() -> None:
     follower = Follower(FollowerSettings("app", "chain", bounds=Bounds(open_blocks=1)))
-    out = follower.receive(records(BatchMsg(h("1a"), "a/1", b"1"), BatchMsg(h("2a"), "a/1", b"2"), at=[0, 1]))
-    assert [type(event) for event in out] == [Overflow, Overflow]
-    assert follower.explain(h("1a")).state == "dropped"
+    found = records(BatchMsg(h("1a"), "a/1", b"1"), BatchMsg(h("2a"), "a/1", b"2"), at=[0, 1])
+    (event,) = follower.step(found, {("t", 0): 2}).items
+    assert isinstance(event, Overflow)
+    assert event.block == h("1a")
+    assert follower.explain(h("1a")).state == "unknown"

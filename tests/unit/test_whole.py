@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from blocks import DEADLINE, Blocks, line, messages
-from cardinal.producing.survey import completeness as whole
-from cardinal.producing.survey.batch_index import Unsealed
-from cardinal.producing.survey.completeness import Whole
+from cardinal.producing.survey import completeness
+from cardinal.producing.survey.batch_index import BatchCopy
+from cardinal.producing.survey.completeness import CompletenessWatch
 from cardinal.producing.survey.frontier import published_chain
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.protocols.streams.wire.messages import Batch
@@ -72,7 +72,7 @@ def test_nothing_is_read_ten_minutes_around_where_all_is_near(
 def test_on_a_busy_stream_so_many_records_are_read_around_it_and_no_more(
     broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole, "_RECORDS", 100)
+    monkeypatch.setattr(completeness, "_RECORDS", 100)
     sink = broker.sink(Blocks(), producer_id="other")
     _send_slowly(broker, clock, 0)
     *content, batch = messages(line(1, 7)[-1])
@@ -91,8 +91,8 @@ def test_on_a_busy_stream_so_many_records_are_read_around_it_and_no_more(
         return records
 
     monkeypatch.setattr(source, "poll", polls)
-    found = Unsealed(Batch(line(1, 7)[-1].hash, 7, 7, line(1, 7)[-1].parent), *[int(clock.now * 1000)] * 2)
-    assert whole.whole_among(source, Blocks(), [found]) == set()
+    found = BatchCopy(Batch(line(1, 7)[-1].hash, 7, 7, line(1, 7)[-1].parent), int(clock.now * 1000))
+    assert completeness.complete_among(source, Blocks(), [found]) == set()
     others = [where for where in source.partitions() if where[0] != "block"]
     assert 0 < sum(read) <= 3 * 100 * len(others)
 
@@ -103,6 +103,6 @@ def test_who_follows_them_from_a_batch_on_sees_blocks_that_were_minutes_under_wa
 ) -> None:
     _send_slowly(broker, clock, seconds)
     first = next(record for record in broker.records("block") if record.key == messages(CHAIN[0])[-1].key)
-    looking = Whole(broker.url, Blocks(), first)
+    looking = CompletenessWatch(broker.url, Blocks(), first)
     assert set(looking.read(0.0)) == {payload.hash for payload in CHAIN}
     looking.close()

@@ -1,0 +1,107 @@
+"""Rewinds: evicted blocks are re-read from the main source, and less and less often where that is in vain."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from cardinal.protocols.streams import BlockRef, Overflow, Payload
+from cardinal.protocols.streams.assembly.window import Bounds
+from channels import Stream, line, shape
+from streams import block, h, messages
+
+ROOT = BlockRef(0, h("0r"))
+
+
+def partial(count: int) -> list[Payload]:
+    """Blocks of which somebody left a message on the topics, and no Batch."""
+    return [block(f"900y{index}", "none", 1) for index in range(count)]
+
+
+def test_an_evicted_block_is_delivered_after_one_rewind() -> None:
+    """Its Batch comes last of all, and by then its content is evicted."""
+    stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
+    blocks = line("a", 1, 20, "0r")
+    stream.publish(blocks[:1])
+    for payload in blocks[1:]:
+        stream.write(messages(payload)[:-1])
+    stream.read(step=1)
+    assert stream.named(Overflow)
+    for payload in blocks[1:]:
+        stream.write(messages(payload)[-1:])
+    for _ in range(4):
+        stream.read()
+        stream.rest()
+    assert "".join(map(shape, stream.updates)) == "".join(f"+{number}a" for number in range(1, 21))
+    assert stream.polled <= 6 * sum(stream.ends().values())
+
+
+def in_vain() -> Stream:
+    """Everything was read, and two rewinds completed nothing: the first one might have kept Batches."""
+    stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
+    stream.publish(line("a", 1, 1, "0r"))
+    for payload in partial(20):
+        stream.write(messages(payload)[:1])
+    stream.read()
+    assert len(stream.rewinds) == 2
+    return stream
+
+
+def test_a_rewind_in_vain_is_repeated_only_after_2_4_and_8_new_records() -> None:
+    stream = in_vain()
+    late, *_ = messages(block("1a", "0r", txs=1))
+    rewound = []
+    for count in range(1, 64):
+        stream.write([late])
+        stream.read()
+        rewound += [count] * (len(stream.rewinds) - len(rewound) - 2)
+    assert rewound == [2, 6, 14, 30, 62]
+
+
+def test_a_rewind_in_vain_is_repeated_ever_less_often_while_the_chain_grows() -> None:
+    stream = in_vain()
+    rewound = [1]
+    for payload in line("a", 2, 100, "1a"):
+        stream.publish([payload])
+        stream.read()
+        rewound += [payload.number] * (len(stream.rewinds) - len(rewound) - 1)
+    pauses = [later - earlier for earlier, later in pairwise(rewound)]
+    assert len(pauses) < 8
+    assert pauses == sorted(pauses)
+    assert shape(stream.updates[-1]) == "+100a"
+
+
+def test_a_rewind_that_helps_is_repeated_at_once() -> None:
+    """Each finds some blocks, and there is capacity for no more."""
+    stream = in_vain()
+    blocks = line("a", 2, 40, "1a")
+    for what in (slice(-1), slice(-1, None)):
+        for payload in blocks:
+            stream.write(messages(payload)[what])
+    stream.read()
+    stream.rest()
+    assert shape(stream.updates[-1]).endswith("+40a")
+
+
+def test_without_evicted_blocks_nothing_is_rewound() -> None:
+    stream = Stream(start=ROOT)
+    for payload in partial(20):
+        stream.write(messages(payload)[:1])
+    stream.publish(line("a", 1, 9, "0r"))
+    stream.read()
+    stream.rest()
+    assert stream.rewinds == []
+
+
+def test_a_rewind_reaches_down_to_the_first_message_that_was_evicted_and_no_further() -> None:
+    stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
+    stream.publish(line("a", 1, 5, "0r"))
+    stream.read()
+    assert stream.rewinds == []
+    begin = stream.ends()
+    for payload in partial(20):
+        stream.write(messages(payload)[:1])
+    stream.read()
+    rewind, again = stream.rewinds
+    assert rewind == again == {place: begin[place] for place in rewind}
+    floor = stream.follower.cursor().floor
+    assert all(floor[place] <= at for place, at in rewind.items()), "they were evicted once more"
