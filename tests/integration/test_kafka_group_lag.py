@@ -72,8 +72,8 @@ def test_a_consumer_of_a_group_is_closed_while_the_broker_is_away(
             broker.resume()
 
 
-def test_what_is_read_beside_the_stream_counts_for_no_group(cardinal_broker: EmbeddedKafka) -> None:
-    """Blocks that are read again, and older Batches, end where the stream was long ago."""
+def test_a_look_up_beside_the_stream_counts_for_no_group(cardinal_broker: EmbeddedKafka) -> None:
+    """Older Batches end where the stream was long ago."""
     stem, group = uuid.uuid4().hex[:12], uuid.uuid4().hex
     app = Blocks(default_topic=f"{stem}-block", topics={"a/": f"{stem}-a", "b/": f"{stem}-b"})
     url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
@@ -87,11 +87,6 @@ def test_what_is_read_beside_the_stream_counts_for_no_group(cardinal_broker: Emb
         while (parents := reader.older_batches(1, BlockRef(20, hash_of("20a")), 0.1)) is None:
             assert time.monotonic() < deadline
         assert parents == {hash_of(f"{number}a"): hash_of(f"{number - 1}a") for number in range(2, 21)}
-        reader.read_again(hash_of("5a"), dict.fromkeys(reader.positions(), 0))
-        while reader.reads_again:
-            assert time.monotonic() < deadline
-            reader.poll_again()
-            reader.end_again(lambda _: True)
         assert set(_committed(client, reader.positions()).values()) == {OFFSET_INVALID}
         reader.close()
         assert _committed(client, reader.positions()) == {where: high for where, (_, high) in marks.items()}
