@@ -25,11 +25,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from cardinal.protocols.streams.assembly.contents import Contents
 from fastavro import parse_schema, schemaless_reader
 
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
-from cardinal.protocols.streams.assembly.digests import without_content
+from cardinal.protocols.streams.assembly.digests import Contents, without_content
 from cardinal.protocols.streams.types import NO_ID
 from cardinal.protocols.streams.wire.avro import BATCH_SCHEMA, Entry, write_batch
 
