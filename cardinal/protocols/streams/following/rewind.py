@@ -120,7 +120,7 @@ class Rewind:
     def judge(self, *, has_next: bool) -> None:
         """End a rewind. ``has_next``: whether the Batch of a block is there that stands on the head."""
         helped = self._helped or len(self._completed) > self._displaced or (has_next and not self._had_next)
-        self._pause = 0 if helped else min(max(1, 2 * self._pause), self._distance)
+        self._pause = 0 if helped else min(max(1, 2 * self._pause), 2 * self._distance)
         self._not_before, self._back_at = self._records + self._pause // 2 * 2, {}
         self._back_since = self._records if self._pause > 1 else -1
         self._completed.clear()
