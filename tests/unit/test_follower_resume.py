@@ -440,3 +440,37 @@ def test_explain_knows_what_became_of_a_block() -> None:
         "31a": "open",
         "77z": "unknown",
     }
+
+
+# --- bounds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [2, 20])
+def test_more_side_blocks_than_there_is_room_for_do_not_stop_a_resumed_reading(room: int) -> None:
+    stream = published()
+    stream.publish([block(f"13s{index}", "12a", 13) for index in range(60)])
+    stream.read()
+    expected = len(stream.updates)
+    stream.restart(max_waiting=room, max_side=room)
+    stream.read()
+    assert len(stream.updates) == expected
+    stream.publish([block("13a", "12a", 13), block("14a", "13a", 14), block("15a", "14a", 15)])
+    assert stream.read().endswith("+15a")
+
+
+def test_a_block_of_the_cursor_is_known_as_delivered_while_it_is_read_again() -> None:
+    stream = published()
+    follower = resumed(stream)
+    follower.begin_at(marks(stream))
+    assert follower.resuming
+    assert follower.explain(h("12a")).state == "delivered"
+
+
+def test_a_partially_published_block_is_reported_once_the_head_is_far_above() -> None:
+    stream = published()
+    stream.write([message for message in messages(block("12b", "11a", 12)) if message.topic == TOPIC])
+    for payload in line("a", 13, 60, "12a"):
+        stream.publish([payload])
+        stream.read()
+    assert [event.block.hash for event in stream.events if isinstance(event, Stale)] == [h("12b")]
+    assert stream.follower.cursor().head.hash == h("60a")

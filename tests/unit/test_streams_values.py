@@ -7,6 +7,7 @@ import pytest
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams import ChainUpdate, decode
 from cardinal.protocols.streams.events import Change
+from cardinal.protocols.streams.types import PRODUCER_HEADER, producer_of
 from cardinal.protocols.streams.wire.messages import PING, REORG, REORG_COMPLETE, SUB_BATCH_HEADER
 from streams import block
 
@@ -28,3 +29,8 @@ def test_a_key_of_the_wrong_length_is_no_message(kind: int) -> None:
 def test_a_sub_batch_of_a_negative_count_is_refused() -> None:
     with pytest.raises(DecodeError, match="the count -1 of a sub batch is negative"):
         decode(bytes((SUB_BATCH_HEADER,)) + bytes(64), b"\x01")
+
+
+def test_the_producer_of_a_record_is_found_among_other_headers() -> None:
+    assert producer_of((("traceparent", b"00"), (PRODUCER_HEADER, b"one"))) == b"one"
+    assert producer_of((("traceparent", b"00"),)) == producer_of(())

@@ -33,7 +33,6 @@ from cardinal.protocols.streams.events import (
     Explanation,
     Incomplete,
     Overflow,
-    Quarantined,
     ReorgBegan,
     Stale,
     Superseded,
@@ -408,8 +407,6 @@ class Follower:
                     self._resume.seen(event.block)
                 case Stale(producer=None):
                     self._missing.clear(event.block.hash)
-                case Quarantined():
-                    self._missing.clear(event.block)
                 case ReorgBegan() if event.position[0] == self._settings.default_topic:
                     self._announced(event, out)
             out.append(event)
