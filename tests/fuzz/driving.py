@@ -69,17 +69,22 @@ class Drive:
     def _read(self, part: list[Record], size: int) -> None:
         begin = self._step(part)
         while begin is not None:
-            places, ends = begin, dict(self._positions)
-            self._positions |= places
-            again = (
-                record
-                for record in islice(self.again(), self.records)
-                if places.get(record[:2], record.offset + 1) <= record.offset < ends[record[:2]]
-            )
-            for chunk in steps(again, size):
-                self.reread += len(chunk)
-                begin = self._step(chunk)
-            begin = self._step([])
+            begin = self._rewind(begin, size)
+
+    def _rewind(self, places: Mapping[tuple[str, int], int], size: int) -> Mapping[tuple[str, int], int] | None:
+        """Read from there to where the reading stood, or until the follower wants to go back once more."""
+        self._positions |= places
+        positions, ends = dict(self._positions), dict(self._ends)
+        again = (
+            record
+            for record in islice(self.again(), self.records)
+            if positions[record[:2]] <= record.offset < ends[record[:2]]
+        )
+        for chunk in steps(again, size):
+            self.reread += len(chunk)
+            if (begin := self._step(chunk)) is not None:
+                return begin
+        return self._step([])
 
     def _step(self, part: list[Record]) -> Mapping[tuple[str, int], int] | None:
         for record in part:

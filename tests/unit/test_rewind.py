@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from cardinal.protocols.streams import BlockRef, Overflow, Payload
+import pytest
+
+from cardinal.protocols.streams import BlockRef, Overflow
 from cardinal.protocols.streams.assembly.window import Bounds
 from channels import Stream, line, shape
 from streams import block, h, messages
@@ -12,9 +14,10 @@ from streams import block, h, messages
 ROOT = BlockRef(0, h("0r"))
 
 
-def partial(count: int) -> list[Payload]:
-    """Blocks of which somebody left a message on the topics, and no Batch."""
-    return [block(f"900y{index}", "none", 1) for index in range(count)]
+def left(stream: Stream, count: int) -> None:
+    """Somebody left blocks on 1a on the topics that lack a message each."""
+    for index in range(count):
+        stream.write(messages(block("2" + "y" * (index + 1), "1a", 2))[1:])
 
 
 def test_an_evicted_block_is_delivered_after_one_rewind() -> None:
@@ -39,8 +42,7 @@ def in_vain() -> Stream:
     """Everything was read, and two rewinds completed nothing: the first one might have kept Batches."""
     stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
     stream.publish(line("a", 1, 1, "0r"))
-    for payload in partial(20):
-        stream.write(messages(payload)[:1])
+    left(stream, 20)
     stream.read()
     assert len(stream.rewinds) == 2
     return stream
@@ -82,11 +84,14 @@ def test_a_rewind_that_helps_is_repeated_at_once() -> None:
     assert shape(stream.updates[-1]).endswith("+40a")
 
 
-def test_without_evicted_blocks_nothing_is_rewound() -> None:
-    stream = Stream(start=ROOT)
-    for payload in partial(20):
-        stream.write(messages(payload)[:1])
-    stream.publish(line("a", 1, 9, "0r"))
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(open_blocks=8)])
+def test_without_an_evicted_block_that_stands_on_the_chain_nothing_is_rewound(bounds: Bounds) -> None:
+    stream = Stream(start=ROOT, bounds=bounds)
+    stream.publish(line("a", 1, 4, "0r"))
+    stream.read()
+    for index in range(20):
+        content, *_, batch = messages(block("900" + "y" * (index + 1), "none", 1))
+        stream.write([content] if index % 2 else [content, batch])
     stream.read()
     stream.rest()
     assert stream.rewinds == []
@@ -98,10 +103,27 @@ def test_a_rewind_reaches_down_to_the_first_message_that_was_evicted_and_no_furt
     stream.read()
     assert stream.rewinds == []
     begin = stream.ends()
-    for payload in partial(20):
-        stream.write(messages(payload)[:1])
+    left(stream, 20)
     stream.read()
-    rewind, again = stream.rewinds
-    assert rewind == again == {place: begin[place] for place in rewind}
+    first, again = stream.rewinds
+    assert first == {place: begin[place] for place in first}
+    assert all(begin[place] <= at for place, at in again.items())
     floor = stream.follower.cursor().floor
-    assert all(floor[place] <= at for place, at in rewind.items()), "they were evicted once more"
+    assert all(floor[place] <= at for place, at in again.items()), "they were evicted once more"
+
+
+def test_a_late_copy_does_not_take_the_place_of_an_evicted_message() -> None:
+    """The first copy counts, also where it was evicted before the other one came."""
+    stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
+    blocks = line("a", 1, 20, "0r")
+    for payload in blocks:
+        stream.write(messages(payload)[:-1])
+    stream.read(step=1)
+    assert stream.named(Overflow)
+    for payload in blocks:
+        stream.write([routed._replace(value=routed.value + b"!") for routed in messages(payload)[:-1]])
+        stream.write(messages(payload)[-1:])
+    for _ in range(4):
+        stream.read(step=1)
+        stream.rest()
+    assert [added.updates for update in stream.updates for added in update.added] == [one.updates for one in blocks]

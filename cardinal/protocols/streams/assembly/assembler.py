@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from cardinal.protocols.streams.events import Explanation, Header, ReassemblyEvent
@@ -30,6 +30,10 @@ class Assembler(Protocol):
 
     def forget(self, block_hash: bytes) -> None:
         """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
+        ...
+
+    def reread(self, begin: Mapping[Partition, int]) -> None:
+        """Drop the open blocks without a Batch of which every message is read again from ``begin`` on."""
         ...
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:

@@ -206,7 +206,8 @@ class OpenBlock:
         size: bytes of all messages, overheads included.
         mixed: whether there is anything but BatchMsgs.
         overdue: whether its deadline has passed.
-        careful: whether a message concerns more than the first candidate: there are others.
+        careful: whether a message may not be taken in a run: there are more candidates, or some are passed over.
+        reopened: whether it was opened again after messages of it were evicted.
         candidates: its Batches, the one that counts first.
         counters: the counters of the first candidate.
         subs: sub batches by id.
@@ -222,18 +223,20 @@ class OpenBlock:
         "messages",
         "mixed",
         "overdue",
+        "reopened",
         "seen_at",
         "size",
         "subs",
     )
 
-    def __init__(self, block_hash: bytes, seen_at: int) -> None:
+    def __init__(self, block_hash: bytes, seen_at: int, *, reopened: bool = False) -> None:
         self.hash = block_hash
         self.seen_at = seen_at
         self.messages: dict[bytes, Row] = {}
         self.first: dict[Partition, int] = {}
         self.size = BLOCK_OVERHEAD
-        self.mixed = self.overdue = self.careful = False
+        self.mixed = self.overdue = False
+        self.careful = self.reopened = reopened
         self.candidates: list[Candidate] = []
         self.counters: Counters | None = None
         self.subs: dict[bytes, SubBatchState] = {}
@@ -248,7 +251,7 @@ class OpenBlock:
         beyond = candidate.count(self.messages, self.subs)
         self.candidates.insert(at, candidate)
         self.counters = self.candidates[0].counters
-        self.careful = len(self.candidates) > 1
+        self.careful = self.reopened or len(self.candidates) > 1
         return beyond
 
     def ends(self, candidate: Candidate) -> dict[Partition, int]:

@@ -13,7 +13,8 @@ Rules, where the specification is silent:
 6. The deadline is counted in blocks that were completed since the first message of a block. An overdue block is
    reported once (:class:`~.events.Incomplete`), so that somebody can supply what it lacks. A message that was supplied
    counts where no topic brought one.
-7. Open blocks are bounded (:mod:`.window`). All that is kept of an evicted block is the :class:`~.events.Overflow`.
+7. Open blocks are bounded (:mod:`.window`), and an evicted one is an :class:`~.events.Overflow`. Who can read again
+   gives an :class:`~.evicted.EvictedBlocks`: messages of the blocks in it are passed over until then.
 8. A block that the chain has passed by the threshold was needed by nobody: :class:`~.events.Stale`. One that is
    abandoned while the chain waits for it is :class:`~.events.Quarantined`.
 9. It never raises on anything that a record can hold, and never decides an order between blocks.
@@ -74,6 +75,7 @@ from .block import (
 from .counters import NO_RUN, RUN_MAX, Run, Taken, Tracked, path_test
 from .digests import Contents, HeaderOnly
 from .divergence import Copies, divergence, held_content
+from .evicted import EvictedBlocks
 from .window import Bounds, OpenBlocks, RecentBlock, RecentBlocks
 
 _BOUNDS: Final = Bounds()
@@ -102,6 +104,7 @@ class Reassembler:
         deadline: blocks completed since a block's first message, after which it is overdue; None: a quarter of the
             threshold.
         bounds: see :class:`Bounds`.
+        evicted: where evicted blocks are noted, by who is going to read their messages again.
 
     Raises:
         ConfigurationError: a threshold below 1, an expression that does not compile.
@@ -119,6 +122,7 @@ class Reassembler:
         contents: Contents = Contents.VALUES,
         deadline: int | None = None,
         bounds: Bounds = _BOUNDS,
+        evicted: EvictedBlocks | None = None,
     ) -> None:
         if reorg_threshold < 1:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
@@ -128,6 +132,7 @@ class Reassembler:
         self._copies = Copies(path_test(volatile, "volatile", re.Pattern.search), decoded=contents is Contents.VALUES)
         self._threshold = reorg_threshold
         self._bounds = bounds
+        self._evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
         self._open = OpenBlocks(bounds, max(1, reorg_threshold // 4) if deadline is None else deadline)
         self._recent = RecentBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._records = 0
@@ -228,11 +233,17 @@ class Reassembler:
         return self.receive(Record(topic, _SUPPLIED, _SUPPLIED, key, value) for topic, key, value in messages)
 
     def _open_block(self, record: Row, events: list[ReassemblyEvent]) -> OpenBlock | None:
-        """Open the block of a record; None where the record is not followed."""
+        """Open the block of a record; None where the record is not followed, or passed over."""
         key = record[3]
         if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
             return None
-        block = self._open.open(key[1:HASH_END], self._records)
+        evicted = self._evicted.get(key[1:HASH_END])
+        if evicted is not None and record[1] >= 0 and (key[0] != BATCH or evicted.number is not None):
+            self._evicted.passes_over(evicted, record)
+            return None
+        block = self._open.open(key[1:HASH_END], self._records, reopened=evicted is not None)
+        if evicted is not None:
+            block.first.update(evicted.positions)  # evicted once more, it is read again from there
         # A Batch gives the number that decides about eviction: it is taken first.
         if key[0] != BATCH and self._open.crowded:
             self._evict(events, block)
@@ -288,6 +299,9 @@ class Reassembler:
         """Any message of an open block: decoded as far as it must be, counted, compared with the copy that is held."""
         key = row[3]
         kind = key[0]
+        if block.reopened and kind != BATCH and row[1] >= 0 and (evicted := self._evicted.get(block.hash)) is not None:
+            self._evicted.passes_over(evicted, row)
+            return
         known = None if kind == BATCH else block.messages.get(key)
         if known is None and kind >= BATCH_MSG:
             self._message(block, row, events)
@@ -465,10 +479,10 @@ class Reassembler:
         events.append(Incomplete(block.explain()))
 
     def _evict(self, events: list[ReassemblyEvent], newest: OpenBlock | None = None) -> None:
-        events += [
-            Overflow(block.hash, block.number, dict(block.first), "open blocks are over their bound")
-            for block in self._open.evict(newest)
-        ]
+        for block in self._open.evict(newest):
+            parent = block.candidates[0].fields.parent if block.candidates else None
+            self._evicted.add(block.hash, block.number, parent, block.first)
+            events.append(Overflow(block.hash, block.number, dict(block.first), "open blocks are over their bound"))
 
     def compare(self, block_hash: bytes, other: OpenBlock | RecentBlock) -> list[ReassemblyEvent]:
         """Compare another producer's copy of a block with the one that is complete here, if its messages are kept.
@@ -503,6 +517,16 @@ class Reassembler:
     def forget(self, block_hash: bytes) -> None:
         """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
         self._recent.forget(block_hash)
+
+    def reread(self, begin: Mapping[Partition, int]) -> None:
+        """Drop the open blocks without a Batch of which every message is read again from ``begin`` on.
+
+        Kept, they would be the oldest ones, and evicted for what is read again before them.
+        """
+        for block in list(self._open):
+            first = block.first
+            if not block.candidates and all(begin.get(place, at + 1) <= at for place, at in first.items()):
+                self._open.drop(block)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Drop open blocks below the threshold, and forget old completed ones; the chain's head is at ``number``."""

@@ -136,9 +136,9 @@ class OpenBlocks:
         """The blocks, oldest first."""
         return iter(self._blocks.values())
 
-    def open(self, block_hash: bytes, seen_at: int) -> OpenBlock:
+    def open(self, block_hash: bytes, seen_at: int, *, reopened: bool = False) -> OpenBlock:
         """Open a block; ``seen_at`` is the number of records that came before its first message."""
-        self._blocks[block_hash] = block = OpenBlock(block_hash, seen_at)
+        self._blocks[block_hash] = block = OpenBlock(block_hash, seen_at, reopened=reopened)
         self.bytes += BLOCK_OVERHEAD
         self._due.put(block_hash, self._completed + self._deadline)
         return block

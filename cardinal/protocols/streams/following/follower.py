@@ -23,6 +23,7 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from cardinal.protocols.streams.assembly.assembler import Assembler
+from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
 from cardinal.protocols.streams.events import (
@@ -116,7 +117,8 @@ class Follower:
 
     def __init__(self, settings: FollowerSettings, cursor: Cursor | None = None) -> None:
         self._settings = settings
-        self.reassembler = assembler_of(settings)
+        self._evicted = EvictedBlocks(settings.bounds.headless_distance)
+        self.reassembler = assembler_of(settings, evicted=self._evicted)
         self.orderer = orderer_of(settings)
         self._channels = ReorgChannels(
             settings.default_topic,
@@ -126,7 +128,7 @@ class Follower:
             ChannelBounds(settings.history, settings.max_bytes),
         )
         self._missing = Missing()
-        self._rewind = Rewind(settings.bounds.headless_distance)
+        self._rewind = Rewind(self._evicted, settings.bounds.headless_distance)
         self._chain = DeliveredChain(settings, self.orderer, self._channels.prefix)
         self._start = StartWait(settings.reorg_threshold) if settings.patient else None
         self._partial: BoundedDict[bytes, None] = BoundedDict(_REMEMBERED)
@@ -172,8 +174,7 @@ class Follower:
     @property
     def rewinding(self) -> bool:
         """Whether evicted blocks are being re-read, or are going to be."""
-        pending = self._rewind.pending and not self._rewind.in_vain
-        return self._rewind.in_progress or (pending and self._may_need_evicted())
+        return self._rewind.in_progress or (not self._rewind.in_vain and self._evicted.any(self._needs))
 
     @property
     def in_doubt(self) -> bool:
@@ -292,7 +293,8 @@ class Follower:
             self._judge_absent(block_hash, out, may_abandon=may_abandon)
         self._rewind.read(len(records))
         if self._rewind.is_back(positions):
-            self._rewind.judge(has_next=self._has_next())
+            delivering = self.head is not None and not self.resuming
+            self._rewind.judge(delivering=delivering, has_next=self._has_next())
         waits = self.resuming or not self._caught_up
         self._outcomes(self._channels.progress(self._missing.completed, positions, ends, patient=waits), out)
         return self._end_step(snapshot, out, self._rewound(positions, at_rest=not records, waited=waited))
@@ -339,7 +341,7 @@ class Follower:
         if self._records >= self._look_at:
             self._look_at = self._records + 1 + self._look_at_blocks() // _LOOK_SHARE
         floor, names = dict(self._needed[0]), self._needed[1]
-        lower(floor, self._rewind.floor(self._positions))
+        lower(floor, self._evicted.floor(self._positions))
         lower(floor, self._channels.positions())
         return Snapshot(floor, names, self._channels.open())
 
@@ -402,11 +404,11 @@ class Follower:
                 case Superseded():
                     self._partial[event.block] = None
                 case Overflow():
-                    self._rewind.evicted(event.block, event.number, event.positions)
-                    self._missing.evicted(event.block)
+                    self._rewind.evicted(event.block)
                     self._resume.seen(event.block)
                 case Stale(producer=None):
                     self._missing.clear(event.block.hash)
+                    self._evicted.discard(event.block.hash)
                 case ReorgBegan() if event.position[0] == self._settings.default_topic:
                     self._announced(event, out)
             out.append(event)
@@ -432,6 +434,7 @@ class Follower:
         block = event.payload
         self._missing.completed += 1
         self._rewind.completed(block.hash, event.positions)
+        self._evicted.discard(block.hash)
         self._missing.clear(block.hash)
         if not event.positions:
             self._partial[block.hash] = None  # it was supplied: no reading finds it again
@@ -439,7 +442,7 @@ class Follower:
             self._start.completed(block.hash, event.published_ms)
         if self.resuming:
             for surplus in self._resume.collect(event, self._partial):
-                self._evict(surplus.payload.hash, surplus.payload.number, surplus.positions)
+                self._evict(surplus.payload.hash, surplus.payload.number, surplus.payload.parent, surplus.positions)
             return
         updates = self.orderer.receive(event)
         self._begins[block.hash] = event.positions
@@ -464,17 +467,18 @@ class Follower:
             if isinstance(report, Evicted):
                 positions = self._begins.pop(report.ref.hash, {})
                 out.append(Overflow(report.ref.hash, report.ref.number, positions, report.reason))
-                self._evict(report.ref.hash, report.ref.number, positions)
+                self._evict(report.ref.hash, report.ref.number, report.parent, positions)
             else:
                 out.append(report)
         if updates:
             self._outcomes(self._channels.judge(), out)
             self._begin_judging()
 
-    def _evict(self, block_hash: bytes, number: int, positions: Mapping[Partition, int]) -> None:
+    def _evict(self, block_hash: bytes, number: int, parent: bytes, positions: Mapping[Partition, int]) -> None:
         """A complete block was dropped for want of room: it is going to be assembled again."""
         self.reassembler.forget(block_hash)
-        self._rewind.evicted(block_hash, number, positions, complete=True)
+        self._evicted.add(block_hash, number, parent, positions)
+        self._rewind.evicted(block_hash, complete=True)
 
     # --- the beginning -----------------------------------------------------------------------------------------
 
@@ -543,7 +547,7 @@ class Follower:
             return
         if not resume.is_over(positions, ends):
             return
-        if resume.lacks_content and self._rewind.pending and not self._rewind.in_vain:
+        if resume.lacks_content and self._evicted and not self._rewind.in_vain:
             self._needs_rewind = True  # before anything is judged: what was delivered is removed with its content
             return
         cursor = resume.cursor
@@ -571,9 +575,11 @@ class Follower:
             return
         threshold, completed = self._settings.reorg_threshold, self._missing.completed
         awaited = self.orderer.awaited(block_hash)
-        if self._rewind.pending and not suspect.reread:
+        if self._evicted.may_hold(block_hash) and self._needs(block_hash, self._evicted.get(block_hash)):
             self._needs_rewind = True
             self._missing.look_again(block_hash, completed + 1)
+        elif (evicted := self._evicted.get(block_hash)) is not None and self._parent_of(block_hash, evicted):
+            self._missing.look_again(block_hash, completed + threshold)  # until its parent is there
         elif not suspect.reported:
             suspect.reported = awaited or not suspect.quiet
             if suspect.reported:
@@ -598,6 +604,7 @@ class Follower:
         positions = self.reassembler.explain(block_hash).positions
         out += self.reassembler.abandon(block_hash, "its messages are not on the topics")
         self._missing.clear(block_hash)
+        self._evicted.discard(block_hash)
         self._bridged[block_hash] = header.weight
         updates = self.orderer.bridge(header)
         self._begins[block_hash] = positions
@@ -605,10 +612,19 @@ class Follower:
             self._missing.suspect(header.parent, self._settings.reorg_threshold, header.number - 1)
         self._order(updates, out)
 
-    def _may_need_evicted(self) -> bool:
-        """Whether an evicted block may be the next one of the chain, or one that others wait for."""
-        above = self._rewind.highest > self._head_number
-        return self.head is None or above or self.orderer.waits_above_head() or self.reassembler.fullness > 0
+    def _needs(self, block_hash: bytes, evicted: EvictedBlock | None) -> bool:
+        """Whether the chain may go on with an evicted block: it stands on one that is delivered or on a side branch."""
+        if self.head is None or self.resuming:
+            return True
+        known = self._parent_of(block_hash, evicted)
+        return known is not None and not self.orderer.holds(block_hash) and self.orderer.links(*known)
+
+    def _parent_of(self, block_hash: bytes, evicted: EvictedBlock | None) -> tuple[bytes, int] | None:
+        """The parent and the number of an evicted block; None where its Batch is not on the topics."""
+        if evicted is not None and evicted.parent is not None and evicted.number is not None:
+            return evicted.parent, evicted.number
+        header = self.reassembler.header_of(block_hash)
+        return None if header is None else (header.parent, header.number)
 
     def _has_next(self) -> bool:
         """Whether an open block stands on the head."""
@@ -624,19 +640,17 @@ class Follower:
     ) -> Mapping[Partition, int] | None:
         """Go back to what was evicted, where the chain may need it and everything readable was read."""
         wanted, self._needs_rewind = self._needs_rewind, False
-        if at_rest and self._caught_up and self._rewind.pending:
-            wanted = wanted or self._may_need_evicted()
-        if not wanted:
+        if not wanted and not (at_rest and self._caught_up and self._evicted.any(self._needs)):
             return None
-        begin = self._rewind.due(positions, waited=waited, has_next=self._has_next())
+        begin = self._rewind.due(positions, self._needs, wanted=wanted, waited=waited, has_next=self._has_next())
         if begin is not None:
-            self._missing.reread()
+            self.reassembler.reread(begin)
             lower(self._positions, begin)
             self._look_at = 0
         return begin
 
 
-def assembler_of(settings: FollowerSettings, share: int = 1) -> Assembler:
+def assembler_of(settings: FollowerSettings, share: int = 1, evicted: EvictedBlocks | None = None) -> Assembler:
     """The assembler of the main topics, or of one of so many channels, which share its bounds."""
     k = parse_policy(settings.policy)
     make: Callable[..., Assembler] = Reassembler if k is None else partial(QuorumReassembler, k, settings.producers)
@@ -647,6 +661,7 @@ def assembler_of(settings: FollowerSettings, share: int = 1) -> Assembler:
         volatile=settings.volatile,
         inline=settings.inline,
         bounds=settings.bounds.part(share),
+        evicted=evicted,
     )
 
 

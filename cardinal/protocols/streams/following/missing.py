@@ -34,18 +34,17 @@ class Suspect:
         number: the number that its child gives to it, None where no child did.
         reported: whether its absence was reported.
         quiet: whether it is only reported when a chain waits for it.
-        reread: whether the source was rewound since it was found absent, and it was not evicted after that.
 
     """
 
-    __slots__ = ("due", "number", "quiet", "reported", "reread", "since")
+    __slots__ = ("due", "number", "quiet", "reported", "since")
 
     def __init__(self, since: int, due: int, number: int | None, *, quiet: bool) -> None:
         self.since = since
         self.due = due
         self.number = number
         self.quiet = quiet
-        self.reported = self.reread = False
+        self.reported = False
 
 
 class Missing:
@@ -101,17 +100,6 @@ class Missing:
     def wants_ends(self) -> bool:
         """Whether new watermarks would prove something."""
         return bool(self._asked)
-
-    def reread(self) -> None:
-        """The source is rewound: whatever was proven before may be read once more."""
-        for suspect in self._suspects.values():
-            suspect.reread = True
-
-    def evicted(self, block_hash: bytes) -> None:
-        """A block was evicted: what is re-read from now on may complete it."""
-        suspect = self._suspects.get(block_hash)
-        if suspect is not None:
-            suspect.reread = False
 
     def proven(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
         """The suspects whose messages lie on no topic, by watermarks that every partition has passed.

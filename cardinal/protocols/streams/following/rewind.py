@@ -2,24 +2,24 @@
 
 Rules:
 
-1. All that is kept of evicted blocks is the lowest offset of their messages in every partition, and the lowest and
-   the highest number.
-2. The source is rewound there when the chain may need an evicted block and everything readable was read.
-3. A rewind of which nothing remains (no block that is delivered or held, no Batch of the chain's next one) is repeated
+1. The source is rewound when the chain may go on with an evicted block and everything readable was read: to where the
+   messages of such blocks begin (:mod:`~cardinal.protocols.streams.assembly.evicted`).
+2. A rewind of which nothing remains (no block that is delivered or held, no Batch of the chain's next one) is repeated
    only after 2, 4, 8… new records: what was left on the topics, partially published or above nothing, costs less and
    less. So do complete blocks that have no capacity to wait in: they would be completed and evicted by each rewind. A
    delivered block counts as a record: it leaves capacity. The first such rewind is repeated at once: it may have kept
    Batches in place of content that it evicted, and the next one completes them. Where nothing comes for long, one new
    record is enough: a stream that has ended is delivered to its end.
-4. Evicted messages hold cursors back for ``distance`` records at most after the last eviction, and never by more
-   offsets than that.
+3. A rewind for blocks without a name that did not help is repeated only after as many records as it read again, unless
+   a block is known to be needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks
 from cardinal.protocols.streams.types import Partition
 
 _IDLE_PAUSE: Final = 64
@@ -27,14 +27,18 @@ _IDLE_PAUSE: Final = 64
 
 
 class Rewind:
-    """See the module. ``distance``: records."""
+    """See the module.
 
-    def __init__(self, distance: int) -> None:
+    Arguments:
+        evicted: the blocks to go back for.
+        distance: records; the longest pause is twice as many.
+
+    """
+
+    def __init__(self, evicted: EvictedBlocks, distance: int) -> None:
+        self._evicted = evicted
         self._distance = distance
-        self._marks: dict[Partition, int] = {}
-        self._records = self._evicted_at = 0
-        self._highest = -1
-        self._lowest: int | None = None
+        self._records = 0
         self._reread: int | None = None
         """The lowest number of those that are being re-read."""
         self._pause = 0
@@ -46,16 +50,15 @@ class Rewind:
         """Records to be read before the next rewind."""
         self._back_at: Mapping[Partition, int] = {}
         """Where the reading stood when it was last rewound; empty once it is back there."""
+        self._unnamed_after = 0
+        """Records to be read before the next rewind for blocks without a name."""
+        self._length = 0
+        """Records that a rewind for blocks without a name reads again."""
         self._completed: set[bytes] = set()
         """Blocks that this rewind completed, and that were not evicted since."""
         self._displaced = 0
         """Other complete blocks that were evicted meanwhile: what only takes their place is no progress."""
         self._helped = self._had_next = False
-
-    @property
-    def pending(self) -> bool:
-        """Whether evicted messages were not re-read yet."""
-        return bool(self._marks)
 
     @property
     def in_progress(self) -> bool:
@@ -67,29 +70,16 @@ class Rewind:
         """Whether no block remained of the last two rewinds."""
         return self._pause > 1
 
-    @property
-    def highest(self) -> int:
-        """The highest number of an evicted block, -1 where none is known."""
-        return self._highest
-
     def reaches(self, number: int) -> bool:
         """Whether an evicted block, or one that is being re-read, may have this number or a lower one."""
-        return any(lowest is not None and lowest <= number for lowest in (self._lowest, self._reread))
+        return any(lowest is not None and lowest <= number for lowest in (self._evicted.lowest, self._reread))
 
-    def evicted(
-        self, block_hash: bytes, number: int | None, positions: Mapping[Partition, int], *, complete: bool = False
-    ) -> None:
-        """A block was evicted whose messages begin at these offsets. ``complete``: it was."""
+    def evicted(self, block_hash: bytes, *, complete: bool = False) -> None:
+        """A block was evicted. ``complete``: it was."""
         if block_hash in self._completed:
             self._completed.discard(block_hash)
         elif complete:
             self._displaced += 1
-        low = -1 if number is None else number
-        self._lowest = low if self._lowest is None else min(low, self._lowest)
-        for partition, offset in positions.items():
-            self._marks[partition] = min(offset, self._marks.get(partition, offset))
-        self._highest = max(self._highest, -1 if number is None else number)
-        self._evicted_at = self._records
 
     def completed(self, block_hash: bytes, positions: Mapping[Partition, int]) -> None:
         """A block is complete whose messages begin at these offsets: it may be one that was evicted."""
@@ -109,51 +99,57 @@ class Rewind:
     def read(self, records: int) -> None:
         """Count records read, and forget old evictions."""
         self._records += records
-        if self._marks and self._records - self._evicted_at > self._distance:
-            self._forget()
+        self._evicted.read(records)
 
     def is_back(self, positions: Mapping[Partition, int]) -> bool:
         """Whether the reading is back where it stood when it was rewound."""
         at = self._back_at
         return bool(at) and all(positions.get(partition, offset) >= offset for partition, offset in at.items())
 
-    def judge(self, *, has_next: bool) -> None:
+    def judge(self, *, delivering: bool, has_next: bool) -> None:
         """End a rewind. ``has_next``: whether the Batch of a block is there that stands on the head."""
-        helped = self._helped or len(self._completed) > self._displaced or (has_next and not self._had_next)
+        helped = self._helped or (has_next and not self._had_next)
+        if not delivering:
+            helped = helped or len(self._completed) > self._displaced
         self._pause = 0 if helped else min(max(1, 2 * self._pause), 2 * self._distance)
         self._not_before, self._back_at = self._records + self._pause // 2 * 2, {}
         self._back_since = self._records if self._pause > 1 else -1
+        if self._length:
+            self._unnamed_after = self._records + (0 if helped or not delivering else self._length)
+        self._length = 0
         self._completed.clear()
         self._reread = None
 
-    def floor(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The offsets from which a resumed reading finds what was evicted."""
-        return {
-            partition: max(offset, positions.get(partition, offset) - self._distance)
-            for partition, offset in self._marks.items()
-        }
-
     def due(
-        self, positions: Mapping[Partition, int], *, waited: bool, has_next: bool
+        self,
+        positions: Mapping[Partition, int],
+        needed: Callable[[bytes, EvictedBlock], bool],
+        *,
+        wanted: bool,
+        waited: bool,
+        has_next: bool,
     ) -> Mapping[Partition, int] | None:
         """The offsets to rewind to now, None where it is too early.
 
         Arguments:
             positions: the next offset of every partition.
+            needed: whether to go back for an evicted block.
+            wanted: whether a block is known to be needed, and not held.
             waited: whether nothing came for long.
             has_next: see :meth:`judge`.
 
         """
         unchanged = self._records <= self._back_since and not self._moved and self._pause > _IDLE_PAUSE
         early = unchanged if waited else self._records < self._not_before
-        if self._back_at or not self._marks or early:
+        if self._back_at or early:
             return None
-        floor = self.floor(positions)
-        self._reread, self._helped, self._had_next = self._lowest, False, has_next
+        lowest, unnamed = self._evicted.lowest, self._evicted.unnamed
+        begin = self._evicted.reread(positions, needed, others=wanted or waited or self._records >= self._unnamed_after)
+        if not begin:
+            return None
+        if unnamed and not self._evicted.unnamed:
+            self._length = sum(positions.get(partition, at) - at for partition, at in begin.items())
+        self._reread, self._helped, self._had_next = lowest, False, has_next
         self._moved, self._displaced = False, 0
-        self._forget()
-        self._back_at = {partition: positions[partition] for partition in floor if partition in positions}
-        return floor
-
-    def _forget(self) -> None:
-        self._marks, self._lowest, self._highest = {}, None, -1
+        self._back_at = {partition: positions[partition] for partition in begin if partition in positions}
+        return begin

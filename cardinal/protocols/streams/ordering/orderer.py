@@ -181,13 +181,14 @@ class Orderer:
         node = self._tree.get(block_hash)
         return None if node is None else not node.linked
 
+    def links(self, parent: bytes, number: int) -> bool:
+        """True when a block of this number can stand on this parent, which is delivered or on a side branch."""
+        node = self._tree.get(parent)
+        return node is not None and node.linked and self._agree(number, node.number)
+
     def awaited(self, block_hash: bytes) -> bool:
         """True when complete blocks wait for this one, which is not held."""
         return block_hash not in self._tree and self._tree.is_parent(block_hash)
-
-    def waits_above_head(self) -> bool:
-        """True when a block waits for its parent, and has a higher number than the head."""
-        return any(self._head is None or node.number > self._head.number for node in self._waiting)
 
     def waiting(self) -> list[BlockRef]:
         """The blocks that wait for their parent, in the order in which they came."""

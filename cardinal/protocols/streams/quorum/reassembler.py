@@ -28,6 +28,7 @@ from typing import Final, cast
 
 from cardinal.protocols.streams.assembly.block import OpenBlock
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.evicted import EvictedBlocks
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds, Queue, RecentBlock, RecentBlocks, distance
 from cardinal.protocols.streams.events import (
@@ -184,6 +185,7 @@ class QuorumReassembler:
         contents: Contents = Contents.VALUES,
         deadline: int | None = None,
         bounds: Bounds = _BOUNDS,
+        evicted: EvictedBlocks | None = None,
     ) -> None:
         check_quorum(k, producers)
         volatile = tuple(volatile)
@@ -197,7 +199,9 @@ class QuorumReassembler:
             contents=contents,
             deadline=deadline,
             bounds=bounds.part(len(producers)),
+            evicted=evicted,
         )
+        self._evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
         self._producers = [Producer(name, make(), Votes(bounds.votes)) for name in producers]
         self._k = k
         self._attribution = Attribution(producers)
@@ -274,8 +278,10 @@ class QuorumReassembler:
                     self._overdue(event.explanation.block, events)
             elif not isinstance(event, Overflow):
                 events.append(event)
-            elif event.block not in self._decided:  # a copy of a decided block is not read again
+            elif event.block not in self._decided:
                 events.append(replace(event, reason=f"{event.reason}, of producer {self._producers[index].name!r}"))
+            else:
+                self._evicted.discard(event.block)  # a copy of a decided block is not read again
 
     # --- votes -----------------------------------------------------------------------------------------------
 
@@ -295,6 +301,7 @@ class QuorumReassembler:
         else:
             for other, evicted in self._producers[index].votes.add(block.hash, vote):
                 self._producers[index].own.forget(other)
+                self._evicted.add(other, evicted.number, evicted.parent, evicted.positions)
                 reason = (
                     f"complete copies that wait for others are over their bound, of {self._producers[index].name!r}"
                 )
@@ -402,6 +409,11 @@ class QuorumReassembler:
         for producer in self._producers:
             producer.votes.discard(block_hash)
             producer.own.forget(block_hash)
+
+    def reread(self, begin: Mapping[Partition, int]) -> None:
+        """Drop the open copies without a Batch of which every message is read again from ``begin`` on."""
+        for producer in self._producers:
+            producer.own.reread(begin)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Drop copies below the threshold, and forget old decisions; the chain's head is at ``number``."""

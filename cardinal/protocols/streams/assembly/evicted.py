@@ -1,0 +1,157 @@
+"""Evicted blocks: their names, and the offsets at which their messages begin.
+
+Rules:
+
+1. A block of which a message was evicted cannot be completed from what is read later: the first copies are gone, and
+   later ones may differ. Its messages are passed over until they are read again from the first one on. Only its Batch
+   is taken, unless that was evicted too: the number tells which blocks to keep, and the parent which ones to re-read.
+2. ``NAMED_MAX`` blocks are named, the latest ones. Of all others together only the lowest offsets are kept.
+3. A block is forgotten ``distance`` records after it was evicted, and its messages are not re-read from farther back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cardinal.protocols.streams.types import Partition, Row, lowest
+
+NAMED_MAX: Final = 8192
+"""About 1 kB each."""
+
+
+class EvictedBlock:
+    """One evicted block.
+
+    Attributes:
+        number: what its Batch gave; None where it was evicted without a Batch.
+        parent: the same; None where that is not known.
+        positions: for every partition the lowest offset of its messages, also of those that were passed over since.
+        at: the number of records that were read before it was evicted.
+
+    """
+
+    __slots__ = ("at", "number", "parent", "positions")
+
+    def __init__(self, number: int | None, parent: bytes | None, positions: Mapping[Partition, int], at: int) -> None:
+        self.number = number
+        self.parent = parent
+        self.positions = dict(positions)
+        self.at = at
+
+
+class EvictedBlocks:
+    """See the module.
+
+    Arguments:
+        distance: records.
+        most: blocks that are named.
+
+    """
+
+    def __init__(self, distance: int, most: int = NAMED_MAX) -> None:
+        self._distance = distance
+        self._most = most
+        self._records = 0
+        self._named: dict[bytes, EvictedBlock] = {}
+        self._others: EvictedBlock | None = None
+        self._floor: dict[Partition, int] | None = {}
+        self.get = self._named.get
+
+    def __bool__(self) -> bool:
+        """True when any evicted block may be re-read."""
+        return bool(self._named) or self._others is not None
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """True for an evicted block that is named."""
+        return block_hash in self._named
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether there are more than are named."""
+        return self._others is not None
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number that one may have: -1 where one has no Batch, None where there is none."""
+        if self._others is not None:
+            return -1
+        return min((-1 if block.number is None else block.number for block in self._named.values()), default=None)
+
+    def may_hold(self, block_hash: bytes) -> bool:
+        """Whether this block may have been evicted."""
+        return self._others is not None or block_hash in self._named
+
+    def any(self, test: Callable[[bytes, EvictedBlock], bool]) -> bool:
+        """Whether a test holds for an evicted block; of those without a name it does."""
+        return self._others is not None or any(test(*item) for item in self._named.items())
+
+    def add(
+        self, block_hash: bytes, number: int | None, parent: bytes | None, positions: Mapping[Partition, int]
+    ) -> None:
+        """A block was evicted."""
+        before = self._named.pop(block_hash, None)
+        if before is not None:
+            number, parent = before.number if number is None else number, parent or before.parent
+            positions = lowest(before.positions, positions)
+        self._named[block_hash] = EvictedBlock(number, parent, positions, self._records)
+        if self._floor is not None:
+            self._floor = lowest(self._floor, positions)
+        if len(self._named) > self._most:
+            other = self._named.pop(next(iter(self._named)))
+            known = () if self._others is None else (self._others.positions,)
+            self._others = EvictedBlock(None, None, lowest(other.positions, *known), other.at)
+
+    def passes_over(self, block: EvictedBlock, record: Row) -> None:
+        """Note that a message of a block was read and not taken."""
+        place, offset = (record[0], record[1]), record[2]
+        if place not in block.positions:
+            block.positions[place] = offset
+            if self._floor is not None and offset < self._floor.get(place, offset + 1):
+                self._floor[place] = offset
+
+    def discard(self, block_hash: bytes) -> None:
+        """A block needs no re-reading."""
+        if self._named.pop(block_hash, None) is not None:
+            self._floor = None
+
+    def read(self, records: int) -> None:
+        """Count records read, and forget old evictions."""
+        self._records += records
+        oldest = self._records - self._distance
+        while self._named and next(iter(self._named.values())).at < oldest:
+            self.discard(next(iter(self._named)))
+        if self._others is not None and self._others.at < oldest:
+            self._others = self._floor = None
+
+    def floor(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """The offsets from which a reading that stands at ``positions`` finds all evicted messages again."""
+        if self._floor is None:
+            others = () if self._others is None else (self._others.positions,)
+            self._floor = lowest(*others, *(block.positions for block in self._named.values()))
+        return self._reach(self._floor, positions)
+
+    def reread(
+        self, positions: Mapping[Partition, int], needed: Callable[[bytes, EvictedBlock], bool], *, others: bool
+    ) -> dict[Partition, int]:
+        """The offsets from which the needed ones are found again; these, and all between, are evicted no more.
+
+        Where none is needed, and ``others`` is true, those without a name are read again.
+        """
+        wanted = [block.positions for block_hash, block in self._named.items() if needed(block_hash, block)]
+        if others and not wanted and self._others is not None:
+            wanted, self._others = [self._others.positions], None
+        begin = self._reach(lowest(*wanted), positions)
+        for block_hash, block in list(self._named.items()):
+            found = self._reach(block.positions, positions)
+            if all(begin.get(partition, offset + 1) <= offset for partition, offset in found.items()):
+                del self._named[block_hash]
+        self._floor = None
+        return begin
+
+    def _reach(self, floor: Mapping[Partition, int], positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """As far back as ``distance`` allows."""
+        return {
+            partition: max(offset, positions.get(partition, offset) - self._distance)
+            for partition, offset in floor.items()
+        }
