@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import signal
 import socket
 import threading
@@ -137,6 +138,20 @@ def test_a_silent_client_is_noticed_by_the_server(broker: MemoryBroker) -> None:
         until(lambda: served.progress.clients == 0)
         proxy.heal()
         source.close()
+
+
+def test_pings_and_new_connections_do_not_use_the_global_random_generator(broker: MemoryBroker) -> None:
+    """A program may have seeded it; and Hypothesis reports whatever uses it while an example is drawn."""
+    state = random.getstate()
+    with serving(broker.url, APP, ping_seconds=0.1) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = from_start(open_source(f"ws://{proxy.address}?ping.interval.ms=100", APP))
+        read(source, len(broker.records()))
+        passed = proxy.stats
+        until(lambda: min(proxy.stats.up - passed.up, proxy.stats.down - passed.down) > 50)  # bytes of pings, answers
+        proxy.reset()
+        until(lambda: proxy.stats.accepted > passed.accepted)
+        source.close()
+    assert random.getstate() == state
 
 
 def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: MemoryBroker) -> None:

@@ -24,6 +24,12 @@ def test_one_that_is_heard_is_asked_all_the_same() -> None:
     assert asked == [110, 120, 130]
 
 
+def test_every_ping_has_a_content_of_its_own() -> None:
+    life = Life(10.0, 100.0)
+    contents = [life.payload for now in (110.0, 120.0, 130.0) if life.ask(now)]
+    assert contents == [b"\0\0\0\1", b"\0\0\0\2", b"\0\0\0\3"]
+
+
 @pytest.mark.parametrize("heard", [100.0, 104.0, 109.0])
 def test_there_is_rest_until_something_may_be_due_and_no_longer(heard: float) -> None:
     life = Life(10.0, 100.0)

@@ -64,7 +64,7 @@ class Connection(ServerConnection):
                     # What waits before the ping may take long; it is on its way, though.
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self._life.rest(now)):
-                            await self.ping()
+                            await self.ping(self._life.payload)
                 await asyncio.sleep(self._life.rest(time.monotonic()))
             self.transport.abort()
 

@@ -18,11 +18,12 @@ class Life:
 
     """
 
-    __slots__ = ("_asked", "_heard", "interval")
+    __slots__ = ("_asked", "_heard", "_pings", "interval")
 
     def __init__(self, interval: float, now: float) -> None:
         self.interval = interval
         self._heard = self._asked = now
+        self._pings = 0
 
     @property
     def patience(self) -> float:
@@ -42,7 +43,13 @@ class Life:
         due = now - self._asked >= self.interval
         if due:
             self._asked = now
+            self._pings += 1
         return due
+
+    @property
+    def payload(self) -> bytes:
+        """Content of the ping that is due: its number. The library would draw it from the global ``random``."""
+        return self._pings.to_bytes(4, "big")
 
     def rest(self, now: float) -> float:
         """Seconds until there may be something to do."""

@@ -95,7 +95,7 @@ class Line:
                 self.cut()  # nobody waits for what will not be taken any more
                 raise self._ends.silent(self._life.patience)
             if self._life.ask(now):
-                connection.ping()
+                connection.ping(self._life.payload)
 
     # --- inside ------------------------------------------------------------------------------------------------
 

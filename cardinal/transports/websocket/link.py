@@ -82,6 +82,8 @@ class Link:
         self._failure: CardinalError | None = None
         self._ends = Ends(settings, self._errors)
         self._useful = False
+        # A generator of its own: this thread must not advance the global one, which the program may have seeded.
+        self._random = random.Random()  # noqa: S311 - no secret
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-websocket", daemon=True)
         self._thread.start()
@@ -213,7 +215,7 @@ class Link:
             if self._useful:
                 pause = _FIRST_PAUSE
             # Jitter, so that the clients of a server that comes back do not all come at once.
-            self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            self._stop.wait(pause * self._random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _renew(self) -> bool:
