@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.errors import HypothesisDeprecationWarning
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
@@ -27,6 +30,16 @@ LONGEST_FIRST = ("tests/spark/", "tests/integration/", "tests/contract/", "tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What waits longest comes first, so that processes side by side end at about the same time."""
     items.sort(key=lambda item: next((n for n, room in enumerate(LONGEST_FIRST) if item.nodeid.startswith(room)), 9))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Use of `random` inside a strategy fails the test; it is only a warning while other threads run.
+
+    Hypothesis compares the generator's state before and after it draws, and a library's thread may change it meanwhile.
+    """
+    if threading.active_count() > 1:
+        warnings.filterwarnings("default", "Do not use the `random` module", HypothesisDeprecationWarning)
 
 
 @pytest.hookimpl(optionalhook=True)

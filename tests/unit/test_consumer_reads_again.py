@@ -37,19 +37,18 @@ Kind = TypeVar("Kind")
 
 
 class Topics:
-    """A stream's topics: where they are written, and where they are read."""
+    """A stream's topics: where they are written, and where they are read; ``closing`` closes what the test opens."""
 
-    def __init__(self, writes: str, reads: str) -> None:
+    def __init__(self, writes: str, reads: str, closing: contextlib.ExitStack) -> None:
         self.url = reads
         self.written = 0
+        self.closing = closing
         self._sink = open_sink(writes, Blocks(), producer_id="one")  # makes the topics
+        closing.callback(self._sink.close)
 
     def send(self, routed: list[Routed]) -> None:
         self._sink.send(routed, None).result(DEADLINE)
         self.written += len(routed)
-
-    def close(self) -> None:
-        self._sink.close()
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +64,7 @@ def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics]:
             writes = reads = f"file://{tmp_path}?cardinal.partitions=2"
         else:
             writes = reads = stack.enter_context(MemoryBroker(uuid.uuid4().hex, partitions=2)).url
-        opened = Topics(writes, reads)
-        stack.callback(opened.close)
+        opened = Topics(writes, reads, stack)
         if request.param == "websocket":
             opened.url = stack.enter_context(serving(writes, Blocks())).url
         yield opened
@@ -87,6 +85,7 @@ class Reading:
         )  # type: ignore[arg-type] # tests name them
         self.follower = Follower(settings)
         self.reader = Reader(topics.url, Blocks(), wait=DEADLINE)
+        topics.closing.callback(self.reader.close)
         marks = self.reader.marks()
         self.follower.begin_at(marks)
         self.reader.main.assign({where: low for where, (low, _) in marks.items()})

@@ -87,9 +87,11 @@ def _service(feed: Line, broker: MemoryBroker, again: list[int] | None = None) -
 
 
 async def _run(service: ProduceService, **span: int | None) -> list[BlockRef]:
-    published = await service.prepare()
-    await asyncio.wait_for(service.run(published, start=span.get("start"), until=span.get("until")), DEADLINE)
-    await service.close()
+    try:
+        published = await service.prepare()
+        await asyncio.wait_for(service.run(published, start=span.get("start"), until=span.get("until")), DEADLINE)
+    finally:
+        await service.close()
     return published
 
 
