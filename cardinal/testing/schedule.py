@@ -159,9 +159,8 @@ class Schedule:
         self.supply()
         for _ in range(4):  # whatever is proven lost is passed over after two looks at the watermarks
             self.read(1)
-        while self._rest():
-            while self.unread:
-                self.read(1000)
+        while self.unread or self._rest():
+            self.read(1000)
         self._laws.end_of_session()
         self._laws.end()
 

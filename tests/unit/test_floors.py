@@ -261,7 +261,7 @@ def evicted(stream: Stream) -> set[bytes]:
 @pytest.mark.parametrize("late", [False, True])
 def test_the_content_of_an_evicted_block_is_found_after_a_restart(policy: dict[str, object], *, late: bool) -> None:
     """Its log lies in a partition in which nothing else needs anything; it may come after the block was evicted."""
-    stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8 if not policy else 32), **policy)
+    stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8 if not policy else 16), **policy)
     write(stream, sparse(1, logs=True))
     stream.read()
     write(stream, sparse(2, logs=True), *(("tx",) if late else ("tx", "logs")))

@@ -16,11 +16,13 @@ from cardinal.protocols.streams import (
     Incomplete,
     MissingPayload,
     OnFinalityViolation,
+    Overflow,
     Payload,
     Quarantined,
     Stale,
     reorg_topic,
 )
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.following.follower import AGE_MAX
 from cardinal.protocols.streams.following.resume import Resume
 from cardinal.protocols.streams.following.settings import OnIncomplete
@@ -474,3 +476,18 @@ def test_a_partially_published_block_is_reported_once_the_head_is_far_above() ->
         stream.read()
     assert [event.block.hash for event in stream.events if isinstance(event, Stale)] == [h("12b")]
     assert stream.follower.cursor().head.hash == h("60a")
+
+
+def test_content_that_is_gone_is_not_looked_for_among_evicted_blocks() -> None:
+    stream = Stream(bounds=Bounds(open_blocks=8))
+    stream.publish([block("0r", "none", 0), *line("a", 1, 5, "0r")])
+    stream.read()
+    stream.restart()
+    stream.at = {place: at if place[0] == TOPIC else stream.ends()[place] for place, at in stream.at.items()}
+    for index in range(20):
+        stream.write(messages(block("900" + "y" * (index + 1), "none", 1))[:1])
+    stream.read()
+    assert stream.named(Overflow)
+    assert not stream.follower.resuming
+    stream.publish(line("a", 6, 6, "5a"))
+    assert stream.read() == "+6a"

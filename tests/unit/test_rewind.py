@@ -6,10 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from cardinal.protocols.streams import BlockRef, Overflow
+from cardinal.protocols.streams import BlockRef, Overflow, Reassembler, Record
+from cardinal.protocols.streams.assembly.evicted import EvictedBlocks
 from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.following.rewind import Rewind
 from channels import Stream, line, shape
-from streams import block, h, messages
+from streams import SCHEMA, block, h, messages
 
 ROOT = BlockRef(0, h("0r"))
 
@@ -39,33 +41,34 @@ def test_an_evicted_block_is_delivered_after_one_rewind() -> None:
 
 
 def in_vain() -> Stream:
-    """Everything was read, and two rewinds completed nothing: the first one might have kept Batches."""
+    """Everything was read, and two rewinds did not help: the first one might have kept Batches."""
     stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
     stream.publish(line("a", 1, 1, "0r"))
     left(stream, 20)
     stream.read()
-    assert len(stream.rewinds) == 2
+    assert len(stream.rewinds) <= 3
     return stream
 
 
 def test_a_rewind_in_vain_is_repeated_only_after_2_4_and_8_new_records() -> None:
     stream = in_vain()
+    before = len(stream.rewinds)
     late, *_ = messages(block("1a", "0r", txs=1))
     rewound = []
     for count in range(1, 64):
         stream.write([late])
         stream.read()
-        rewound += [count] * (len(stream.rewinds) - len(rewound) - 2)
+        rewound += [count] * (len(stream.rewinds) - len(rewound) - before)
     assert rewound == [2, 6, 14, 30, 62]
 
 
 def test_a_rewind_in_vain_is_repeated_ever_less_often_while_the_chain_grows() -> None:
     stream = in_vain()
-    rewound = [1]
+    before, rewound = len(stream.rewinds) - 1, [1]
     for payload in line("a", 2, 100, "1a"):
         stream.publish([payload])
         stream.read()
-        rewound += [payload.number] * (len(stream.rewinds) - len(rewound) - 1)
+        rewound += [payload.number] * (len(stream.rewinds) - len(rewound) - before)
     pauses = [later - earlier for earlier, later in pairwise(rewound)]
     assert len(pauses) < 8
     assert pauses == sorted(pauses)
@@ -127,3 +130,77 @@ def test_a_late_copy_does_not_take_the_place_of_an_evicted_message() -> None:
         stream.read(step=1)
         stream.rest()
     assert [added.updates for update in stream.updates for added in update.added] == [one.updates for one in blocks]
+
+
+def test_every_batch_of_an_evicted_block_says_where_it_stands_as_four_at_most_do() -> None:
+    """The first may be false; and what is passed over must not fill the memory."""
+    evicted = EvictedBlocks(1_000)
+    reassembler = Reassembler(prefixes=tuple(SCHEMA), bounds=Bounds(open_blocks=1), evicted=evicted)
+    batches = [messages(block("5a", f"4{tag}"))[-1] for tag in "abcdef"]
+    records = [*batches[:2], batches[2]._replace(value=b"?"), *batches[2:]]
+    other = messages(block("6a", "5a"))[0]
+    reassembler.receive(
+        Record(routed.topic, 0, offset, routed.key, routed.value)
+        for offset, routed in enumerate([records[0], other, *records[1:]])
+    )
+    known = evicted.get(h("5a"))
+    assert known is not None
+    assert known.links == {(h(f"4{tag}"), 5) for tag in "abcd"}
+    assert known.positions == {(records[0].topic, 0): 0}
+
+
+PLACE = ("blocks", 0)
+
+
+def crowd(evicted: EvictedBlocks) -> None:
+    """Two blocks, of which one is named."""
+    for index, name_ in enumerate(("5a", "5b")):
+        evicted.add(h(name_), (), {PLACE: 100 + 4 * index})
+
+
+def test_of_more_blocks_than_are_named_only_the_lowest_offsets_are_kept() -> None:
+    evicted = EvictedBlocks(1_000, most=1)
+    crowd(evicted)
+    assert h("5a") not in evicted
+    assert evicted.may_hold(h("5a"))
+    assert evicted.lowest == -1
+    assert evicted.floor({PLACE: 200}) == {PLACE: 100}
+    evicted.discard(h("5b"))
+    assert evicted.floor({PLACE: 1_150}) == {PLACE: 150}, "no farther back than the distance"
+    assert evicted.reread({PLACE: 200}, lambda *_: False, others=False) == ({}, frozenset())
+    assert evicted.reread({PLACE: 200}, lambda *_: False, others=True) == ({PLACE: 100}, frozenset())
+    assert len(evicted) == 0
+
+
+def test_an_evicted_block_is_forgotten_after_the_distance() -> None:
+    evicted = EvictedBlocks(1_000, most=1)
+    crowd(evicted)
+    evicted.read(1_000)
+    assert len(evicted) == 2
+    evicted.read(1)
+    assert len(evicted) == 0
+    assert evicted.floor({PLACE: 200}) == {}
+
+
+def test_a_rewind_for_blocks_without_a_name_is_repeated_after_as_many_records_as_it_read_unless_one_is_needed() -> None:
+    evicted = EvictedBlocks(1_000, most=1)
+    rewind = Rewind(evicted, 1_000)
+    here = {PLACE: 200}
+
+    def due(*, wanted: bool) -> bool:
+        crowd(evicted)
+        began = rewind.due(here, lambda *_: False, wanted=wanted, waited=False) is not None
+        if began:
+            assert rewind.in_progress
+            crowd(evicted)  # once more
+            rewind.judge()
+        return began
+
+    assert due(wanted=False)
+    rewind.read(99)
+    assert not due(wanted=False)
+    assert due(wanted=True)
+    rewind.read(99)
+    assert not due(wanted=False)
+    rewind.read(1)
+    assert due(wanted=False)

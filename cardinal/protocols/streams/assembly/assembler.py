@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from cardinal.protocols.streams.events import Explanation, Header, ReassemblyEvent
 from cardinal.protocols.streams.types import Partition, Routed, Row
+
+from .evicted import Link
 
 
 class Assembler(Protocol):
@@ -32,8 +34,8 @@ class Assembler(Protocol):
         """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
         ...
 
-    def reread(self, begin: Mapping[Partition, int]) -> None:
-        """Drop the open blocks without a Batch of which every message is read again from ``begin`` on."""
+    def reread(self, begin: Mapping[Partition, int], wanted: Container[bytes]) -> None:
+        """Records are read again from ``begin`` on, because these blocks are wanted."""
         ...
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
@@ -50,6 +52,10 @@ class Assembler(Protocol):
 
     def header_of(self, block_hash: bytes) -> Header | None:
         """The header that the Batch of an open block gives; None without a Batch, or where it is not open."""
+        ...
+
+    def links_of(self, block_hash: bytes) -> set[Link]:
+        """Parent and number as any Batch of an open block gives them."""
         ...
 
     def headers(self) -> list[Header]:

@@ -4,18 +4,20 @@ Rules:
 
 1. A block of which a message was evicted cannot be completed from what is read later: the first copies are gone, and
    later ones may differ. Its messages are passed over until they are read again from the first one on. Only its Batch
-   is taken, unless that was evicted too: the number tells which blocks to keep, and the parent which ones to re-read.
+   is taken, unless one was evicted too: the number tells which blocks to keep, and the parent which ones to re-read.
 2. ``NAMED_MAX`` blocks are named, the latest ones. Of all others together only the lowest offsets are kept.
 3. A block is forgotten ``distance`` records after it was evicted, and its messages are not re-read from farther back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
 
 from cardinal.protocols.streams.types import Partition, Row, lowest
 
+Link: TypeAlias = tuple[bytes, int]
+"""A block's parent and its number."""
 NAMED_MAX: Final = 8192
 """About 1 kB each."""
 
@@ -24,20 +26,23 @@ class EvictedBlock:
     """One evicted block.
 
     Attributes:
-        number: what its Batch gave; None where it was evicted without a Batch.
-        parent: the same; None where that is not known.
+        links: parent and number as its Batches give them; empty where it was evicted without a Batch.
         positions: for every partition the lowest offset of its messages, also of those that were passed over since.
         at: the number of records that were read before it was evicted.
 
     """
 
-    __slots__ = ("at", "number", "parent", "positions")
+    __slots__ = ("at", "links", "positions")
 
-    def __init__(self, number: int | None, parent: bytes | None, positions: Mapping[Partition, int], at: int) -> None:
-        self.number = number
-        self.parent = parent
+    def __init__(self, links: Iterable[Link], positions: Mapping[Partition, int], at: int) -> None:
+        self.links = set(links)
         self.positions = dict(positions)
         self.at = at
+
+    @property
+    def lowest(self) -> int:
+        """The lowest number that it may have, -1 where that is not known."""
+        return min((number for _, number in self.links), default=-1)
 
 
 class EvictedBlocks:
@@ -58,9 +63,9 @@ class EvictedBlocks:
         self._floor: dict[Partition, int] | None = {}
         self.get = self._named.get
 
-    def __bool__(self) -> bool:
-        """True when any evicted block may be re-read."""
-        return bool(self._named) or self._others is not None
+    def __len__(self) -> int:
+        """The number of evicted blocks that may be re-read; all without a name count as one."""
+        return len(self._named) + (self._others is not None)
 
     def __contains__(self, block_hash: bytes) -> bool:
         """True for an evicted block that is named."""
@@ -76,7 +81,7 @@ class EvictedBlocks:
         """The lowest number that one may have: -1 where one has no Batch, None where there is none."""
         if self._others is not None:
             return -1
-        return min((-1 if block.number is None else block.number for block in self._named.values()), default=None)
+        return min((block.lowest for block in self._named.values()), default=None)
 
     def may_hold(self, block_hash: bytes) -> bool:
         """Whether this block may have been evicted."""
@@ -86,26 +91,23 @@ class EvictedBlocks:
         """Whether a test holds for an evicted block; of those without a name it does."""
         return self._others is not None or any(test(*item) for item in self._named.items())
 
-    def add(
-        self, block_hash: bytes, number: int | None, parent: bytes | None, positions: Mapping[Partition, int]
-    ) -> None:
+    def add(self, block_hash: bytes, links: Iterable[Link], positions: Mapping[Partition, int]) -> None:
         """A block was evicted."""
         before = self._named.pop(block_hash, None)
         if before is not None:
-            number, parent = before.number if number is None else number, parent or before.parent
-            positions = lowest(before.positions, positions)
-        self._named[block_hash] = EvictedBlock(number, parent, positions, self._records)
+            links, positions = before.links.union(links), lowest(before.positions, positions)
+        self._named[block_hash] = EvictedBlock(links, positions, self._records)
         if self._floor is not None:
             self._floor = lowest(self._floor, positions)
         if len(self._named) > self._most:
             other = self._named.pop(next(iter(self._named)))
             known = () if self._others is None else (self._others.positions,)
-            self._others = EvictedBlock(None, None, lowest(other.positions, *known), other.at)
+            self._others = EvictedBlock((), lowest(other.positions, *known), other.at)
 
     def passes_over(self, block: EvictedBlock, record: Row) -> None:
         """Note that a message of a block was read and not taken."""
         place, offset = (record[0], record[1]), record[2]
-        if place not in block.positions:
+        if offset < block.positions.get(place, offset + 1):
             block.positions[place] = offset
             if self._floor is not None and offset < self._floor.get(place, offset + 1):
                 self._floor[place] = offset
@@ -133,21 +135,28 @@ class EvictedBlocks:
 
     def reread(
         self, positions: Mapping[Partition, int], needed: Callable[[bytes, EvictedBlock], bool], *, others: bool
-    ) -> dict[Partition, int]:
-        """The offsets from which the needed ones are found again; these, and all between, are evicted no more.
+    ) -> tuple[dict[Partition, int], frozenset[bytes]]:
+        """The offsets from which the needed ones are found again, and their names; all between are evicted no more.
 
         Where none is needed, and ``others`` is true, those without a name are read again.
         """
-        wanted = [block.positions for block_hash, block in self._named.items() if needed(block_hash, block)]
+        wanted = {block_hash: block.positions for block_hash, block in self._named.items() if needed(block_hash, block)}
+        floor = lowest(*wanted.values())
         if others and not wanted and self._others is not None:
-            wanted, self._others = [self._others.positions], None
-        begin = self._reach(lowest(*wanted), positions)
+            floor, self._others = self._others.positions, None
+        begin = self._reach(floor, positions)
         for block_hash, block in list(self._named.items()):
             found = self._reach(block.positions, positions)
             if all(begin.get(partition, offset + 1) <= offset for partition, offset in found.items()):
                 del self._named[block_hash]
         self._floor = None
-        return begin
+        return begin, frozenset(wanted)
+
+    def head_moved(self, number: int) -> None:
+        """Forget the blocks with lower numbers: the chain is past them."""
+        for block_hash, block in list(self._named.items()):
+            if block.links and max(at for _, at in block.links) < number:
+                self.discard(block_hash)
 
     def _reach(self, floor: Mapping[Partition, int], positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """As far back as ``distance`` allows."""

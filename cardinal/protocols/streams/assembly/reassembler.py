@@ -23,7 +23,7 @@ Rules, where the specification is silent:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import length_hint
 from types import MappingProxyType
 from typing import Final
@@ -75,7 +75,7 @@ from .block import (
 from .counters import NO_RUN, RUN_MAX, Run, Taken, Tracked, path_test
 from .digests import Contents, HeaderOnly
 from .divergence import Copies, divergence, held_content
-from .evicted import EvictedBlocks
+from .evicted import EvictedBlock, EvictedBlocks, Link
 from .window import Bounds, OpenBlocks, RecentBlock, RecentBlocks
 
 _BOUNDS: Final = Bounds()
@@ -238,8 +238,8 @@ class Reassembler:
         if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
             return None
         evicted = self._evicted.get(key[1:HASH_END])
-        if evicted is not None and record[1] >= 0 and (key[0] != BATCH or evicted.number is not None):
-            self._evicted.passes_over(evicted, record)
+        if evicted is not None and record[1] >= 0 and (key[0] != BATCH or evicted.links):
+            self._pass_over(evicted, record)
             return None
         block = self._open.open(key[1:HASH_END], self._records, reopened=evicted is not None)
         if evicted is not None:
@@ -248,6 +248,15 @@ class Reassembler:
         if key[0] != BATCH and self._open.crowded:
             self._evict(events, block)
         return block
+
+    def _pass_over(self, evicted: EvictedBlock, record: Row) -> None:
+        self._evicted.passes_over(evicted, record)
+        if record[3][0] == BATCH and len(evicted.links) < _BATCHES_MAX:
+            try:
+                fields = avro.read_batch(record[4])
+            except DecodeError:
+                return
+            evicted.links.add((fields.parent, fields.number))
 
     def _run(self, block: OpenBlock, key: bytes) -> Run:
         """The messages that can be taken together with this one, which may be a copy; none where that takes a look."""
@@ -480,8 +489,7 @@ class Reassembler:
 
     def _evict(self, events: list[ReassemblyEvent], newest: OpenBlock | None = None) -> None:
         for block in self._open.evict(newest):
-            parent = block.candidates[0].fields.parent if block.candidates else None
-            self._evicted.add(block.hash, block.number, parent, block.first)
+            self._evicted.add(block.hash, _links(block), block.first)
             events.append(Overflow(block.hash, block.number, dict(block.first), "open blocks are over their bound"))
 
     def compare(self, block_hash: bytes, other: OpenBlock | RecentBlock) -> list[ReassemblyEvent]:
@@ -518,14 +526,16 @@ class Reassembler:
         """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
         self._recent.forget(block_hash)
 
-    def reread(self, begin: Mapping[Partition, int]) -> None:
-        """Drop the open blocks without a Batch of which every message is read again from ``begin`` on.
+    def reread(self, begin: Mapping[Partition, int], wanted: Container[bytes]) -> None:
+        """Records are read again from ``begin`` on, because these blocks are wanted; until none is.
 
-        Kept, they would be the oldest ones, and evicted for what is read again before them.
+        Open blocks without a Batch of which every message is read again are dropped: kept, they would be the oldest
+        ones, and evicted for what comes before them.
         """
+        self._open.wanted = wanted
         for block in list(self._open):
             first = block.first
-            if not block.candidates and all(begin.get(place, at + 1) <= at for place, at in first.items()):
+            if first and not block.candidates and all(begin.get(place, at + 1) <= at for place, at in first.items()):
                 self._open.drop(block)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
@@ -560,6 +570,11 @@ class Reassembler:
         """The header that the Batch of an open block gives; None without a Batch, or where it is not open."""
         block = self._open.get(block_hash)
         return None if block is None else _header(block)
+
+    def links_of(self, block_hash: bytes) -> set[Link]:
+        """Parent and number as the Batches of an open block give them."""
+        block = self._open.get(block_hash)
+        return set() if block is None else _links(block)
 
     def headers(self) -> list[Header]:
         """The headers of all open blocks whose Batch is there, oldest first."""
@@ -597,6 +612,10 @@ class Reassembler:
         if isinstance(held, OpenBlock):
             return held.explain()
         return Explanation(block_hash, held.number, "abandoned" if held.reason else "complete", reason=held.reason)
+
+
+def _links(block: OpenBlock) -> set[Link]:
+    return {(candidate.fields.parent, candidate.fields.number) for candidate in block.candidates}
 
 
 def _header(block: OpenBlock) -> HeaderOnly | None:

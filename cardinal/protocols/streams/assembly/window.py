@@ -5,7 +5,8 @@ Rules:
 1. Deadlines are counted in blocks that were completed, never in time or numbers: numbers come from the wire and prove
    nothing.
 2. Over the bounds, blocks without a Batch are evicted first, oldest first, then those farthest from the head, down to
-   nine tenths. A block that a complete one names as its parent is evicted last: a chain cannot move without it.
+   nine tenths. A block that a complete one names as its parent is evicted last, as is one that is read again because
+   the chain needs it: it cannot move without them.
    None is evicted for its own first message: where all others have a Batch, no further block would ever get one.
 3. A completed or abandoned block is recognised for ``window`` blocks below the head. The messages of a completed one
    are kept for comparing late copies, within a bound in bytes; the blocks that were completed first lose them first.
@@ -14,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -126,6 +127,8 @@ class OpenBlocks:
         self._numbers = Queue()
         self._awaited: dict[bytes, None] = {}
         """Hashes that complete blocks name as their parent, and that are not complete."""
+        self.wanted: Container[bytes] = ()
+        """Hashes of blocks that are read again because the chain needs them."""
         self.head = -1
         """The number of the chain's head, -1 before it is known."""
         self.bytes = 0
@@ -200,7 +203,8 @@ class OpenBlocks:
         """Eviction order (rule 2)."""
         number = block.number
         near = 0 if number is None else -distance(number, self.head)
-        return block.hash in self._awaited, number is not None, near, block.seen_at
+        needed = block.hash in self._awaited or block.hash in self.wanted
+        return needed, number is not None, near, block.seen_at
 
     def pop_below(self, number: int) -> list[OpenBlock]:
         """Remove the blocks with a lower number; returns them, oldest first."""

@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from cardinal.protocols.streams.assembly.assembler import Assembler
-from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks
+from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks, Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
 from cardinal.protocols.streams.events import (
@@ -293,8 +293,8 @@ class Follower:
             self._judge_absent(block_hash, out, may_abandon=may_abandon)
         self._rewind.read(len(records))
         if self._rewind.is_back(positions):
-            delivering = self.head is not None and not self.resuming
-            self._rewind.judge(delivering=delivering, has_next=self._has_next())
+            self._rewind.judge()
+            self.reassembler.reread({}, ())
         waits = self.resuming or not self._caught_up
         self._outcomes(self._channels.progress(self._missing.completed, positions, ends, patient=waits), out)
         return self._end_step(snapshot, out, self._rewound(positions, at_rest=not records, waited=waited))
@@ -352,6 +352,7 @@ class Follower:
         many held blocks are looked at less often, and the work stays in proportion to the records read.
         """
         opened = self.reassembler.open_blocks()
+        self._evicted.head_moved(self._head_number - self._settings.reorg_threshold)
         floor = dict(self._positions)
         lower(floor, self.reassembler.open_positions())
         for block_hash, begins in list(self._begins.items()):
@@ -404,7 +405,6 @@ class Follower:
                 case Superseded():
                     self._partial[event.block] = None
                 case Overflow():
-                    self._rewind.evicted(event.block)
                     self._resume.seen(event.block)
                 case Stale(producer=None):
                     self._missing.clear(event.block.hash)
@@ -433,7 +433,6 @@ class Follower:
     def _complete(self, event: Completed, out: Out) -> None:
         block = event.payload
         self._missing.completed += 1
-        self._rewind.completed(block.hash, event.positions)
         self._evicted.discard(block.hash)
         self._missing.clear(block.hash)
         if not event.positions:
@@ -459,7 +458,7 @@ class Follower:
             out.append(
                 update.with_cursor(partial(self._chain.cursor, update, ring, violation, self._snapshot_now, won))
             )
-            self._rewind.delivered(block.hash for block in update.added)
+            self._rewind.delivered(len(update.added))
             for block in update.added:
                 self._missing.clear(block.hash)
                 self._partial.pop(block.hash, None)
@@ -477,8 +476,7 @@ class Follower:
     def _evict(self, block_hash: bytes, number: int, parent: bytes, positions: Mapping[Partition, int]) -> None:
         """A complete block was dropped for want of room: it is going to be assembled again."""
         self.reassembler.forget(block_hash)
-        self._evicted.add(block_hash, number, parent, positions)
-        self._rewind.evicted(block_hash, complete=True)
+        self._evicted.add(block_hash, {(parent, number)}, positions)
 
     # --- the beginning -----------------------------------------------------------------------------------------
 
@@ -547,7 +545,7 @@ class Follower:
             return
         if not resume.is_over(positions, ends):
             return
-        if resume.lacks_content and self._evicted and not self._rewind.in_vain:
+        if resume.lacks_content and not self._rewind.in_vain and self._evicted.any(self._needs):
             self._needs_rewind = True  # before anything is judged: what was delivered is removed with its content
             return
         cursor = resume.cursor
@@ -578,7 +576,7 @@ class Follower:
         if self._evicted.may_hold(block_hash) and self._needs(block_hash, self._evicted.get(block_hash)):
             self._needs_rewind = True
             self._missing.look_again(block_hash, completed + 1)
-        elif (evicted := self._evicted.get(block_hash)) is not None and self._parent_of(block_hash, evicted):
+        elif (evicted := self._evicted.get(block_hash)) is not None and self._links(block_hash, evicted):
             self._missing.look_again(block_hash, completed + threshold)  # until its parent is there
         elif not suspect.reported:
             suspect.reported = awaited or not suspect.quiet
@@ -614,22 +612,16 @@ class Follower:
 
     def _needs(self, block_hash: bytes, evicted: EvictedBlock | None) -> bool:
         """Whether the chain may go on with an evicted block: it stands on one that is delivered or on a side branch."""
-        if self.head is None or self.resuming:
+        if self.resuming:
+            return self._resume.lacks(block_hash)
+        if self.head is None:
             return True
-        known = self._parent_of(block_hash, evicted)
-        return known is not None and not self.orderer.holds(block_hash) and self.orderer.links(*known)
+        links = self._links(block_hash, evicted)
+        return not self.orderer.holds(block_hash) and any(self.orderer.links(*link) for link in links)
 
-    def _parent_of(self, block_hash: bytes, evicted: EvictedBlock | None) -> tuple[bytes, int] | None:
-        """The parent and the number of an evicted block; None where its Batch is not on the topics."""
-        if evicted is not None and evicted.parent is not None and evicted.number is not None:
-            return evicted.parent, evicted.number
-        header = self.reassembler.header_of(block_hash)
-        return None if header is None else (header.parent, header.number)
-
-    def _has_next(self) -> bool:
-        """Whether an open block stands on the head."""
-        head = self.orderer.head
-        return head is not None and any(header.parent == head.hash for header in self.reassembler.headers())
+    def _links(self, block_hash: bytes, evicted: EvictedBlock | None) -> set[Link]:
+        """Parent and number of an evicted block as its Batches give them; empty where none is on the topics."""
+        return self.reassembler.links_of(block_hash).union(() if evicted is None else evicted.links)
 
     @property
     def _head_number(self) -> int:
@@ -642,11 +634,13 @@ class Follower:
         wanted, self._needs_rewind = self._needs_rewind, False
         if not wanted and not (at_rest and self._caught_up and self._evicted.any(self._needs)):
             return None
-        begin = self._rewind.due(positions, self._needs, wanted=wanted, waited=waited, has_next=self._has_next())
-        if begin is not None:
-            self.reassembler.reread(begin)
-            lower(self._positions, begin)
-            self._look_at = 0
+        due = self._rewind.due(positions, self._needs, wanted=wanted, waited=waited)
+        if due is None:
+            return None
+        begin, blocks = due
+        self.reassembler.reread(begin, blocks)
+        lower(self._positions, begin)
+        self._look_at = 0
         return begin
 
 

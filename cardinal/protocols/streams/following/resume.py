@@ -129,6 +129,10 @@ class Resume:
         if block_hash in self._ring:
             self._is_kept = False
 
+    def lacks(self, block_hash: bytes) -> bool:
+        """Whether the content of this block was delivered, and was not read again."""
+        return block_hash in self._ring and block_hash not in self._blocks
+
     @property
     def lacks_content(self) -> bool:
         """Whether the content of a delivered block was not read again, and may be on the topics."""

@@ -4,19 +4,18 @@ Rules:
 
 1. The source is rewound when the chain may go on with an evicted block and everything readable was read: to where the
    messages of such blocks begin (:mod:`~cardinal.protocols.streams.assembly.evicted`).
-2. A rewind of which nothing remains (no block that is delivered or held, no Batch of the chain's next one) is repeated
-   only after 2, 4, 8… new records: what was left on the topics, partially published or above nothing, costs less and
-   less. So do complete blocks that have no capacity to wait in: they would be completed and evicted by each rewind. A
-   delivered block counts as a record: it leaves capacity. The first such rewind is repeated at once: it may have kept
-   Batches in place of content that it evicted, and the next one completes them. Where nothing comes for long, one new
-   record is enough: a stream that has ended is delivered to its end.
+2. A rewind helped when it delivered a block, or left fewer blocks evicted than any before it. One that did not is
+   repeated only after 2, 4, 8… new records: what is left on the topics costs less and less. A delivered block counts as
+   a record: it leaves capacity. The first such rewind is repeated at once: it may have kept Batches in place of content
+   that it evicted, and the next one completes them. Where nothing comes for long, one new record is enough: a stream
+   that has ended is delivered to its end.
 3. A rewind for blocks without a name that did not help is repeated only after as many records as it read again, unless
    a block is known to be needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks
@@ -54,11 +53,8 @@ class Rewind:
         """Records to be read before the next rewind for blocks without a name."""
         self._length = 0
         """Records that a rewind for blocks without a name reads again."""
-        self._completed: set[bytes] = set()
-        """Blocks that this rewind completed, and that were not evicted since."""
-        self._displaced = 0
-        """Other complete blocks that were evicted meanwhile: what only takes their place is no progress."""
-        self._helped = self._had_next = False
+        self._fewest = 0
+        """How few blocks were evicted before or after a rewind since there was none."""
 
     @property
     def in_progress(self) -> bool:
@@ -67,34 +63,17 @@ class Rewind:
 
     @property
     def in_vain(self) -> bool:
-        """Whether no block remained of the last two rewinds."""
+        """Whether the last two rewinds did not help."""
         return self._pause > 1
 
     def reaches(self, number: int) -> bool:
         """Whether an evicted block, or one that is being re-read, may have this number or a lower one."""
         return any(lowest is not None and lowest <= number for lowest in (self._evicted.lowest, self._reread))
 
-    def evicted(self, block_hash: bytes, *, complete: bool = False) -> None:
-        """A block was evicted. ``complete``: it was."""
-        if block_hash in self._completed:
-            self._completed.discard(block_hash)
-        elif complete:
-            self._displaced += 1
-
-    def completed(self, block_hash: bytes, positions: Mapping[Partition, int]) -> None:
-        """A block is complete whose messages begin at these offsets: it may be one that was evicted."""
-        again = any(offset < self._back_at.get(partition, 0) for partition, offset in positions.items())
-        if again and not self._helped:
-            self._completed.add(block_hash)
-
-    def delivered(self, block_hashes: Iterable[bytes]) -> None:
-        """These blocks were delivered, and hold no capacity any more."""
-        block_hashes = list(block_hashes)
+    def delivered(self, blocks: int) -> None:
+        """So many blocks were delivered, and hold no capacity any more."""
         self._moved = True
-        self._not_before -= len(block_hashes)
-        if self._completed and not self._completed.isdisjoint(block_hashes):
-            self._completed.clear()
-            self._helped = True
+        self._not_before -= blocks
 
     def read(self, records: int) -> None:
         """Count records read, and forget old evictions."""
@@ -106,18 +85,17 @@ class Rewind:
         at = self._back_at
         return bool(at) and all(positions.get(partition, offset) >= offset for partition, offset in at.items())
 
-    def judge(self, *, delivering: bool, has_next: bool) -> None:
-        """End a rewind. ``has_next``: whether the Batch of a block is there that stands on the head."""
-        helped = self._helped or (has_next and not self._had_next)
-        if not delivering:
-            helped = helped or len(self._completed) > self._displaced
+    def judge(self) -> None:
+        """End a rewind."""
+        left = len(self._evicted)
+        helped = self._moved or left < self._fewest
+        self._fewest = min(left, self._fewest)
         self._pause = 0 if helped else min(max(1, 2 * self._pause), 2 * self._distance)
         self._not_before, self._back_at = self._records + self._pause // 2 * 2, {}
         self._back_since = self._records if self._pause > 1 else -1
         if self._length:
-            self._unnamed_after = self._records + (0 if helped or not delivering else self._length)
+            self._unnamed_after = self._records + (0 if helped else self._length)
         self._length = 0
-        self._completed.clear()
         self._reread = None
 
     def due(
@@ -127,29 +105,28 @@ class Rewind:
         *,
         wanted: bool,
         waited: bool,
-        has_next: bool,
-    ) -> Mapping[Partition, int] | None:
-        """The offsets to rewind to now, None where it is too early.
+    ) -> tuple[Mapping[Partition, int], Container[bytes]] | None:
+        """The offsets to rewind to now, and the blocks that this is for; None where it is too early.
 
         Arguments:
             positions: the next offset of every partition.
             needed: whether to go back for an evicted block.
             wanted: whether a block is known to be needed, and not held.
             waited: whether nothing came for long.
-            has_next: see :meth:`judge`.
 
         """
         unchanged = self._records <= self._back_since and not self._moved and self._pause > _IDLE_PAUSE
         early = unchanged if waited else self._records < self._not_before
         if self._back_at or early:
             return None
-        lowest, unnamed = self._evicted.lowest, self._evicted.unnamed
-        begin = self._evicted.reread(positions, needed, others=wanted or waited or self._records >= self._unnamed_after)
+        before, lowest, unnamed = len(self._evicted), self._evicted.lowest, self._evicted.unnamed
+        others = wanted or waited or self._records >= self._unnamed_after
+        begin, blocks = self._evicted.reread(positions, needed, others=others)
         if not begin:
             return None
         if unnamed and not self._evicted.unnamed:
             self._length = sum(positions.get(partition, at) - at for partition, at in begin.items())
-        self._reread, self._helped, self._had_next = lowest, False, has_next
-        self._moved, self._displaced = False, 0
+        self._fewest = self._fewest or before
+        self._reread, self._moved = lowest, False
         self._back_at = {partition: positions[partition] for partition in begin if partition in positions}
-        return begin
+        return begin, blocks

@@ -21,14 +21,14 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
 from cardinal.protocols.streams.assembly.block import OpenBlock
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
-from cardinal.protocols.streams.assembly.evicted import EvictedBlocks
+from cardinal.protocols.streams.assembly.evicted import EvictedBlocks, Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds, Queue, RecentBlock, RecentBlocks, distance
 from cardinal.protocols.streams.events import (
@@ -69,6 +69,8 @@ class Votes:
         self._numbers = Queue()
         self._lowest: dict[Partition, int] = {}
         self._discarded = 0
+        self.wanted: Container[bytes] = ()
+        """Hashes of blocks that are read again because the chain needs them: they are evicted last."""
         self.head = -1
         """The number of the chain's head, -1 before it is known."""
         self.held_bytes = 0
@@ -87,7 +89,9 @@ class Votes:
         self._lowest = lowest(self._lowest, vote.positions)
         if len(self._votes) <= self._most:
             return []
-        farthest = sorted(self._votes.items(), key=lambda item: -distance(item[1].number, self.head))
+        farthest = sorted(
+            self._votes.items(), key=lambda item: (item[0] in self.wanted, -distance(item[1].number, self.head))
+        )
         evicted = farthest[: len(farthest) - self._most * 9 // 10]
         for other, _ in evicted:
             self.discard(other)
@@ -301,7 +305,7 @@ class QuorumReassembler:
         else:
             for other, evicted in self._producers[index].votes.add(block.hash, vote):
                 self._producers[index].own.forget(other)
-                self._evicted.add(other, evicted.number, evicted.parent, evicted.positions)
+                self._evicted.add(other, {(evicted.parent, evicted.number)}, evicted.positions)
                 reason = (
                     f"complete copies that wait for others are over their bound, of {self._producers[index].name!r}"
                 )
@@ -410,10 +414,11 @@ class QuorumReassembler:
             producer.votes.discard(block_hash)
             producer.own.forget(block_hash)
 
-    def reread(self, begin: Mapping[Partition, int]) -> None:
-        """Drop the open copies without a Batch of which every message is read again from ``begin`` on."""
+    def reread(self, begin: Mapping[Partition, int], wanted: Container[bytes]) -> None:
+        """Records are read again from ``begin`` on, because these blocks are wanted."""
         for producer in self._producers:
-            producer.own.reread(begin)
+            producer.own.reread(begin, wanted)
+            producer.votes.wanted = wanted
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Drop copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
@@ -463,6 +468,11 @@ class QuorumReassembler:
             if producers >= self._k:
                 return HeaderOnly(number, block_hash, parent, weight, {})
         return None
+
+    def links_of(self, block_hash: bytes) -> set[Link]:
+        """Parent and number as any producer's Batch of an open block gives them."""
+        votes = {(vote.parent, vote.number) for vote in self._votes(block_hash).values()}
+        return votes.union(*(producer.own.links_of(block_hash) for producer in self._producers))
 
     def headers(self) -> list[Header]:
         """The headers of all open blocks of which k producers' Batches give the same."""
