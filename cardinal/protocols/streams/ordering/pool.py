@@ -94,9 +94,7 @@ class Pool:
 
     def surplus(self) -> Iterator[Node[Header]]:
         """The blocks to evict until the bounds hold; the caller removes each before it takes the next."""
-        order = self._order
-        while (len(self._members) > self._most or self.bytes > self._most_bytes) and (lowest := order.lowest()):
-            node = self._members[lowest[1]]
-            order.discard(node.hash)
+        while (len(self._members) > self._most or self.bytes > self._most_bytes) and self._order.lowest is not None:
+            node = self._members[self._order.pop()]
             if self._free(node):
                 yield node
