@@ -15,10 +15,9 @@ from cardinal.protocols.streams import (
     Surplus,
     encode,
 )
-from cardinal.protocols.streams.assembly.assembler import Assembler
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.events import Untrusted
-from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler, parse_policy
+from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from cardinal.protocols.streams.assembly.assembler import Assembler
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
 from cardinal.protocols.streams.events import (
     Completed,
@@ -39,6 +38,7 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.ordering.orderer import Orderer, Reach
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
+from cardinal.protocols.streams.quorum.reassembler import Assembler
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, producer_of
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG

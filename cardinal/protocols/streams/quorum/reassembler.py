@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from cardinal.protocols.streams.assembly.block import OpenBlock
 from cardinal.protocols.streams.assembly.digests import HeaderOnly
@@ -50,7 +50,7 @@ from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
 from .attribution import Attribution, check_quorum, parse_policy
 from .digest import Volatile, Vote, vote_of
 
-__all__ = ["QuorumReassembler", "parse_policy"]
+__all__ = ["Assembler", "QuorumReassembler", "parse_policy"]
 
 _BOUNDS: Final = Bounds()
 _SUPPLIED: Final = -1
@@ -152,7 +152,7 @@ class Decision(RecentBlock):
 
 
 class QuorumReassembler:
-    """Blocks under assembly of several producers. It is an :class:`~.assembler.Assembler`, as a Reassembler is.
+    """Blocks under assembly of several producers. It has the methods of a Reassembler.
 
     Arguments:
         k: the number of producers that have to agree.
@@ -531,6 +531,10 @@ class QuorumReassembler:
 
     def _names(self, indexes: Sequence[int]) -> str:
         return ", ".join(repr(self._producers[index].name) for index in sorted(indexes))
+
+
+Assembler: TypeAlias = Reassembler | QuorumReassembler
+"""Whatever makes blocks out of records, by policy ``first`` or ``quorum:k``."""
 
 
 def _largest(votes: Mapping[int, Vote]) -> tuple[int, ...]:
