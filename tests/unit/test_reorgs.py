@@ -57,7 +57,7 @@ def test_a_reorg_through_a_channel_is_one_update() -> None:
     assert marks == [ReorgBegan, ReorgBegan, ReorgEnded]
     stream.publish(line("b", 14, 15, "13b", 1))
     assert stream.read() == "+14b +15b"
-    assert len(stream.follower.orderer.ring()) == THRESHOLD + 1
+    assert len(stream.follower.cursor().ring) == THRESHOLD + 1
 
 
 def test_children_of_the_new_tip_that_came_on_the_main_topics_go_with_the_switch() -> None:
