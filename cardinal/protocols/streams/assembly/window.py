@@ -176,6 +176,7 @@ class OpenBlocks:
         return lowest(*(block.first for block in needed))
 
 
+@dataclass(slots=True, eq=False)
 class RecentBlock:
     """A block that was completed or abandoned lately.
 
@@ -187,15 +188,10 @@ class RecentBlock:
 
     """
 
-    __slots__ = ("candidate", "held", "number", "reason")
-
-    def __init__(
-        self, number: int, held: OpenBlock | None = None, candidate: Candidate | None = None, reason: str = ""
-    ) -> None:
-        self.number = number
-        self.held = held
-        self.candidate = candidate
-        self.reason = reason
+    number: int
+    held: OpenBlock | None = None
+    candidate: Candidate | None = None
+    reason: str = ""
 
     def release(self) -> int:
         """Release the messages; returns their bytes."""

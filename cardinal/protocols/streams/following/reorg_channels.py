@@ -145,8 +145,6 @@ class ReorgChannels:
         """The beginning of the names of all channels; None: there are none."""
         self.used = False
         """Whether a channel was ever open."""
-        self.suspended = False
-        """Whether the stream is being resumed: nothing can join the graph yet."""
 
     def is_channel(self, topic: str) -> bool:
         """Whether a topic is a reorg channel of this stream."""
@@ -267,7 +265,7 @@ class ReorgChannels:
     def judge(self) -> list[Outcome]:
         """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
         out: list[Outcome] = []
-        for channel in [] if self.suspended else list(self._channels.values()):
+        for channel in list(self._channels.values()):
             reach = self._orderer.reach(channel.ancestor)
             if channel.ready and reach is Reach.FORGOTTEN:
                 # A reorg of before: what was delivered down to the ancestor came through this channel.

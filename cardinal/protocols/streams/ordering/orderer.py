@@ -264,11 +264,9 @@ class Orderer:
             incomplete: the Batches of blocks whose content is missing.
 
         """
-        return (
-            None
-            if self._head is not None or not len(self._tree)
-            else self._start_rule.candidate(self._tree, incomplete)
-        )
+        if self._head is not None or not len(self._tree):
+            return None
+        return self._start_rule.candidate(self._tree, incomplete)
 
     def begin(self, start: BlockRef) -> list[ChainUpdate]:
         """Begin with this block, which is held (:meth:`candidate`), if nothing has begun."""
@@ -639,18 +637,16 @@ class Orderer:
 
     def _refuse(self, block: Header | Node, reason: str) -> None:
         """Refuse a block that is not held, and the blocks that wait above it; linked ones stay."""
-        self._refuse_one(block, reason)
-        pending = [block.hash]
-        while pending:
-            for child in [child for child in self._tree.children(pending.pop()) if not child.linked]:
+        pending = [block]
+        for current in pending:
+            self._reports.append(Quarantined(current.hash, current.number, reason))
+            self._fates[current.hash] = f"refused: {reason}"
+            self._admission.refused[current.hash] = None
+            above = [child for child in self._tree.children(current.hash) if not child.linked]
+            for child in above:
                 self._remove(child)
-                self._refuse_one(child, DESCENDS)
-                pending.append(child.hash)
-
-    def _refuse_one(self, block: Header | Node, reason: str) -> None:
-        self._reports.append(Quarantined(block.hash, block.number, reason))
-        self._fates[block.hash] = f"refused: {reason}"
-        self._admission.refused[block.hash] = None
+            pending += above
+            reason = DESCENDS
 
     def _drop_low(self, ref: BlockRef, reason: str) -> None:
         self._reports.append(Stale(ref, reason))

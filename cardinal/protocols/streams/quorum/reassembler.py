@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias, cast
 
@@ -140,15 +140,12 @@ def _size(vote: Vote) -> int:
     return _VOTE_OVERHEAD + _PARTITION_OVERHEAD * len(vote.positions)
 
 
+@dataclass(slots=True, eq=False)
 class Decision(RecentBlock):
     """A block that was delivered, or abandoned where there is a reason; ``agreed`` are the producers that agreed."""
 
-    __slots__ = ("agreed", "digest")
-
-    def __init__(self, number: int, agreed: Sequence[int] = (), digest: bytes = b"", reason: str = "") -> None:
-        super().__init__(number, reason=reason)
-        self.agreed = tuple(agreed)
-        self.digest = digest
+    agreed: Sequence[int] = ()
+    digest: bytes = b""
 
 
 class QuorumReassembler:
@@ -316,7 +313,7 @@ class QuorumReassembler:
                 sealed=any(one.sealed for one in copies),
             )
         )
-        decision = Decision(vote.number, agreed, vote.digest)
+        decision = Decision(vote.number, agreed=agreed, digest=vote.digest)
         self._close(block_hash, decision)
         for other, producer in enumerate(self._producers):
             # A copy that is open is compared when it is complete, or falls below the threshold.
@@ -368,7 +365,7 @@ class QuorumReassembler:
         votes = self._votes(block_hash)
         agreeing = _largest(votes)
         if agreeing:
-            most = Decision(0, agreeing, votes[agreeing[0]].digest)
+            most = Decision(0, agreed=agreeing, digest=votes[agreeing[0]].digest)
             for other in range(len(self._producers)):
                 if other not in agreeing:
                     events += self._differences(block_hash, most, other, votes.get(other))
