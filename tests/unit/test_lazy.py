@@ -38,6 +38,8 @@ def test_a_lazy_heap_holds_little_more_than_its_keys() -> None:
         heap.discard(number - 5)
     assert len(heap._heap) < 100
     assert heap.lowest == -9_999
+    heap.discard(9_999)
+    assert heap.pop() == 9_998
 
 
 def test_a_bounded_dictionary_evicts_the_oldest_entry() -> None:

@@ -357,14 +357,13 @@ class ReorgChannels:
                 return f"nothing came on it for {self._threshold} blocks, and no attempt is whole"
 
     def _abandon(self, channel: _Channel, reason: str) -> Iterator[Outcome]:
-        if channel.topic in self._channels:
-            won = self._won(channel)
-            self._drop(channel)
-            if not won:
-                yield ReorgAbandoned(channel.ancestor, reason)
+        won = self._won(channel)
+        self._drop(channel)
+        if not won:
+            yield ReorgAbandoned(channel.ancestor, reason)
 
     def _drop(self, channel: _Channel) -> None:
-        del self._channels[channel.topic]
+        self._channels.pop(channel.topic, None)  # a switch that its own records brought may have ended it
         self._orderer.settle(channel.ancestor)
 
 
