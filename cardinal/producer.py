@@ -153,7 +153,7 @@ class Producer:
 
     @property
     def producer_count(self) -> ProducerCount | None:
-        """The producers of the stream that live, and which were first by how much; None without ``watch``."""
+        """The producers of the stream that live, and which were first; None without ``watch``."""
         return None if self._watch is None else self._watch.producer_count
 
     @property

@@ -122,7 +122,7 @@ def _settled(taken: list[int]) -> None:
         time.sleep(0.01)
 
 
-def test_who_was_first_and_by_how_much_is_known_on_a_real_topic(cardinal_broker: EmbeddedKafka) -> None:
+def test_who_was_first_is_known_on_a_real_topic(cardinal_broker: EmbeddedKafka) -> None:
     app, url = small_stream(), f"kafka://{cardinal_broker.bootstrap}"
     chain = a_chain("1a 2a 3a 4a")
     with (
@@ -132,9 +132,6 @@ def test_who_was_first_and_by_how_much_is_known_on_a_real_topic(cardinal_broker:
         for payload in chain:
             one.add(payload)
         one.flush(DEADLINE)
-        began = time.monotonic()
-        while time.monotonic() - began < 0.1:  # what the second one is behind
-            time.sleep(0.01)
         for payload in chain:
             two.add(payload)
         two.flush(DEADLINE)
@@ -142,10 +139,9 @@ def test_who_was_first_and_by_how_much_is_known_on_a_real_topic(cardinal_broker:
         while True:
             found = one.producer_count
             assert found is not None
-            if found.lead_ms:
+            if found.live == ("one", "two") and sum(found.first.values()) == len(chain):
                 break
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert (found.live, found.rank, found.count) == (("one", "two"), 0, 2)
         assert dict(found.first) == {"one": 4}
-        assert found.lead_ms["one"] >= 50

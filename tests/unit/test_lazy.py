@@ -11,19 +11,23 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)), ma
 
 
 @given(STEPS)
-def test_a_lazy_heap_is_the_lowest_of_a_dictionary(steps: list[tuple[int, int | None]]) -> None:
+def test_a_lazy_heap_is_a_sorted_dictionary(steps: list[tuple[int, int | None]]) -> None:
     heap: LazyHeap[int, int] = LazyHeap()
     plain: dict[int, int] = {}
     for key, priority in steps:
+        plain.pop(key, None)
         if priority is None:
             heap.discard(key)
-            plain.pop(key, None)
         else:
             heap.put(key, priority)
             plain[key] = priority
-        assert len(heap) == len(plain)
-        lowest = heap.lowest()
-        assert lowest == (min((value, name) for name, value in plain.items()) if plain else None)
+        assert (key in heap) == (key in plain)
+        assert heap.lowest == min(plain.values(), default=None)
+    order = sorted(plain, key=lambda key: plain[key])
+    if order:
+        assert heap.pop() == order[0]
+    assert heap.pop_below(5) == [key for key in order[1:] if plain[key] < 5]
+    assert heap.pop_below(10) == [key for key in order[1:] if plain[key] >= 5]
 
 
 def test_a_lazy_heap_holds_little_more_than_its_keys() -> None:
@@ -33,7 +37,9 @@ def test_a_lazy_heap_holds_little_more_than_its_keys() -> None:
         heap.put(number, -number)
         heap.discard(number - 5)
     assert len(heap._heap) < 100
-    assert heap.lowest() == (-9_999, 9_999)
+    assert heap.lowest == -9_999
+    heap.discard(9_999)
+    assert heap.pop() == 9_998
 
 
 def test_a_bounded_dictionary_evicts_the_oldest_entry() -> None:

@@ -285,7 +285,6 @@ def test_forks_below_the_start_are_looked_for_within_a_budget() -> None:
 
 def test_an_orderer_without_a_start_knows_nothing() -> None:
     orderer = Orderer()
-    assert orderer.ring() == []
     assert orderer.first == 0
     assert orderer.waits(h("1a")) is None
     assert orderer.caught_up() == []
@@ -294,7 +293,7 @@ def test_an_orderer_without_a_start_knows_nothing() -> None:
     feed(orderer, [header("5a", "4a", 5)])
     orderer.caught_up()
     assert orderer.state_of(h("4a")) == "below the first block of this stream"
-    assert orderer.ring() == [BlockRef(5, h("5a"))]
+    assert orderer.lowest == BlockRef(4, h("4a"))
     assert orderer.first == 5
     feed(orderer, [header("9a", "8a", 9)])
     assert orderer.state_of(h("9a")) == f"waiting for parent {h('8a').hex()}"

@@ -97,8 +97,6 @@ def test_what_stands_below_the_parent_of_a_given_start_becomes_known_when_that_c
 
 def test_a_resume_at_the_given_start_itself_goes_on_from_it() -> None:
     orderer = Orderer(BlockRef(0, h("0r")), 0)
-    assert orderer.head_weight == 0
-    assert Orderer().head_weight == 0
     assert orderer.receive(header("0q", "none", 0)) == []
     assert orderer.receive(Payload(0, BlockRef(0, h("0r")).hash, h("none"), 0)) == []
     assert orderer.state_of(BlockRef(0, h("0r")).hash) == "delivered"

@@ -15,11 +15,9 @@ from cardinal.protocols.streams import (
     Surplus,
     encode,
 )
-from cardinal.protocols.streams.assembly.assembler import Assembler
-from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, without_content
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.events import Untrusted
-from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler, parse_policy
+from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true
@@ -159,16 +157,6 @@ def test_one_of_one_delivers_at_once_and_still_compares() -> None:
     feed = Feed(quorum(1, ("a", "b")))
     assert kinds(feed("a", *said(ONE))) == ["Completed"]
     assert kinds(feed("b", *LIES["value"](ONE))) == ["Divergence"]
-
-
-def test_blocks_of_digests_are_agreed_on_too() -> None:
-    feed = Feed(quorum(contents=Contents.DIGESTS))
-    for producer, lie in (("a", None), ("c", "value"), ("b", None)):
-        records = feed.topics.write(producer, said(ONE) if lie is None else LIES[lie](ONE))
-        events = feed.assembler.receive([without_content(each) for each in records])
-    assert kinds(events) == ["Completed", "Divergence"]
-    assert isinstance(events[0], Completed)
-    assert isinstance(events[0].payload, HeaderOnly)
 
 
 @pytest.mark.parametrize("batches_first", [False, True])

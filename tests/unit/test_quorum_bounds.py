@@ -17,12 +17,11 @@ from cardinal.protocols.streams import (
     Update,
     encode,
 )
-from cardinal.protocols.streams.assembly.digests import Contents, without_content
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 from quorum_scenes import ONE, Feed, kinds
-from quorums import LIES, NAMES, quorum, said, true
+from quorums import LIES, quorum, said, true
 from streams import block, h, messages
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -113,14 +112,6 @@ def test_a_copy_whose_messages_are_no_longer_kept_is_named_as_a_whole_where_the_
     feed("c", *LIES["value"](ONE), *said(true("9a", "8a")), *said(true("8a", "7a")))
     feed("a", *said(ONE))
     assert kinds(feed("b", *said(ONE))) == ["Completed", "Divergence"]
-
-
-def test_digests_of_a_block_that_is_too_large_to_compare_are_never_agreed_on() -> None:
-    feed = Feed(quorum(contents=Contents.DIGESTS, bounds=Bounds(finished_bytes=0), deadline=1))
-    for producer in NAMES:
-        records = feed.topics.write(producer, said(ONE))
-        assert feed.assembler.receive([without_content(each) for each in records]) == []
-    assert feed.assembler.explain(ONE.hash).reason.startswith("1 of 2 producers agree ('a'); 'b' supplied another")
 
 
 def test_a_block_that_nobody_completed_is_overdue_too() -> None:

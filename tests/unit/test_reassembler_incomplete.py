@@ -29,7 +29,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.assembly.counters import Counters, Tracked
 from cardinal.protocols.streams.assembly.digests import HeaderOnly
-from cardinal.protocols.streams.assembly.window import RECENT_MAX, Bounds, Queue, RecentBlock, RecentBlocks
+from cardinal.protocols.streams.assembly.window import RECENT_MAX, Bounds, RecentBlock, RecentBlocks
 from cardinal.protocols.streams.events import ReassemblyEvent, Superseded
 from cardinal.protocols.streams.payload import PathMap
 from streams import SCHEMA, h
@@ -253,24 +253,6 @@ def test_blocks_below_the_threshold_are_given_up_in_the_order_in_which_they_came
     lost = made.head_moved(100)
     assert [event.block.hash for event in lost if isinstance(event, Stale)] == [h("5z"), h("3z"), h("4z")]
     assert made.open_blocks() == [h("900z")]
-
-
-def test_a_queue_forgets_what_is_discarded() -> None:
-    queue = Queue()
-    for at in range(3_000):
-        queue.put(h(f"{at}z"), at)
-        queue.discard(h(f"{at}z"))
-    assert queue.lowest is None
-    for number in (5, 3, 5):
-        queue.put(h("1a"), number)
-    for at in range(3_000):
-        queue.put(h(f"{at}z"), 7)
-        queue.discard(h(f"{at}z"))
-    assert len(queue._heap) < 2_000
-    queue.put(h("2a"), 5)
-    assert queue.lowest == 5
-    assert queue.pop_below(8) == [h("1a"), h("2a")]
-    assert h("1a") not in queue
 
 
 def test_an_expression_that_does_not_compile_is_refused_by_name() -> None:

@@ -57,7 +57,7 @@ def test_a_reorg_through_a_channel_is_one_update() -> None:
     assert marks == [ReorgBegan, ReorgBegan, ReorgEnded]
     stream.publish(line("b", 14, 15, "13b", 1))
     assert stream.read() == "+14b +15b"
-    assert len(stream.follower.orderer.ring()) == THRESHOLD + 1
+    assert len(stream.follower.cursor().ring) == THRESHOLD + 1
 
 
 def test_children_of_the_new_tip_that_came_on_the_main_topics_go_with_the_switch() -> None:
@@ -483,8 +483,8 @@ def test_a_channel_on_which_ever_more_producers_begin_is_abandoned() -> None:
     for number in range(1_000):
         stream.write(content[:1], producer=str(number))
     assert stream.read() == ""
-    assert len(channel.attempts()) <= 65
-    why = "more attempts are under way on it than may be"
+    assert len(channel.attempts) <= 65
+    why = "more attempts are in flight on it than may be"
     assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), why)]
 
 
@@ -495,7 +495,7 @@ def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> N
     large, flood = stream.channel("2a", 2, line("c", 3, 40, "2a", 1))
     stream.write([small, *content[:-1]])
     assert stream.read() == ""
-    ours = next(iter(stream.follower._channels._channels.values())).bytes
+    ours = next(iter(stream.follower._channels._channels.values())).size
     stream.follower._channels._bounds = ChannelBounds(bytes=3 * ours)
     stream.write([large, *flood[:-1]])
     assert stream.read() == ""
@@ -637,20 +637,6 @@ def test_cursors_of_one_step_reach_down_to_channels_that_the_step_is_done_with_i
     assert before.cursor.floor[where] == 0
     stream.restart(before.cursor)
     assert stream.read() == shape(switch)
-
-
-def test_a_channel_in_several_partitions_of_one_place_is_abandoned_by_that_name() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
-    stream.write([announced])
-    for number, message in enumerate(content[:-1]):
-        stream.write([message], "one", number % 3)
-    stream.read()
-    stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
-    stream.read()
-    why = "its topic has several partitions, and a reorg channel has one"
-    assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), why)]
 
 
 def test_a_reorg_that_is_told_on_another_topic_announces_nothing() -> None:

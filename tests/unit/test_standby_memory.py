@@ -17,9 +17,9 @@ def test_of_ever_more_blocks_only_so_many_are_remembered(monkeypatch: pytest.Mon
     for at in range(500):
         producer = f"producer {at}"
         peers.heard(producer, at)
-        peers.batch(at.to_bytes(32, "big"), producer, at)
-    peers.batch((499).to_bytes(32, "big"), "another", 501)
-    assert len(peers._firsts) == 10
+        peers.batch(at.to_bytes(32, "big"), producer)
+    peers.batch((499).to_bytes(32, "big"), "another")
+    assert len(peers._seen) == 10
     assert len(peers._first) == 5
     ours = peers.count("producer 0")
     assert len(ours.first) == 5

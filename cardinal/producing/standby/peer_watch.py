@@ -113,7 +113,7 @@ class PeerWatch:
 
     @property
     def producer_count(self) -> ProducerCount:
-        """Who lives, who was first by how much, and whether another one has our id."""
+        """Who lives, who was first, and whether another one has our id."""
         with self._lock:
             return replace(self._peers.count(self._me), doubled=self._anothers >= _DOUBLED)
 
@@ -260,7 +260,7 @@ class PeerWatch:
             self._peers.heard(who, record.timestamp_ms, named=named)
         if key[:1] == _BATCH and len(key) == HASH_END:
             block_hash = key[1:]
-            self._peers.batch(block_hash, who or "anonymous", record.timestamp_ms)
+            self._peers.batch(block_hash, who or "anonymous")
             if SEALED_HEADER in headers:
                 if who != self._me and not self._standby.is_done(block_hash):
                     self._others_moved = time.monotonic()

@@ -14,11 +14,11 @@ Rules:
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cardinal.protocols.streams.lazy import BoundedDict, LazyHeap
 from cardinal.protocols.streams.types import Partition, lowest
 
 from .block import BLOCK_OVERHEAD, Candidate, OpenBlock
@@ -26,7 +26,6 @@ from .block import BLOCK_OVERHEAD, Candidate, OpenBlock
 RECENT_MAX: Final = 100_000
 """Recently completed blocks that are recognised: numbers come from the wire and may be anything."""
 _AWAITED_MAX: Final = 10_000
-_SLACK: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +58,6 @@ class Bounds:
         )
 
 
-class Queue:
-    """Hashes in the order of their numbers, of equal ones the first put first; discarded ones are skipped later."""
-
-    __slots__ = ("_heap", "_live", "_ticks")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, bytes]] = []
-        self._live: dict[bytes, int] = {}
-        self._ticks = 0
-
-    def __contains__(self, block_hash: bytes) -> bool:
-        """True when a hash is in the queue."""
-        return block_hash in self._live
-
-    def put(self, block_hash: bytes, number: int) -> None:
-        """Put a hash, in place of an earlier entry of it."""
-        self._ticks = tick = self._ticks + 1
-        self._live[block_hash] = tick
-        heapq.heappush(self._heap, (number, tick, block_hash))
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
-            self._heap = sorted(each for each in self._heap if self._live.get(each[2]) == each[1])
-
-    def discard(self, block_hash: bytes) -> None:
-        """Remove a hash, if it is there."""
-        self._live.pop(block_hash, None)
-
-    @property
-    def lowest(self) -> int | None:
-        """The lowest number; None where the queue is empty."""
-        heap = self._heap
-        while heap and self._live.get(heap[0][2]) != heap[0][1]:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
-
-    def pop_below(self, number: int) -> list[bytes]:
-        """Remove and return all hashes with a lower number, in order."""
-        found = []
-        while self._heap and self._heap[0][0] < number:
-            _, tick, block_hash = heapq.heappop(self._heap)
-            if self._live.get(block_hash) == tick:
-                del self._live[block_hash]
-                found.append(block_hash)
-        return found
-
-
 def distance(number: int, head: int) -> int:
     """Blocks between one of this number and the next one of the chain; the farthest are evicted first."""
     return abs(number - head - 1)
@@ -123,9 +77,9 @@ class OpenBlocks:
         self._deadline = deadline
         self._blocks: dict[bytes, OpenBlock] = {}
         self._completed = 0
-        self._due = Queue()
-        self._numbers = Queue()
-        self._awaited: dict[bytes, None] = {}
+        self._due: LazyHeap[int, bytes] = LazyHeap()
+        self._numbers: LazyHeap[int, bytes] = LazyHeap()
+        self._awaited: BoundedDict[bytes, None] = BoundedDict(_AWAITED_MAX)
         """Hashes that complete blocks name as their parent, and that are not complete."""
         self.wanted: Container[bytes] = ()
         """Hashes of blocks that are read again because the chain needs them."""
@@ -171,8 +125,6 @@ class OpenBlocks:
         self._awaited.pop(block.hash, None)
         if not parent_is_complete:
             self._awaited[parent] = None
-            if len(self._awaited) > _AWAITED_MAX:
-                del self._awaited[next(iter(self._awaited))]
             if parent not in self._blocks:
                 return ()
         self._completed += 1
@@ -228,6 +180,7 @@ class OpenBlocks:
         return lowest(*(block.first for block in needed))
 
 
+@dataclass(slots=True, eq=False)
 class RecentBlock:
     """A block that was completed or abandoned lately.
 
@@ -239,15 +192,10 @@ class RecentBlock:
 
     """
 
-    __slots__ = ("candidate", "held", "number", "reason")
-
-    def __init__(
-        self, number: int, held: OpenBlock | None = None, candidate: Candidate | None = None, reason: str = ""
-    ) -> None:
-        self.number = number
-        self.held = held
-        self.candidate = candidate
-        self.reason = reason
+    number: int
+    held: OpenBlock | None = None
+    candidate: Candidate | None = None
+    reason: str = ""
 
     def release(self) -> int:
         """Release the messages; returns their bytes."""
@@ -270,7 +218,7 @@ class RecentBlocks:
         self._max_bytes = max_bytes
         self._blocks: dict[bytes, RecentBlock] = {}
         self._holding: dict[bytes, RecentBlock] = {}
-        self._numbers = Queue()
+        self._numbers: LazyHeap[int, bytes] = LazyHeap()
         self.held_bytes = 0
         """Bytes that are kept for comparing."""
         self.get = self._blocks.get  # in the hot loop

@@ -22,7 +22,6 @@ from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from cardinal.protocols.streams.assembly.assembler import Assembler
 from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks, Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
@@ -41,7 +40,7 @@ from cardinal.protocols.streams.events import (
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.ordering.orderer import Evicted, Orderer, OrderingSettings, Past
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
-from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler, parse_policy
+from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
 
 from .cursors import DeliveredChain, Snapshot, lower

@@ -4,12 +4,11 @@ Rules:
 
 1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
    Whoever drives the stream then reads that topic too, from its beginning, as long as it is named by
-   :meth:`ReorgChannels.topics`. Where several places are read as one, each may show its channel as a partition
-   with a number of its own: a lane.
-2. On a lane an attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg,
-   has every message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers
-   may be mixed; a producer that died may begin again. What it sends on another lane is another attempt: nothing says
-   which of the two is read first.
+   :meth:`ReorgChannels.topics`.
+2. An attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg, has every
+   message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers may be mixed;
+   a producer that died may begin again. What it sends to another partition is another attempt: nothing says which of
+   the two is read first.
 3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
    ordinary fork choice decides: with what waits above them on the main topics the switch is one update. A lighter
    chain stays, and may become heavier by what comes later.
@@ -22,11 +21,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final, TypeAlias
 
-from cardinal.protocols.streams.assembly.assembler import Assembler
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
 from cardinal.protocols.streams.events import (
     Completed,
@@ -39,6 +38,7 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.ordering.orderer import Orderer, Reach
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
+from cardinal.protocols.streams.quorum.reassembler import Assembler
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, producer_of
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG
@@ -65,45 +65,33 @@ class ChannelBounds:
 Outcome: TypeAlias = Event | Graft
 
 
-class _Lane:
-    """A channel's records in one partition: where they begin, and of which blocks each producer's attempt speaks."""
-
-    __slots__ = ("attempts", "first")
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.attempts: dict[bytes, dict[bytes, None]] = {}
-
-
+@dataclass(slots=True, eq=False)
 class _Channel:
-    """One channel. ``ready`` holds the chain of an attempt that ended and did not join the graph yet."""
+    """One channel.
 
-    __slots__ = (
-        "ancestor",
-        "at",
-        "blocks",
-        "bytes",
-        "counted",
-        "grafted",
-        "lanes",
-        "ready",
-        "reassembler",
-        "since",
-        "topic",
-    )
+    Attributes:
+        blocks, size: its complete blocks, and their bytes.
+        first: for every partition the offset of its first record.
+        attempts: the blocks of every attempt in flight, by partition and producer.
+        ready: the chain of an attempt that ended and did not join the graph yet.
+        grafted: whether a chain of it joined the graph.
+        counted, since: the complete blocks when it last made progress, and the blocks completed elsewhere by then.
+        at: where the reading of it stands.
 
-    def __init__(self, ancestor: BlockRef, topic: str, reassembler: Assembler) -> None:
-        self.ancestor = ancestor
-        self.topic = topic
-        self.reassembler = reassembler
-        self.blocks: dict[bytes, Completed] = {}
-        self.bytes = 0
-        self.counted = 0
-        self.lanes: dict[int, _Lane] = {}
-        self.ready: dict[bytes, Completed] = {}
-        self.grafted = False
-        self.since: int | None = None
-        self.at: dict[Partition, int] = {}
+    """
+
+    ancestor: BlockRef
+    topic: str
+    reassembler: Assembler
+    blocks: dict[bytes, Completed] = field(default_factory=dict)
+    size: int = 0
+    first: dict[int, int] = field(default_factory=dict)
+    attempts: dict[tuple[int, bytes], dict[bytes, None]] = field(default_factory=dict)
+    ready: dict[bytes, Completed] = field(default_factory=dict)
+    grafted: bool = False
+    counted: int = 0
+    since: int | None = None
+    at: dict[Partition, int] = field(default_factory=dict)
 
     def linked(self, hashes: Iterable[bytes]) -> dict[bytes, Completed]:
         """Of these blocks the ones that are complete and linked to the ancestor, parents first."""
@@ -124,10 +112,6 @@ class _Channel:
         """Whether blocks were completed since this was asked; whatever else comes is no progress."""
         before, self.counted = self.counted, len(self.blocks)
         return self.counted > before
-
-    def attempts(self) -> list[dict[bytes, None]]:
-        """The blocks of every attempt that is under way."""
-        return [attempt for lane in self.lanes.values() for attempt in lane.attempts.values()]
 
 
 class ReorgChannels:
@@ -161,8 +145,6 @@ class ReorgChannels:
         """The beginning of the names of all channels; None: there are none."""
         self.used = False
         """Whether a channel was ever open."""
-        self.suspended = False
-        """Whether the stream is being resumed: nothing can join the graph yet."""
 
     def is_channel(self, topic: str) -> bool:
         """Whether a topic is a reorg channel of this stream."""
@@ -183,10 +165,10 @@ class ReorgChannels:
     def positions(self) -> dict[Partition, int]:
         """Where the records of the channels begin whose chain was not delivered."""
         return {
-            (channel.topic, number): lane.first
+            (channel.topic, number): first
             for channel in self._channels.values()
             if not self._won(channel)
-            for number, lane in channel.lanes.items()
+            for number, first in channel.first.items()
         }
 
     def holds(self, block_hash: bytes) -> bool:
@@ -236,27 +218,11 @@ class ReorgChannels:
         return out
 
     def receive(self, records: Iterable[Record]) -> Iterator[Outcome]:
-        """Take records of one channel, in order; those of a channel that is not open are passed over."""
-        waiting: list[Record] = []
-        channel: _Channel | None = None
-        for record in records:
-            channel = self._channels.get(record.topic)
-            if channel is None:
-                continue
-            lane = channel.lanes.get(record.partition)
-            if lane is None:
-                lane = channel.lanes[record.partition] = _Lane(record.offset)
-            if len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG:
-                if not self._mention(channel, lane, record):
-                    yield from self._abandon(channel, "it speaks of more blocks than it may")
-                    return
-                waiting.append(record)
-            else:
-                yield from self._content(channel, waiting)
-                waiting = []
-                yield from self._mark(channel, lane, record)
-        if channel is not None:
-            yield from self._content(channel, waiting)
+        """Take records of channels, in order; those of a channel that is not open are skipped."""
+        for (topic, is_content), run in groupby(records, key=lambda record: (record.topic, _is_content(record))):
+            channel = self._channels.get(topic)
+            if channel is not None:
+                yield from (self._content if is_content else self._marks)(channel, list(run))
 
     def progress(
         self,
@@ -299,7 +265,7 @@ class ReorgChannels:
     def judge(self) -> list[Outcome]:
         """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
         out: list[Outcome] = []
-        for channel in [] if self.suspended else list(self._channels.values()):
+        for channel in list(self._channels.values()):
             reach = self._orderer.reach(channel.ancestor)
             if channel.ready and reach is Reach.FORGOTTEN:
                 # A reorg of before: what was delivered down to the ancestor came through this channel.
@@ -315,46 +281,50 @@ class ReorgChannels:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _mention(self, channel: _Channel, lane: _Lane, record: Record) -> bool:
-        """Note which block an attempt speaks of; False where it speaks of too many."""
-        producer = producer_of(record.headers)
-        attempt = lane.attempts.setdefault(producer, {})
-        block_hash = record.key[1:HASH_END]
-        if block_hash not in attempt:
-            attempt[block_hash] = None
-            attempts = channel.attempts()
-            return len(attempts) <= _ATTEMPTS_MAX and sum(map(len, attempts)) <= 4 * self._bounds.blocks
-        return True
-
-    def _content(self, channel: _Channel, records: list[Record]) -> Iterator[Outcome]:
+    def _content(self, channel: _Channel, records: Sequence[Record]) -> Iterator[Outcome]:
+        """Messages of blocks."""
+        for record in records:
+            channel.first.setdefault(record.partition, record.offset)
+            attempt = channel.attempts.setdefault((record.partition, producer_of(record.headers)), {})
+            attempt[record.key[1:HASH_END]] = None
         for event in channel.reassembler.receive(records):
             if not isinstance(event, Completed):
                 yield event
                 continue
             channel.blocks[event.payload.hash] = event
-            channel.bytes += event.size
-        if len(channel.blocks) > self._bounds.blocks:
-            yield from self._abandon(channel, "it holds more than it may")
-        while sum(one.bytes for one in self._channels.values()) > self._bounds.bytes:
-            largest = max(self._channels.values(), key=lambda one: one.bytes)
+            channel.size += event.size
+        if excess := self._excess(channel):
+            yield from self._abandon(channel, excess)
+        while sum(one.size for one in self._channels.values()) > self._bounds.bytes:
+            largest = max(self._channels.values(), key=lambda one: one.size)
             yield from self._abandon(largest, "it holds the most of what reorg channels may hold together")
 
-    def _mark(self, channel: _Channel, lane: _Lane, record: Record) -> Iterator[Outcome]:
+    def _marks(self, channel: _Channel, records: Sequence[Record]) -> Iterator[Outcome]:
         """A Reorg, a ReorgComplete, or what is no message of a channel."""
-        producer = producer_of(record.headers)
-        for event in channel.reassembler.receive([record]):
-            if isinstance(event, ReorgBegan | ReorgEnded) and event.ancestor.hash != channel.ancestor.hash:
-                yield Rejected(event.position, record.key, "it names another ancestor than its channel")
-                continue
-            yield event
-            if isinstance(event, ReorgBegan):
-                lane.attempts[producer] = {}
-                if len(channel.attempts()) > _ATTEMPTS_MAX:
-                    yield from self._abandon(channel, "more attempts are under way on it than may be")
-                    return
-            elif isinstance(event, ReorgEnded):
-                channel.ready |= channel.linked(lane.attempts.pop(producer, ()))
-                yield from self.judge()
+        for record in records:
+            channel.first.setdefault(record.partition, record.offset)
+            attempt = record.partition, producer_of(record.headers)
+            for event in channel.reassembler.receive([record]):
+                if isinstance(event, ReorgBegan | ReorgEnded) and event.ancestor.hash != channel.ancestor.hash:
+                    yield Rejected(event.position, record.key, "it names another ancestor than its channel")
+                    continue
+                yield event
+                if isinstance(event, ReorgEnded):
+                    channel.ready |= channel.linked(channel.attempts.pop(attempt, ()))
+                    yield from self.judge()
+                elif isinstance(event, ReorgBegan):
+                    channel.attempts[attempt] = {}
+                    if excess := self._excess(channel):
+                        yield from self._abandon(channel, excess)
+                        return
+
+    def _excess(self, channel: _Channel) -> str:
+        """The bound that a channel exceeds; empty for none."""
+        if len(channel.attempts) > _ATTEMPTS_MAX:
+            return "more attempts are in flight on it than may be"
+        if sum(map(len, channel.attempts.values())) > 4 * self._bounds.blocks:
+            return "it speaks of more blocks than it may"
+        return "it holds more than it may" if len(channel.blocks) > self._bounds.blocks else ""
 
     def _is_forgotten(self, channel: _Channel) -> bool:
         return self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
@@ -365,7 +335,7 @@ class ReorgChannels:
 
     def _done(self, channel: _Channel) -> bool:
         """Whether the chain is delivered and no attempt is under way; another one may follow."""
-        return channel.grafted and not channel.attempts() and self._won(channel)
+        return channel.grafted and not channel.attempts and self._won(channel)
 
     def _won(self, channel: _Channel) -> bool:
         """Whether a block of this channel stands on the ancestor in the delivered chain."""
@@ -383,18 +353,19 @@ class ReorgChannels:
                 return "its ancestor is not part of the delivered chain"
             case Reach.FORGOTTEN:
                 return "the delivered chain is not remembered so far down; recall older Batches"
-            case _ if any((topic, number + 1) in channel.at for topic, number in channel.at):
-                return "its topic has several partitions, and a reorg channel has one"
             case _:
                 return f"nothing came on it for {self._threshold} blocks, and no attempt is whole"
 
     def _abandon(self, channel: _Channel, reason: str) -> Iterator[Outcome]:
-        if channel.topic in self._channels:
-            won = self._won(channel)
-            self._drop(channel)
-            if not won:
-                yield ReorgAbandoned(channel.ancestor, reason)
+        won = self._won(channel)
+        self._drop(channel)
+        if not won:
+            yield ReorgAbandoned(channel.ancestor, reason)
 
     def _drop(self, channel: _Channel) -> None:
-        del self._channels[channel.topic]
+        self._channels.pop(channel.topic, None)  # a switch that its own records brought may have ended it
         self._orderer.settle(channel.ancestor)
+
+
+def _is_content(record: Record) -> bool:
+    return len(record.key) >= HASH_END and record.key[0] <= BATCH_DELETE_MSG

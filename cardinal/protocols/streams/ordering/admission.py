@@ -93,12 +93,12 @@ class StartForks:
     waits adds a few steps, so that the work for a flood stays linear.
     """
 
-    def __init__(self, tree: ForkTree[Header]) -> None:
+    def __init__(self, tree: ForkTree) -> None:
         self._tree = tree
         self._steps = _STEPS_MAX
         self._reported: BoundedDict[bytes, None] = BoundedDict(_REPORTED_MAX)
 
-    def found(self, node: Node[Header], head: Node[Header], start: BlockRef, unlinkable: int) -> ForkBelowStart | None:
+    def found(self, node: Node, head: Node, start: BlockRef, unlinkable: int) -> ForkBelowStart | None:
         """The report on the chain of a waiting block, None when there is none.
 
         Arguments:
@@ -120,7 +120,7 @@ class StartForks:
         self._reported[lowest.hash] = None
         return ForkBelowStart(BlockRef(tip.number, tip.hash), start)
 
-    def _lowest_below(self, node: Node[Header]) -> Node[Header] | None:
+    def _lowest_below(self, node: Node) -> Node | None:
         """The lowest ancestor that is held, None when the steps do not suffice."""
         lowest = node
         for ancestor in self._tree.ancestors(node):
@@ -130,7 +130,7 @@ class StartForks:
                 return None
         return lowest
 
-    def _heaviest_above(self, node: Node[Header]) -> Node[Header]:
+    def _heaviest_above(self, node: Node) -> Node:
         """The heaviest of a waiting block and the blocks that wait above it, as far up as the steps allow."""
         best, pending = node, [node]
         while pending:

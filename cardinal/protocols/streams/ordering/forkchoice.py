@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from enum import Enum
 from itertools import takewhile
 
-from cardinal.protocols.streams.events import Header
-
 from .forktree import ForkTree, Node, Rank
 
 
@@ -25,14 +23,12 @@ class Ties(Enum):
     """The one whose tip has the lowest hash: independent of arrival, for planners that rebuild their state."""
 
 
-def rank(node: Node[Header], ties: Ties) -> Rank:
+def rank(node: Node, ties: Ties) -> Rank:
     """Smaller is better: heavier, then by the tie rule."""
     return (-node.weight, 0 if ties is Ties.HASH else node.arrival, node.hash)
 
 
-def best_tip(
-    tree: ForkTree[Header], head: Node[Header], fresh: Sequence[Node[Header]], ties: Ties
-) -> Node[Header] | None:
+def best_tip(tree: ForkTree, head: Node, fresh: Sequence[Node], ties: Ties) -> Node | None:
     """The new head among newly linked blocks, or None where the head stays.
 
     Arguments:
@@ -53,7 +49,7 @@ def best_tip(
     return climb(tree, best, ties) if best.weight > head.weight else None
 
 
-def climb(tree: ForkTree[Header], node: Node[Header], ties: Ties) -> Node[Header]:
+def climb(tree: ForkTree, node: Node, ties: Ties) -> Node:
     """From a linked block up to a leaf, at every fork towards the heaviest block above it."""
     heaviest: dict[bytes, Rank] = {}
     for current in reversed(tree.above(node)):
@@ -64,14 +60,12 @@ def climb(tree: ForkTree[Header], node: Node[Header], ties: Ties) -> Node[Header
     return node
 
 
-def descends(tree: ForkTree[Header], node: Node[Header], ancestor: Node[Header]) -> bool:
+def descends(tree: ForkTree, node: Node, ancestor: Node) -> bool:
     """True when a linked block is a delivered one, or stands above it with no other delivered block between."""
     return next((current for current in tree.ancestors(node) if current.delivered), None) is ancestor
 
 
-def paths(
-    tree: ForkTree[Header], head: Node[Header], tip: Node[Header]
-) -> tuple[list[Node[Header]], list[Node[Header]]]:
+def paths(tree: ForkTree, head: Node, tip: Node) -> tuple[list[Node], list[Node]]:
     """The blocks from the head and from a linked tip down to, and without, their common ancestor."""
     new = list(takewhile(lambda node: not node.delivered, tree.ancestors(tip)))
     ancestor = tree.get(new[-1].parent)

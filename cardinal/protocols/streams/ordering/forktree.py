@@ -12,21 +12,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-
-class _Block(Protocol):
-    @property
-    def number(self) -> int: ...
-    @property
-    def hash(self) -> bytes: ...
-    @property
-    def parent(self) -> bytes: ...
-    @property
-    def weight(self) -> int: ...
-
-
-Item = TypeVar("Item", bound=_Block)
+from cardinal.protocols.streams.events import Header
 
 Rank: TypeAlias = tuple[int, int, bytes]
 """Order of blocks, lower first: a weight or a number, the arrival, the hash."""
@@ -34,7 +23,8 @@ Rank: TypeAlias = tuple[int, int, bytes]
 _SLACK: Final = 64
 
 
-class Node(Generic[Item]):
+@dataclass(slots=True, eq=False)
+class Node:
     """One block.
 
     Attributes:
@@ -42,33 +32,30 @@ class Node(Generic[Item]):
         arrival: orders ties, lower is earlier.
         size: bytes that its content takes, 0 for a header.
         item: its content, None where only the reference is known.
-        linked, delivered: see the module.
         missing: delivered, or to be delivered, without content, also when its content comes later.
+        linked, delivered: see the module.
 
     """
 
-    __slots__ = ("arrival", "delivered", "hash", "item", "linked", "missing", "number", "parent", "size", "weight")
-
-    def __init__(self, number: int, block_hash: bytes, parent: bytes | None, weight: int, arrival: int) -> None:
-        self.number = number
-        self.hash = block_hash
-        self.parent = parent
-        self.weight = weight
-        self.arrival = arrival
-        self.size = 0
-        self.item: Item | None = None
-        self.linked = False
-        self.delivered = False
-        self.missing = False
+    number: int
+    hash: bytes
+    parent: bytes | None
+    weight: int
+    arrival: int
+    item: Header | None = None
+    size: int = 0
+    missing: bool = False
+    linked: bool = False
+    delivered: bool = False
 
 
-class ForkTree(Generic[Item]):
+class ForkTree:
     """Blocks by hash, by parent and by number."""
 
     def __init__(self) -> None:
-        self._nodes: dict[bytes, Node[Item]] = {}
-        self._children: dict[bytes, dict[bytes, Node[Item]]] = {}
-        self._by_number: dict[int, dict[bytes, Node[Item]]] = {}
+        self._nodes: dict[bytes, Node] = {}
+        self._children: dict[bytes, dict[bytes, Node]] = {}
+        self._by_number: dict[int, dict[bytes, Node]] = {}
         self._numbers: list[int] = []  # heap; deletion is lazy. Inlined: it is in the path of every block
 
     def __len__(self) -> int:
@@ -79,15 +66,15 @@ class ForkTree(Generic[Item]):
         """True when this block is held."""
         return block_hash in self._nodes
 
-    def __iter__(self) -> Iterator[Node[Item]]:
+    def __iter__(self) -> Iterator[Node]:
         """Every block, in order of arrival."""
         return iter(self._nodes.values())
 
-    def get(self, block_hash: bytes | None) -> Node[Item] | None:
+    def get(self, block_hash: bytes | None) -> Node | None:
         """The block with this hash."""
         return None if block_hash is None else self._nodes.get(block_hash)
 
-    def children(self, block_hash: bytes) -> Collection[Node[Item]]:
+    def children(self, block_hash: bytes) -> Collection[Node]:
         """The blocks whose parent has this hash, held or not, in order of arrival."""
         return self._children.get(block_hash, {}).values()
 
@@ -95,42 +82,40 @@ class ForkTree(Generic[Item]):
         """True when a held block names this one, held or not, as its parent."""
         return block_hash in self._children
 
-    def insert(self, node: Node[Item]) -> None:
+    def insert(self, node: Node) -> None:
         """Hold a new block."""
         self._nodes[node.hash] = node
         if node.parent is not None:
             self._children.setdefault(node.parent, {})[node.hash] = node
-        level = self._by_number.get(node.number)
-        if level is None:
-            self._by_number[node.number] = {node.hash: node}
+        level = self._by_number.setdefault(node.number, {})
+        if not level:
             self._push(node.number)
-        else:
-            level[node.hash] = node
+        level[node.hash] = node
 
-    def set_parent(self, node: Node[Item], parent: bytes) -> None:
+    def set_parent(self, node: Node, parent: bytes) -> None:
         """The parent of a block that was known by reference only."""
         node.parent = parent
         self._children.setdefault(parent, {})[node.hash] = node
 
-    def ancestors(self, node: Node[Item]) -> Iterator[Node[Item]]:
+    def ancestors(self, node: Node) -> Iterator[Node]:
         """The block itself, its parent, and so on as far as they are held and their numbers fall.
 
         Two waiting blocks may name each other as their parents: the numbers end such a ring.
         """
-        current: Node[Item] | None = node
+        current: Node | None = node
         while current is not None:
             yield current
             parent = self.get(current.parent)
             current = parent if parent is not None and parent.number < current.number else None
 
-    def above(self, node: Node[Item]) -> list[Node[Item]]:
+    def above(self, node: Node) -> list[Node]:
         """The block itself and all that descends from it, parents first."""
         order = [node]
         for current in order:
             order += self.children(current.hash)
         return order
 
-    def remove(self, node: Node[Item]) -> None:
+    def remove(self, node: Node) -> None:
         """Remove one block; its children stay."""
         del self._nodes[node.hash]
         if node.parent is not None:
@@ -143,9 +128,9 @@ class ForkTree(Generic[Item]):
         if not level:
             del self._by_number[node.number]
 
-    def pop_below(self, number: int) -> list[Node[Item]]:
+    def pop_below(self, number: int) -> list[Node]:
         """Remove and return every block with a lower number, lowest first."""
-        found: list[Node[Item]] = []
+        found: list[Node] = []
         numbers = self._numbers
         while numbers and numbers[0] < number:
             for node in list(self._by_number.get(heapq.heappop(numbers), {}).values()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.types import BlockRef
 
 from .forktree import Node
@@ -46,7 +45,7 @@ class History:
         for index in range(number - self._first, len(self._hashes)):
             yield BlockRef(self._first + index, self._hashes[index])
 
-    def append(self, block: BlockRef | Node[Header]) -> None:
+    def append(self, block: BlockRef | Node) -> None:
         """Add a block that is delivered on top."""
         hashes = self._hashes
         if block.number != self._first + len(hashes):

@@ -88,7 +88,7 @@ class Orderer:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
         self._settings = settings = settings or OrderingSettings()
         self._threshold = reorg_threshold
-        self._tree: ForkTree[Header] = ForkTree()
+        self._tree: ForkTree = ForkTree()
         by_hash = settings.ties is Ties.HASH
         self._waiting = Pool(
             settings.max_waiting,
@@ -110,7 +110,7 @@ class Orderer:
         self._fates: BoundedDict[bytes, str] = BoundedDict(REMEMBERED)
         self._reports: list[Report] = []
         self._arrivals = 0
-        self._head: Node[Header] | None = None
+        self._head: Node | None = None
         self._given = start is not None
         self._root = 0  # number of the lowest block that can be a fork point
         self.seq = settings.seq
@@ -129,11 +129,6 @@ class Orderer:
         """The newest delivered block."""
         head = self._head
         return None if head is None else BlockRef(head.number, head.hash)
-
-    @property
-    def head_weight(self) -> int:
-        """The head's weight, 0 without a head."""
-        return 0 if self._head is None else self._head.weight
 
     @property
     def finality(self) -> Finality | None:
@@ -164,13 +159,6 @@ class Orderer:
     def fullness(self) -> float:
         """The part of the capacity for waiting blocks that is in use."""
         return self._waiting.fullness
-
-    def ring(self) -> list[BlockRef]:
-        """The delivered chain within the threshold, newest first."""
-        if self._head is None or self.start is None:
-            return []
-        start = self.start.number
-        return [BlockRef(node.number, node.hash) for node in self._tree.ancestors(self._head) if node.number >= start]
 
     def holds(self, block_hash: bytes) -> bool:
         """True for a block that is delivered within the threshold, on a side branch, or waiting."""
@@ -276,11 +264,9 @@ class Orderer:
             incomplete: the Batches of blocks whose content is missing.
 
         """
-        return (
-            None
-            if self._head is not None or not len(self._tree)
-            else self._start_rule.candidate(self._tree, incomplete)
-        )
+        if self._head is not None or not len(self._tree):
+            return None
+        return self._start_rule.candidate(self._tree, incomplete)
 
     def begin(self, start: BlockRef) -> list[ChainUpdate]:
         """Begin with this block, which is held (:meth:`candidate`), if nothing has begun."""
@@ -321,7 +307,7 @@ class Orderer:
         for ref in refs:
             self._head = self._restore_one(ref, parent, past)
             parent = ref.hash
-        cast("Node[Header]", self._head).weight = weight
+        cast("Node", self._head).weight = weight
         if not self._given:
             self._set_start(past.start or refs[0])
         self.seq, self._final.marks, self._final.violation = seq, past.finality, past.violation
@@ -332,7 +318,7 @@ class Orderer:
             self._report_start_fork(node.hash)
         return updates
 
-    def _restore_one(self, ref: BlockRef, parent: bytes | None, past: Past) -> Node[Header]:
+    def _restore_one(self, ref: BlockRef, parent: bytes | None, past: Past) -> Node:
         node = self._tree.get(ref.hash)  # a given start
         if node is None:
             node = self._reference(ref, parent)
@@ -370,7 +356,7 @@ class Orderer:
         if lowest is not None and lowest.parent is None and parent is not None:
             tree.set_parent(lowest, parent)  # it was never read again after a resume
         self._lifted[ancestor.hash] = ancestor.number
-        fresh: list[Node[Header]] = []
+        fresh: list[Node] = []
         for block in blocks:
             fresh += self._take(block.payload, block.size)
         return self._judge(fresh)
@@ -392,7 +378,7 @@ class Orderer:
 
     # --- coming in -------------------------------------------------------------------------------------------
 
-    def _only_extends(self, head: Node[Header], item: Header) -> bool:
+    def _only_extends(self, head: Node, item: Header) -> bool:
         """True for a child of the head that has no rival, and for which nothing waits: there is nothing to choose."""
         tree = self._tree
         return (
@@ -411,7 +397,7 @@ class Orderer:
         self._prune()
         return update
 
-    def _take(self, item: Header, size: int) -> list[Node[Header]]:
+    def _take(self, item: Header, size: int) -> list[Node]:
         """Hold one block; returns the blocks that it links."""
         known = self._tree.get(item.hash)
         if known is not None:
@@ -428,24 +414,21 @@ class Orderer:
             return True
         return False
 
-    def _node(self, header: Header, item: Header | None, size: int) -> Node[Header]:
-        self._arrivals += 1
-        node: Node[Header] = Node(header.number, header.hash, header.parent, header.weight, self._arrivals)
-        node.item, node.size, node.missing = item, size, item is None
-        return node
+    def _node(self, header: Header, item: Header | None, size: int) -> Node:
+        self._arrivals = arrival = self._arrivals + 1
+        return Node(header.number, header.hash, header.parent, header.weight, arrival, item, size, item is None)
 
-    def _reference(self, ref: BlockRef, parent: bytes | None = None, weight: int = 0) -> Node[Header]:
+    def _reference(self, ref: BlockRef, parent: bytes | None = None, weight: int = 0) -> Node:
         """Hold a block of the delivered chain of which only the reference is known."""
         liar = self._tree.get(ref.hash)
         if liar is not None:  # it claims a number that is not below its child's
             self._remove(liar)
             self._drop_low(BlockRef(liar.number, liar.hash), f"its number should be {ref.number}")
-        node: Node[Header] = Node(ref.number, ref.hash, parent, weight, 0)
-        node.linked = node.delivered = True
+        node = Node(ref.number, ref.hash, parent, weight, 0, linked=True, delivered=True)
         self._tree.insert(node)
         return node
 
-    def _place(self, node: Node[Header]) -> list[Node[Header]]:
+    def _place(self, node: Node) -> list[Node]:
         """Put a new block where it belongs; returns the blocks that it links."""
         self._tree.insert(node)
         parent = self._tree.get(node.parent)
@@ -457,7 +440,7 @@ class Orderer:
         self._evict(self._waiting, "too many blocks wait for a parent")
         return []
 
-    def _fill(self, node: Node[Header], item: Header, size: int) -> list[Node[Header]]:
+    def _fill(self, node: Node, item: Header, size: int) -> list[Node]:
         """Add its content to a block that was known by reference, or delivered without."""
         first = self._admission.first
         if node.item is not None or (first is not None and node.number < first):
@@ -475,7 +458,7 @@ class Orderer:
         # A block that left the chain before its content came stays beside it.
         return self._link_down(node) if node.delivered else []
 
-    def _belongs(self, node: Node[Header], item: Header) -> bool:
+    def _belongs(self, node: Node, item: Header) -> bool:
         """True when this can be the content of a block that is known by number, and perhaps by parent.
 
         A false parent of a delivered block could make a circle of the chain.
@@ -490,9 +473,9 @@ class Orderer:
 
     # --- linking ---------------------------------------------------------------------------------------------
 
-    def _link(self, node: Node[Header]) -> list[Node[Header]]:
+    def _link(self, node: Node) -> list[Node]:
         """Link a block and everything that waited above it; returns them, parents first."""
-        linked: list[Node[Header]] = []
+        linked: list[Node] = []
         pending = [node]
         while pending:
             current = pending.pop()
@@ -502,13 +485,13 @@ class Orderer:
             pending += self._waiting_on(current)
         return linked
 
-    def _link_down(self, node: Node[Header]) -> list[Node[Header]]:
+    def _link_down(self, node: Node) -> list[Node]:
         """Link the blocks below one of the chain, and those that waited there: history that is read after its child.
 
         The parent of the lowest is a known fork point, unless blocks below it were delivered and forgotten. Where
         the start was chosen, none are below its number; another block of its parent may have taken its place.
         """
-        fresh: list[Node[Header]] = []
+        fresh: list[Node] = []
         lowest = node
         for ancestor in self._tree.ancestors(node):
             lowest = ancestor
@@ -521,7 +504,7 @@ class Orderer:
             fresh += [one for child in self._waiting_on(root) for one in self._link(child)]
         return fresh
 
-    def _waiting_on(self, parent: Node[Header]) -> list[Node[Header]]:
+    def _waiting_on(self, parent: Node) -> list[Node]:
         """The children of a linked block that wait; those whose number contradicts its are refused."""
         children = list(self._tree.children(parent.hash))
         return [child for child in children if not child.linked and self._follows(child, parent)]
@@ -530,7 +513,7 @@ class Orderer:
         """True when these can be the numbers of a block and its parent."""
         return number == parent + 1 or (not self._settings.check_numbers and number > parent)
 
-    def _follows(self, node: Node[Header], parent: Node[Header]) -> bool:
+    def _follows(self, node: Node, parent: Node) -> bool:
         """True when the numbers of a block and its parent agree; else the block is refused."""
         if self._agree(node.number, parent.number):
             return True
@@ -548,7 +531,7 @@ class Orderer:
         floor = self._head.number - self._threshold
         return min(floor, *self._lifted.values()) if self._lifted else floor
 
-    def _judge(self, fresh: Sequence[Node[Header]]) -> list[ChainUpdate]:
+    def _judge(self, fresh: Sequence[Node]) -> list[ChainUpdate]:
         """Move the head where blocks that were just linked call for it; the others stand on side branches."""
         if self._head is None:
             return []
@@ -557,7 +540,7 @@ class Orderer:
         self._stand_aside(fresh)
         return updates
 
-    def _begin(self, lowest: Node[Header]) -> list[ChainUpdate]:
+    def _begin(self, lowest: Node) -> list[ChainUpdate]:
         self._set_start(BlockRef(lowest.number, lowest.hash))
         # The start's parent stands in for the head until the first update, and is never delivered.
         root = self._head = self._reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)
@@ -571,7 +554,7 @@ class Orderer:
         self.start, self._root = start, start.number - 1
         self._admission.first = start.number if self._settings.check_numbers else None
 
-    def _move(self, head: Node[Header], tip: Node[Header]) -> list[ChainUpdate]:
+    def _move(self, head: Node, tip: Node) -> list[ChainUpdate]:
         """Make a linked block the head in place of another, unless finality forbids it.
 
         No block is removed that was not delivered: the path down from the new tip ends at the first delivered block.
@@ -598,7 +581,7 @@ class Orderer:
         self._prune()
         return updates
 
-    def _deliver(self, removed: tuple[AnyPayload, ...], nodes: list[Node[Header]]) -> ChainUpdate:
+    def _deliver(self, removed: tuple[AnyPayload, ...], nodes: list[Node]) -> ChainUpdate:
         for node in nodes:
             node.delivered = True
             self._side.discard(node)
@@ -611,7 +594,7 @@ class Orderer:
 
     # --- going out -------------------------------------------------------------------------------------------
 
-    def _stand_aside(self, nodes: Sequence[Node[Header]]) -> None:
+    def _stand_aside(self, nodes: Sequence[Node]) -> None:
         """Put linked blocks that were not delivered on side branches, within the bounds."""
         for node in nodes:
             if not node.delivered and node.hash in self._tree:
@@ -629,7 +612,7 @@ class Orderer:
 
         This happens to every uncle some day, so that nothing is reported.
         """
-        cut: list[Node[Header]] = []
+        cut: list[Node] = []
         for node in self._tree.pop_below(self._floor):
             if not node.delivered:
                 self._forget(node)
@@ -639,12 +622,12 @@ class Orderer:
             self._forget(node)
             cut += self._tree.children(node.hash)
 
-    def _forget(self, node: Node[Header]) -> None:
+    def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
         self._fates[node.hash] = _PRUNED
 
-    def _remove(self, node: Node[Header]) -> None:
+    def _remove(self, node: Node) -> None:
         self._tree.remove(node)
         self._waiting.discard(node)
         self._side.discard(node)
@@ -652,20 +635,18 @@ class Orderer:
         if parent is not None:
             self._side.again(parent)
 
-    def _refuse(self, block: Header | Node[Header], reason: str) -> None:
+    def _refuse(self, block: Header | Node, reason: str) -> None:
         """Refuse a block that is not held, and the blocks that wait above it; linked ones stay."""
-        self._refuse_one(block, reason)
-        pending = [block.hash]
-        while pending:
-            for child in [child for child in self._tree.children(pending.pop()) if not child.linked]:
+        pending = [block]
+        for current in pending:
+            self._reports.append(Quarantined(current.hash, current.number, reason))
+            self._fates[current.hash] = f"refused: {reason}"
+            self._admission.refused[current.hash] = None
+            above = [child for child in self._tree.children(current.hash) if not child.linked]
+            for child in above:
                 self._remove(child)
-                self._refuse_one(child, DESCENDS)
-                pending.append(child.hash)
-
-    def _refuse_one(self, block: Header | Node[Header], reason: str) -> None:
-        self._reports.append(Quarantined(block.hash, block.number, reason))
-        self._fates[block.hash] = f"refused: {reason}"
-        self._admission.refused[block.hash] = None
+            pending += above
+            reason = DESCENDS
 
     def _drop_low(self, ref: BlockRef, reason: str) -> None:
         self._reports.append(Stale(ref, reason))
@@ -682,7 +663,7 @@ class Orderer:
             self._reports.append(report)
 
 
-def _content(node: Node[Header]) -> AnyPayload:
+def _content(node: Node) -> AnyPayload:
     if node.item is None or node.missing:
         return MissingPayload(node.number, node.hash)
     # Headers in, headers out; for consumers they are payloads.

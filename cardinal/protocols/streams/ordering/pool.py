@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.lazy import LazyHeap
 from cardinal.protocols.streams.types import BlockRef
 
@@ -47,12 +46,12 @@ class Pool:
         self,
         most: int,
         most_bytes: int,
-        rank: Callable[[Node[Header]], Rank],
-        free: Callable[[Node[Header]], bool] = lambda _node: True,
+        rank: Callable[[Node], Rank],
+        free: Callable[[Node], bool] = lambda _node: True,
     ) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._rank, self._free = rank, free
-        self._members: dict[bytes, Node[Header]] = {}
+        self._members: dict[bytes, Node] = {}
         self._order: LazyHeap[Rank, bytes] = LazyHeap()
         self.bytes = 0
 
@@ -60,7 +59,7 @@ class Pool:
         """The number of blocks."""
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Node[Header]]:
+    def __iter__(self) -> Iterator[Node]:
         """Every block, in the order in which they were added."""
         return iter(self._members.values())
 
@@ -69,34 +68,32 @@ class Pool:
         """The part of the blocks or bytes that is in use."""
         return max(len(self._members) / max(1, self._most), self.bytes / max(1, self._most_bytes))
 
-    def add(self, node: Node[Header]) -> None:
+    def add(self, node: Node) -> None:
         """Hold a block."""
         if node.hash not in self._members:
             self._members[node.hash] = node
             self.bytes += node.size
             self._order.put(node.hash, self._rank(node))
 
-    def discard(self, node: Node[Header]) -> None:
+    def discard(self, node: Node) -> None:
         """Remove a block, if it is a member."""
         if self._members.pop(node.hash, None) is not None:
             self.bytes -= node.size
             self._order.discard(node.hash)
 
-    def resize(self, node: Node[Header], size: int) -> None:
+    def resize(self, node: Node, size: int) -> None:
         """Set the size of a block, be it a member or not."""
         if node.hash in self._members:
             self.bytes += size - node.size
 
-    def again(self, node: Node[Header]) -> None:
+    def again(self, node: Node) -> None:
         """Offer a block for eviction that was not free before."""
         if node.hash in self._members:
             self._order.put(node.hash, self._rank(node))
 
-    def surplus(self) -> Iterator[Node[Header]]:
+    def surplus(self) -> Iterator[Node]:
         """The blocks to evict until the bounds hold; the caller removes each before it takes the next."""
-        order = self._order
-        while (len(self._members) > self._most or self.bytes > self._most_bytes) and (lowest := order.lowest()):
-            node = self._members[lowest[1]]
-            order.discard(node.hash)
+        while (len(self._members) > self._most or self.bytes > self._most_bytes) and self._order.lowest is not None:
+            node = self._members[self._order.pop()]
             if self._free(node):
                 yield node

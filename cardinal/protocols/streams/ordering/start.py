@@ -45,7 +45,7 @@ class Candidate:
 class _Chain(NamedTuple):
     """Chain of rule 3 up to one block: its lowest complete block, its complete blocks, and the number of that one."""
 
-    start: Node[Header]
+    start: Node
     length: int
     number: int
 
@@ -65,7 +65,7 @@ class StartRule:
         self._seen = 0
         self._look_at = threshold
 
-    def long_enough(self, tree: ForkTree[Header]) -> bool:
+    def long_enough(self, tree: ForkTree) -> bool:
         """True when one more block made the heaviest chain longer than the threshold.
 
         It is looked at when the blocks seen have grown by a quarter, so that the work stays linear.
@@ -76,7 +76,7 @@ class StartRule:
         self._look_at = self._seen + self._seen // 4
         return sum(1 for _ in tree.ancestors(self._heaviest(tree))) > self._threshold
 
-    def candidate(self, tree: ForkTree[Header], incomplete: Iterable[Header]) -> Candidate:
+    def candidate(self, tree: ForkTree, incomplete: Iterable[Header]) -> Candidate:
         """The start for a patient reader; the graph is not empty.
 
         Of the chains that are longer than the threshold the one with the lowest start: blocks that stand higher and are
@@ -89,7 +89,7 @@ class StartRule:
         """
         between = {header.hash: header for header in incomplete if header.hash not in tree}
         chains: dict[bytes, _Chain] = {}
-        tips: dict[bytes, Node[Header]] = {}
+        tips: dict[bytes, Node] = {}
         for block in sorted([*tree, *between.values()], key=lambda block: block.number):
             below = chains.get(block.parent or b"")
             if below is not None and below.number >= block.number:
@@ -110,10 +110,10 @@ class StartRule:
             BlockRef(chain.start.number, chain.start.hash), chain.length, min(node.number for node in tree)
         )
 
-    def lowest(self, tree: ForkTree[Header]) -> Node[Header]:
+    def lowest(self, tree: ForkTree) -> Node:
         """The block to start with; the graph is not empty."""
         *_, lowest = tree.ancestors(self._heaviest(tree))
         return lowest
 
-    def _heaviest(self, tree: ForkTree[Header]) -> Node[Header]:
+    def _heaviest(self, tree: ForkTree) -> Node:
         return min(tree, key=lambda node: rank(node, self._ties))

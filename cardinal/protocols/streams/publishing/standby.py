@@ -23,7 +23,7 @@ A block moves: offered -> WAIT -> SEND or SKIP; or at once to SEND or SKIP.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -31,10 +31,11 @@ from types import MappingProxyType
 from typing import Final
 
 from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.lazy import BoundedDict
+from cardinal.protocols.streams.types import path_bytes
 
 REMEMBERED: Final = 65_536
 """Blocks whose end is remembered: more than any producer's feed is behind another's, and 10 MB."""
-
 
 _NAMES: Final = 1_024
 """Producers whose blocks are counted; ids come from the topic, where anybody may write any."""
@@ -61,8 +62,6 @@ class ProducerCount:
         live: configured ids, lowest first; a producer that sends none is named by its ping, ``0x…``.
         rank: how many live ones come before us; 0 sends at once.
         first: how many blocks each producer was first with.
-        lead_ms: how many milliseconds earlier than the next copy each producer's Batches came, on average; of those
-            blocks only of which several copies came.
         doubled: whether another one pings under our id, so that both take themselves for one.
 
     """
@@ -70,7 +69,6 @@ class ProducerCount:
     live: tuple[str, ...]
     rank: int
     first: Mapping[str, int]
-    lead_ms: Mapping[str, float]
     doubled: bool = False
 
     @property
@@ -87,9 +85,8 @@ class Peers:
         self._newest = 0
         self._last: dict[str, int] = {}
         self._unnamed: dict[str, int] = {}
-        self._firsts: OrderedDict[bytes, tuple[str, int] | None] = OrderedDict()
+        self._seen: BoundedDict[bytes, None] = BoundedDict(REMEMBERED)
         self._first: dict[str, int] = {}
-        self._leads: dict[str, tuple[int, int]] = {}
 
     def heard(self, producer: str, at_ms: int, *, named: bool = True) -> None:
         """A record of a producer was read, appended at this time. Unnamed ones count and are not ranked."""
@@ -100,22 +97,16 @@ class Peers:
             for gone in [one for one, at in last.items() if at < self._newest - self._alive]:
                 del last[gone]
 
-    def batch(self, block_hash: bytes, producer: str, at_ms: int) -> None:
+    def batch(self, block_hash: bytes, producer: str) -> None:
         """A Batch was read. Copies of it are in one partition, so the first that is read came first."""
-        if block_hash not in self._firsts:
-            self._firsts[block_hash] = (producer, at_ms)
+        if block_hash not in self._seen:
+            self._seen[block_hash] = None
             if producer in self._first or len(self._first) < _NAMES:
                 self._first[producer] = self._first.get(producer, 0) + 1
-            if len(self._firsts) > REMEMBERED:
-                self._firsts.popitem(last=False)
-        elif (first := self._firsts[block_hash]) is not None and first[0] != producer and first[0] in self._first:
-            blocks, lead = self._leads.get(first[0], (0, 0))
-            self._leads[first[0]] = (blocks + 1, lead + max(0, at_ms - first[1]))
-            self._firsts[block_hash] = None
 
     def named(self) -> list[str]:
         """The configured ids of those that live, lowest first."""
-        return sorted((one for one, at in self._last.items() if at >= self._newest - self._alive), key=_order)
+        return sorted((one for one, at in self._last.items() if at >= self._newest - self._alive), key=path_bytes)
 
     def live(self) -> tuple[str, ...]:
         """All that live: the named ones by rank, then the others."""
@@ -125,18 +116,13 @@ class Peers:
     def count(self, me: str) -> ProducerCount:
         """Snapshot for users."""
         named = [one for one in self.named() if one != me]
-        rank = sum(_order(one) < _order(me) for one in named)
-        averages = {one: lead / blocks for one, (blocks, lead) in self._leads.items()}
-        return ProducerCount(
-            (*named[:rank], me, *named[rank:], *self.live()[len(self.named()) :]),
-            rank,
-            MappingProxyType(dict(self._first)),
-            MappingProxyType(averages),
-        )
+        rank = sum(path_bytes(one) < path_bytes(me) for one in named)
+        live = (*named[:rank], me, *named[rank:], *self.live()[len(self.named()) :])
+        return ProducerCount(live, rank, MappingProxyType(dict(self._first)))
 
     def rank(self, me: str) -> int:
         """Number of live ones that come before this one."""
-        return sum(_order(one) < _order(me) for one in self.named())
+        return sum(path_bytes(one) < path_bytes(me) for one in self.named())
 
 
 class Standby:
@@ -155,8 +141,8 @@ class Standby:
         self._me = me
         self._step = step
         self._peers = peers
-        self._done: OrderedDict[bytes, None] = OrderedDict()
-        self._waiting: OrderedDict[bytes, float] = OrderedDict()
+        self._done: BoundedDict[bytes, None] = BoundedDict(REMEMBERED)
+        self._waiting: dict[bytes, float] = {}
         self._skips: deque[bytes] = deque()
         self._read_until = self._moved_on = float("-inf")
         self._moving = False
@@ -168,9 +154,6 @@ class Standby:
     def done(self, block_hash: bytes) -> None:
         """This block is on the topics: its sealed Batch was read, or all of its messages were."""
         self._done[block_hash] = None
-        self._done.move_to_end(block_hash)
-        if len(self._done) > REMEMBERED:
-            self._done.popitem(last=False)
         if block_hash in self._waiting:
             self._moving = self._moving or block_hash == next(iter(self._waiting))
             del self._waiting[block_hash]
@@ -202,7 +185,8 @@ class Standby:
         if self._moving:
             self._moved_on, self._moving = now, False
         while (due := self.due()) is not None and due <= now:
-            block_hash, _ = self._waiting.popitem(last=False)
+            block_hash = next(iter(self._waiting))
+            del self._waiting[block_hash]
             out.append((block_hash, Verdict.SEND))
         return out
 
@@ -213,7 +197,3 @@ class Standby:
         rank = self._peers.rank(self._me)
         offered = next(iter(self._waiting.values()))
         return max(offered, self._moved_on) + rank * self._step if rank else offered
-
-
-def _order(producer: str) -> bytes:
-    return producer.encode("utf-8", "surrogateescape")

@@ -5,10 +5,7 @@ Rules:
 1. Two producers agree on a block where their digests are equal: the same Batch (number, weight, parent, entries) and
    the same content as a consumer gets it, whatever the order of maps on the wire and however sub batches were cut.
    Values at volatile paths are left out, the paths are not.
-2. Where records carry digests instead of values, parts of sub batches are content: producers that cut them
-   differently do not agree.
-3. A block that is larger than what may be kept of completed blocks is agreed on by its header and content alone; where
-   records carry digests there is nothing to compare, and nobody agrees.
+2. A block that is larger than what may be kept of completed blocks is agreed on by its header and content alone.
 """
 
 from __future__ import annotations
@@ -18,14 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack
-from typing import Final
+from typing import Final, cast
 
 from cardinal.protocols.streams.assembly.window import RecentBlock
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import Partition, path_bytes, path_expression
-from cardinal.protocols.streams.wire.keys import HASH_END
-from cardinal.protocols.streams.wire.messages import BATCH_MSG
 
 _ALTERNATIVES: Final = re.compile(r"\||\(\?")
 """What lets an expression that begins with an anchor be found elsewhere."""
@@ -57,13 +52,13 @@ class Vote:
     """A producer's complete copy of a block.
 
     Attributes:
-        digest: of its content; None where it cannot be compared.
+        digest: of its content.
         number, parent, weight: of its Batch.
         positions, published_ms, sealed: see :class:`~.events.Completed`.
 
     """
 
-    digest: bytes | None
+    digest: bytes
     number: int
     parent: bytes
     weight: int
@@ -81,9 +76,22 @@ def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
         volatile: the paths whose values may differ.
 
     """
-    block = event.payload
+    block = cast("Payload", event.payload)
+    digest = blake2b(repr((block.number, block.parent, block.weight)).encode(), digest_size=32)
+    if recent.candidate is not None:
+        entries = sorted(recent.candidate.fields.entries.items())
+        left_out = volatile.among([path for path, _ in entries])
+        for path, entry in entries:
+            value = b"" if path in left_out else entry.value
+            _add(digest, [path, value, b"%d %d" % (entry.count, entry.delete), entry.sub_batch])
+    values = cast("PathMap", block.updates).raw
+    paths = sorted(values)
+    left_out = volatile.among(paths)
+    _add(digest, sorted(map(path_bytes, block.deletes)))
+    _add(digest, paths)
+    _add(digest, [b"" if path in left_out else values[path] for path in paths])
     return Vote(
-        _digest(event, recent, volatile),
+        digest.digest(),
         block.number,
         block.parent,
         block.weight,
@@ -91,42 +99,6 @@ def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
         event.published_ms,
         event.sealed,
     )
-
-
-def _digest(event: Completed, recent: RecentBlock, volatile: Volatile) -> bytes | None:
-    block = event.payload
-    found = blake2b(repr((block.number, block.parent, block.weight)).encode(), digest_size=32)
-    if recent.candidate is not None:
-        entries = sorted(recent.candidate.fields.entries.items())
-        marks = volatile.among([path for path, _ in entries])
-        for path, entry in entries:
-            value = b"" if path in marks else entry.value
-            _add(found, [path, value, b"%d %d" % (entry.count, entry.delete), entry.sub_batch])
-    content = _content(event, recent)
-    if content is None:
-        return None
-    deletes, values = content
-    paths = sorted(values)
-    _add(found, sorted(deletes))
-    _add(found, paths)
-    marks = volatile.among(paths)
-    _add(
-        found, [b"" if path in marks else values[path] for path in paths] if marks else [values[path] for path in paths]
-    )
-    return found.digest()
-
-
-def _content(event: Completed, recent: RecentBlock) -> tuple[Iterable[bytes], Mapping[bytes, bytes]] | None:
-    """Deletes and values; digests of them for a block without its content."""
-    block = event.payload
-    if isinstance(block, Payload) and isinstance(block.updates, PathMap):
-        return map(path_bytes, block.deletes), block.updates.raw
-    held, candidate = recent.held, recent.candidate
-    if held is None or candidate is None:
-        return None
-    counted = [record for key, record in held.messages.items() if key not in candidate.surplus]
-    values = {key[HASH_END:]: value for _, _, _, key, value, *_ in counted if key[0] == BATCH_MSG}
-    return [key + value for _, _, _, key, value, *_ in counted if key[0] != BATCH_MSG], values
 
 
 def _add(found: blake2b, pieces: Sequence[bytes]) -> None:

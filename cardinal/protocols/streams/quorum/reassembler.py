@@ -21,16 +21,16 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from cardinal.protocols.streams.assembly.block import OpenBlock
-from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
+from cardinal.protocols.streams.assembly.digests import HeaderOnly
 from cardinal.protocols.streams.assembly.evicted import EvictedBlocks, Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
-from cardinal.protocols.streams.assembly.window import Bounds, Queue, RecentBlock, RecentBlocks, distance
+from cardinal.protocols.streams.assembly.window import Bounds, RecentBlock, RecentBlocks, distance
 from cardinal.protocols.streams.events import (
     Completed,
     Divergence,
@@ -42,14 +42,15 @@ from cardinal.protocols.streams.events import (
     ReassemblyEvent,
     Stale,
 )
-from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, lowest
+from cardinal.protocols.streams.lazy import BoundedDict, LazyHeap
+from cardinal.protocols.streams.types import BlockRef, Partition, Routed, Row, lowest
 from cardinal.protocols.streams.wire.keys import HASH_END, block_key
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
 
 from .attribution import Attribution, check_quorum, parse_policy
 from .digest import Volatile, Vote, vote_of
 
-__all__ = ["QuorumReassembler", "parse_policy"]
+__all__ = ["Assembler", "QuorumReassembler", "parse_policy"]
 
 _BOUNDS: Final = Bounds()
 _SUPPLIED: Final = -1
@@ -60,69 +61,82 @@ _PARTITION_OVERHEAD: Final = 150
 _STALE_SHARE: Final = 8
 
 
-class Votes:
-    """The votes of one producer for blocks that are not decided; ``most`` bounds their number."""
+class Producer:
+    """One producer of a quorum: its own Reassembler, and its votes for blocks that are not decided.
 
-    def __init__(self, most: int) -> None:
+    ``most`` bounds the number of votes.
+    """
+
+    def __init__(self, name: str, own: Reassembler, most: int) -> None:
+        self.name = name
+        self.own = own
+        self.votes: dict[bytes, Vote] = {}
         self._most = most
-        self._votes: dict[bytes, Vote] = {}
-        self._numbers = Queue()
+        self._numbers: LazyHeap[int, bytes] = LazyHeap()
         self._lowest: dict[Partition, int] = {}
-        self._discarded = 0
+        self._withdrawn = 0
+        self._vote_bytes = 0
         self.wanted: Container[bytes] = ()
         """Hashes of blocks that are read again because the chain needs them: they are evicted last."""
-        self.head = -1
-        """The number of the chain's head, -1 before it is known."""
-        self.held_bytes = 0
-        """Bytes that they cost."""
-        self.get = self._votes.get
 
-    def __iter__(self) -> Iterator[bytes]:
-        """The hashes of their blocks, oldest vote first."""
-        return iter(self._votes)
+    def open(self, block_hash: bytes) -> OpenBlock | None:
+        """Its copy of a block that is not complete."""
+        held = self.own.held(block_hash)
+        return held if isinstance(held, OpenBlock) else None
 
-    def add(self, block_hash: bytes, vote: Vote) -> list[tuple[bytes, Vote]]:
+    def is_complete(self, block_hash: bytes) -> bool:
+        """True while the messages of its complete copy are kept."""
+        held = self.own.held(block_hash)
+        return isinstance(held, RecentBlock) and held.candidate is not None
+
+    def add(self, block_hash: bytes, vote: Vote, head: int) -> list[tuple[bytes, Vote]]:
         """Hold a vote; returns those that are evicted for it, those farthest from the head first."""
-        self._votes[block_hash] = vote
+        self.votes[block_hash] = vote
         self._numbers.put(block_hash, vote.number)
-        self.held_bytes += _size(vote)
+        self._vote_bytes += _size(vote)
         self._lowest = lowest(self._lowest, vote.positions)
-        if len(self._votes) <= self._most:
+        if len(self.votes) <= self._most:
             return []
         farthest = sorted(
-            self._votes.items(), key=lambda item: (item[0] in self.wanted, -distance(item[1].number, self.head))
+            self.votes.items(), key=lambda item: (item[0] in self.wanted, -distance(item[1].number, head))
         )
         evicted = farthest[: len(farthest) - self._most * 9 // 10]
         for other, _ in evicted:
-            self.discard(other)
+            self.withdraw(other)
+            self.own.forget(other)
         return evicted
 
-    def discard(self, block_hash: bytes) -> None:
+    def withdraw(self, block_hash: bytes) -> None:
         """Remove the vote for a block, if there is one."""
-        vote = self._votes.pop(block_hash, None)
+        vote = self.votes.pop(block_hash, None)
         if vote is not None:
             self._numbers.discard(block_hash)
-            self._discarded += 1
-            self.held_bytes -= _size(vote)
+            self._withdrawn += 1
+            self._vote_bytes -= _size(vote)
 
     def pop_below(self, number: int) -> list[tuple[bytes, Vote]]:
         """Remove the votes for blocks with a lower number; returns them, the lowest first."""
-        found = [(block_hash, self._votes[block_hash]) for block_hash in self._numbers.pop_below(number)]
+        found = [(block_hash, self.votes[block_hash]) for block_hash in self._numbers.pop_below(number)]
         for block_hash, _ in found:
-            self.discard(block_hash)
+            self.withdraw(block_hash)
         return found
 
-    def positions(self) -> Mapping[Partition, int]:
-        """For every partition the lowest offset of a copy that they stand for, or a lower one."""
-        if self._discarded * _STALE_SHARE > len(self._votes):
-            self._discarded = 0
-            self._lowest = lowest(*(vote.positions for vote in self._votes.values()))
-        return self._lowest
+    def positions(self) -> dict[Partition, int]:
+        """For every partition the lowest offset that an open copy or a vote still needs, or a lower one."""
+        if self._withdrawn * _STALE_SHARE > len(self.votes):
+            self._withdrawn = 0
+            self._lowest = lowest(*(vote.positions for vote in self.votes.values()))
+        return lowest(self._lowest, self.own.open_positions())
 
     @property
     def fullness(self) -> float:
-        """The part of the bound that is used."""
-        return len(self._votes) / self._most
+        """The part of its bounds that is used."""
+        return max(self.own.fullness, len(self.votes) / self._most)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its copies and votes."""
+        return self.own.held_bytes + self._vote_bytes
 
 
 def _size(vote: Vote) -> int:
@@ -130,40 +144,16 @@ def _size(vote: Vote) -> int:
     return _VOTE_OVERHEAD + _PARTITION_OVERHEAD * len(vote.positions)
 
 
-class Producer:
-    """One producer of a quorum: its own Reassembler, and its votes."""
-
-    __slots__ = ("name", "own", "votes")
-
-    def __init__(self, name: str, own: Reassembler, votes: Votes) -> None:
-        self.name = name
-        self.own = own
-        self.votes = votes
-
-    def open(self, block_hash: bytes) -> OpenBlock | None:
-        """Its copy of a block that is not complete."""
-        held = self.own.held(block_hash)
-        return held if isinstance(held, OpenBlock) else None
-
-    def complete(self, block_hash: bytes) -> RecentBlock | None:
-        """Its complete copy of a block, while the messages are kept."""
-        held = self.own.held(block_hash)
-        return held if isinstance(held, RecentBlock) and held.candidate is not None else None
-
-
+@dataclass(slots=True, eq=False)
 class Decision(RecentBlock):
     """A block that was delivered, or abandoned where there is a reason; ``agreed`` are the producers that agreed."""
 
-    __slots__ = ("agreed", "digest")
-
-    def __init__(self, number: int, agreed: Sequence[int] = (), digest: bytes = b"", reason: str = "") -> None:
-        super().__init__(number, reason=reason)
-        self.agreed = tuple(agreed)
-        self.digest = digest
+    agreed: Sequence[int] = ()
+    digest: bytes = b""
 
 
 class QuorumReassembler:
-    """Blocks under assembly of several producers. It is an :class:`~.assembler.Assembler`, as a Reassembler is.
+    """Blocks under assembly of several producers. It has the methods of a Reassembler.
 
     Arguments:
         k: the number of producers that have to agree.
@@ -186,7 +176,6 @@ class QuorumReassembler:
         prefixes: Iterable[str] = (),
         volatile: Iterable[str] = (),
         inline: bool = False,
-        contents: Contents = Contents.VALUES,
         deadline: int | None = None,
         bounds: Bounds = _BOUNDS,
         evicted: EvictedBlocks | None = None,
@@ -200,25 +189,25 @@ class QuorumReassembler:
             prefixes=tuple(prefixes),
             volatile=volatile,
             inline=inline,
-            contents=contents,
             deadline=deadline,
             bounds=bounds.part(len(producers)),
             evicted=evicted,
         )
         self._evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
-        self._producers = [Producer(name, make(), Votes(bounds.votes)) for name in producers]
+        self._producers = [Producer(name, make(), bounds.votes) for name in producers]
         self._k = k
         self._attribution = Attribution(producers)
         self._volatile = Volatile(volatile)
         self._threshold = reorg_threshold
         self._deadline = max(1, reorg_threshold // 4) if deadline is None else deadline
         self._decided = RecentBlocks(2 * reorg_threshold, 0)
-        self._due = Queue()
-        self._reported: dict[bytes, None] = {}
+        self._due: LazyHeap[int, bytes] = LazyHeap()
+        self._reported: BoundedDict[bytes, None] = BoundedDict(_REPORTED_MAX)
         self._completed = 0
         self._past = 0
         """The chain is past blocks with a lower number."""
         self._trimmed = -1
+        self._head = -1
 
     # --- records ---------------------------------------------------------------------------------------------
 
@@ -254,16 +243,12 @@ class QuorumReassembler:
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
         """Take messages that a node or an archive had: they complete copies that producers began (rule 6)."""
         events: list[ReassemblyEvent] = []
-        for topic, key, value in messages:
-            if len(key) < HASH_END or not BATCH < key[0] <= BATCH_DELETE_MSG:
-                continue
-            record = Record(topic, _SUPPLIED, _SUPPLIED, key, value)
-            block_hash = key[1:HASH_END]
-            if block_hash in self._decided:
-                continue
-            for index, producer in enumerate(self._producers):
-                if producer.open(block_hash) is not None:
-                    self._take(index, producer.own.receive([record]), events)
+        for message in messages:
+            key = message[1]
+            if len(key) >= HASH_END and BATCH < key[0] <= BATCH_DELETE_MSG:
+                for index, producer in enumerate(self._producers):
+                    if producer.open(key[1:HASH_END]) is not None:
+                        self._take(index, producer.own.supply([message]), events)
         return events
 
     def _feed(self, index: int, run: list[Row], events: list[ReassemblyEvent]) -> None:
@@ -300,11 +285,10 @@ class QuorumReassembler:
             return
         before = self._votes(block.hash)
         agreed = [index, *(other for other, one in before.items() if one.digest == vote.digest and other != index)]
-        if vote.digest is not None and len(agreed) >= self._k:
+        if len(agreed) >= self._k:
             self._decide(event, vote, agreed, events)
         else:
-            for other, evicted in self._producers[index].votes.add(block.hash, vote):
-                self._producers[index].own.forget(other)
+            for other, evicted in self._producers[index].add(block.hash, vote, self._head):
                 self._evicted.add(other, {(evicted.parent, evicted.number)}, evicted.positions)
                 reason = (
                     f"complete copies that wait for others are over their bound, of {self._producers[index].name!r}"
@@ -333,7 +317,7 @@ class QuorumReassembler:
                 sealed=any(one.sealed for one in copies),
             )
         )
-        decision = Decision(vote.number, agreed, vote.digest or b"")
+        decision = Decision(vote.number, agreed=agreed, digest=vote.digest)
         self._close(block_hash, decision)
         for other, producer in enumerate(self._producers):
             # A copy that is open is compared when it is complete, or falls below the threshold.
@@ -343,7 +327,7 @@ class QuorumReassembler:
     def _close(self, block_hash: bytes, decision: Decision) -> None:
         self._decided.add(block_hash, decision)
         for producer in self._producers:
-            producer.votes.discard(block_hash)
+            producer.withdraw(block_hash)
         self._due.discard(block_hash)
         self._reported.pop(block_hash, None)
 
@@ -366,14 +350,14 @@ class QuorumReassembler:
         """The differences of a producer's copy from one that counts; as a whole where messages are no longer kept."""
         mine = self._producers[index].own.held(block_hash)
         owns = (self._producers[other] for other in kept.agreed)
-        reference = next((one.own for one in owns if one.complete(block_hash) is not None), None)
+        reference = next((one.own for one in owns if one.is_complete(block_hash)), None)
         found = [] if mine is None or reference is None else reference.compare(block_hash, mine)
         if found or vote is None:
             return found
         # A copy that was supplied as a whole has no positions.
         (topic, partition), offset = min(vote.positions.items(), default=(("", _SUPPLIED), _SUPPLIED))
         key = block_key(BATCH, block_hash)
-        return [Divergence(block_hash, key, kept.digest, vote.digest or b"", (None, (topic, partition, offset)))]
+        return [Divergence(block_hash, key, kept.digest, vote.digest, (None, (topic, partition, offset)))]
 
     # --- deadlines -------------------------------------------------------------------------------------------
 
@@ -382,12 +366,10 @@ class QuorumReassembler:
         if block_hash in self._decided or block_hash in self._reported:
             return
         self._reported[block_hash] = None
-        if len(self._reported) > _REPORTED_MAX:
-            del self._reported[next(iter(self._reported))]
         votes = self._votes(block_hash)
         agreeing = _largest(votes)
         if agreeing:
-            most = Decision(0, agreeing, votes[agreeing[0]].digest or b"")
+            most = Decision(0, agreed=agreeing, digest=votes[agreeing[0]].digest)
             for other in range(len(self._producers)):
                 if other not in agreeing:
                     events += self._differences(block_hash, most, other, votes.get(other))
@@ -411,20 +393,19 @@ class QuorumReassembler:
         self._due.discard(block_hash)
         self._reported.pop(block_hash, None)
         for producer in self._producers:
-            producer.votes.discard(block_hash)
+            producer.withdraw(block_hash)
             producer.own.forget(block_hash)
 
     def reread(self, begin: Mapping[Partition, int], wanted: Container[bytes]) -> None:
         """Records are read again from ``begin`` on, because these blocks are wanted."""
         for producer in self._producers:
             producer.own.reread(begin, wanted)
-            producer.votes.wanted = wanted
+            producer.wanted = wanted
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Drop copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
+        self._head = number
         head = number - number % max(1, self._threshold // 8)
-        for producer in self._producers:
-            producer.votes.head = number
         if head == self._trimmed:
             return []
         self._trimmed, self._past = head, head - self._threshold
@@ -443,7 +424,7 @@ class QuorumReassembler:
                     events.append(replace(stale, producer=producer.name))
                 else:
                     events += self._differences(stale.block.hash, decision, index, None)
-            for block_hash, vote in producer.votes.pop_below(self._past):
+            for block_hash, vote in producer.pop_below(self._past):
                 reason = f"not agreed on {self._threshold} blocks below the head"
                 events.append(Stale(BlockRef(vote.number, block_hash), reason, producer.name))
         return events
@@ -452,8 +433,7 @@ class QuorumReassembler:
 
     def open_positions(self) -> dict[Partition, int]:
         """For every partition the lowest offset that an open copy still needs, or a vote, or a lower one."""
-        votes = (producer.votes.positions() for producer in self._producers)
-        return lowest(*votes, *(producer.own.open_positions() for producer in self._producers))
+        return lowest(*(producer.positions() for producer in self._producers))
 
     def open_blocks(self) -> list[bytes]:
         """The hashes of the blocks on which too few agree, those with votes first, then the oldest of each producer."""
@@ -498,7 +478,7 @@ class QuorumReassembler:
     @property
     def fullness(self) -> float:
         """The part of its share that the fullest producer has used."""
-        return max(max(producer.own.fullness, producer.votes.fullness) for producer in self._producers)
+        return max(producer.fullness for producer in self._producers)
 
     @property
     def lowest_open(self) -> int | None:
@@ -509,21 +489,18 @@ class QuorumReassembler:
     @property
     def held_bytes(self) -> int:
         """Bytes of all copies and votes."""
-        return sum(producer.own.held_bytes + producer.votes.held_bytes for producer in self._producers)
+        return sum(producer.held_bytes for producer in self._producers)
 
     def explain(self, block_hash: bytes) -> Explanation:
         """The state of a block and what it lacks; the reason has the state of every producer's copy."""
         copies = [producer.own.explain(block_hash) for producer in self._producers]
         decision = self._decision(block_hash)
-        if decision is not None and decision.reason:
-            return Explanation(block_hash, decision.number, "abandoned", reason=decision.reason)
         if decision is not None:
             others = [(at, copy) for at, copy in enumerate(copies) if at not in decision.agreed]
-            said = [
-                f"the copy of {self._names([at])} is {copy.state}" for at, copy in others if copy.state != "unknown"
-            ]
-            reason = "; ".join([f"agreed on by {self._names(decision.agreed)}", *said])
-            return Explanation(block_hash, decision.number, "complete", reason=reason)
+            said = [f"the copy of {self._names([at])} is {one.state}" for at, one in others if one.state != "unknown"]
+            agreed = "; ".join([f"agreed on by {self._names(decision.agreed)}", *said])
+            state = "abandoned" if decision.reason else "complete"
+            return Explanation(block_hash, decision.number, state, reason=decision.reason or agreed)
         if self._is_held(block_hash):
             return self._explain_open(block_hash, copies)
         abandoned = any(copy.state == "abandoned" for copy in copies)
@@ -541,11 +518,10 @@ class QuorumReassembler:
             what = copy.lacks if copy.state == "open" else f"supplied what is {copy.state}"
             what = "supplied another block" if at in votes else what
             said.append(f"{self._names([at])} {'supplied nothing' if copy.state == 'unknown' else what}")
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         parts: dict[bytes, set[int]] = {}
         for copy in waiting:
-            for prefix, left in copy.missing_counts.items():
-                counts[prefix] = max(left, counts.get(prefix, 0))
+            counts |= Counter(copy.missing_counts)
             for batch_id, indexes in copy.missing_parts.items():
                 parts.setdefault(batch_id, set()).update(indexes)
         return Explanation(
@@ -564,10 +540,14 @@ class QuorumReassembler:
         return ", ".join(repr(self._producers[index].name) for index in sorted(indexes))
 
 
+Assembler: TypeAlias = Reassembler | QuorumReassembler
+"""Whatever makes blocks out of records, by policy ``first`` or ``quorum:k``."""
+
+
 def _largest(votes: Mapping[int, Vote]) -> tuple[int, ...]:
     """The producers of the largest group that agrees, of several the first one."""
-    groups: dict[object, list[int]] = {}
+    groups: dict[bytes, list[int]] = {}
     for index, vote in votes.items():
-        groups.setdefault(index if vote.digest is None else vote.digest, []).append(index)
+        groups.setdefault(vote.digest, []).append(index)
     found: list[int] = max(groups.values(), key=len, default=[])
     return tuple(found)
