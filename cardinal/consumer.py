@@ -141,7 +141,7 @@ class Consumer:
         if isinstance(start, Cursor):
             follower = Follower(settings, start)
             # Channels that the cursor was reading are looked at first: their records count for what can be resumed.
-            self._reader.resume(follower.channels, start.floor)
+            self._reader.channels.resume(follower.channels, start.floor)
             marks = self._reader.marks()
             begin = follower.begin_at(marks)
             main.assign({where: begin[where] for where in main.partitions()})
