@@ -194,21 +194,20 @@ def sending(sink: Sink) -> Sending:
     return Transactional(sink, posting(sink)) if isinstance(sink, TransactionalSink) else Plain(sink)
 
 
-def all_of(futures: Sequence[Future[None]], *, at_first_error: bool = False) -> Future[None]:
-    """A future that ends when all of these have, with the first error; or with it at once: others may wait for it."""
+def all_of(futures: Sequence[Future[None]]) -> Future[None]:
+    """A future that ends when all of these have, or with the first error: others may wait for the one that failed."""
     whole = new_future()
     lock = threading.Lock()
     left = len(futures)
-    first: BaseException | None = None
 
     def ended(one: Future[None]) -> None:
-        nonlocal left, first
+        nonlocal left
+        error = one.exception()
         with lock:
-            first = first or one.exception()
-            left = 0 if at_first_error and first is not None and left > 0 else left - 1
+            left = 0 if error is not None and left > 0 else left - 1
             last = left == 0
         if last:
-            end(whole, first)
+            end(whole, error)
 
     for future in futures:
         future.add_done_callback(ended)
@@ -247,14 +246,14 @@ class InFlight:
         self._working = False
         self._closed = False
         self._this = _OfThread()
-        self._sealed = ProducerStats(0, 0, 0, 0)
+        self._ended = ProducerStats(0, 0, 0, 0)
         self.turn: Callable[[bytes], Verdict] = lambda _: Verdict.SEND
 
     @property
     def stats(self) -> ProducerStats:
         """Counters of what was sealed or left to others, and of what is in flight."""
         with self._lock:
-            return self._sealed._replace(under_way=sum(len(one.parts) for one in self._publications.values()))
+            return self._ended._replace(under_way=sum(len(one.parts) for one in self._publications.values()))
 
     @property
     def healthy(self) -> bool:
@@ -308,10 +307,12 @@ class InFlight:
             raise
 
     def skip(self, publication: Publication) -> None:
-        """Others have sealed one that was admitted and not begun."""
+        """Others have sealed one that was admitted."""
         with self._lock:
-            removed = self._remove(publication)
-            self._count(publication, skipped=removed)
+            removed = self._end(publication)
+            if removed:
+                skipped = self._ended.skipped + len(publication.parts)
+                self._ended = self._ended._replace(skipped=skipped)
         if removed:
             self._report(publication, None)
 
@@ -362,16 +363,16 @@ class InFlight:
                     continue  # closed meanwhile
                 self._working = turn is Verdict.SEND
             if turn is Verdict.SKIP:
-                self._end(publication, skipped=True)
+                self.skip(publication)
                 continue
             try:
                 self._sending.finish(publication, partial(self._finished, publication))
             except CardinalError as error:
                 self._rest()
                 self._fail(publication, error)
-                continue
-            if not self._sending.one_at_a_time:
-                self._rest()
+            else:
+                if not self._sending.one_at_a_time:
+                    self._rest()
 
     def stop(self) -> None:
         """Admit nothing any more, and let nobody wait."""
@@ -448,16 +449,6 @@ class InFlight:
             self._changed.notify_all()
         return True
 
-    def _count(self, publication: Publication, *, sealed: bool = False, skipped: bool = False) -> None:
-        count, done = len(publication.parts), self._sealed
-        if sealed:
-            done = done._replace(
-                blocks=done.blocks + count,
-                messages=done.messages + publication.messages,
-                bytes=done.bytes + publication.size,
-            )
-        self._sealed = done._replace(skipped=done.skipped + count) if skipped else done
-
     def _started(self, publication: Publication, error: BaseException | None) -> None:
         if error is not None:
             self._fail(publication, error)
@@ -471,24 +462,29 @@ class InFlight:
         with self._lock:
             self._working = False
 
-    def _end(self, publication: Publication, *, skipped: bool) -> None:
-        """It is on the topics, sent by us or by others."""
-        with self._lock:
-            removed = self._remove(publication)
-            self._queue.sealed(publication.hash)
-            self._count(publication, sealed=removed and not skipped, skipped=removed and skipped)
-        if not skipped:
-            self.proceed()
-        if removed:
-            self._report(publication, None)
+    def _end(self, publication: Publication) -> bool:
+        """With the lock held: it is on the topics, sent by us or by others; False where it was removed before."""
+        self._queue.sealed(publication.hash)
+        return self._remove(publication)
 
     def _finished(self, publication: Publication, error: BaseException | None) -> None:
         if self._sending.one_at_a_time:
             self._rest()
         if error is not None:
             self._fail(publication, error)
-        else:
-            self._end(publication, skipped=False)
+            return
+        with self._lock:
+            removed = self._end(publication)
+            if removed:
+                blocks, messages, size, *_ = self._ended
+                self._ended = self._ended._replace(
+                    blocks=blocks + len(publication.parts),
+                    messages=messages + publication.messages,
+                    bytes=size + publication.size,
+                )
+        self.proceed()
+        if removed:
+            self._report(publication, None)
 
     def _fail(self, publication: Publication, error: BaseException) -> None:
         with self._lock:
