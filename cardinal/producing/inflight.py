@@ -238,7 +238,6 @@ class InFlight:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = 0
         self._queue = SealQueue()
         self._publications: dict[bytes, Publication] = {}
         self._bytes = 0
@@ -421,22 +420,18 @@ class InFlight:
         """With the lock held: wait so many seconds at most; False when they are over."""
         deadline = None if timeout is None else time.monotonic() + timeout
         serve = self._sending.serve
-        self._waiting += 1
-        try:
-            while not come():
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left < 0:
-                    return False
-                if serve is None:
-                    self._changed.wait(left)
-                    continue
-                self._lock.release()
-                try:
-                    serve(_SERVE_SECONDS)
-                finally:
-                    self._lock.acquire()
-        finally:
-            self._waiting -= 1
+        while not come():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left < 0:
+                return False
+            if serve is None:
+                self._changed.wait(left)
+                continue
+            self._lock.release()
+            try:
+                serve(_SERVE_SECONDS)
+            finally:
+                self._lock.acquire()
         return True
 
     def _remove(self, publication: Publication) -> bool:
@@ -445,8 +440,7 @@ class InFlight:
             return False
         del self._publications[publication.hash]
         self._bytes -= publication.size
-        if self._waiting:
-            self._changed.notify_all()
+        self._changed.notify_all()
         return True
 
     def _started(self, publication: Publication, error: BaseException | None) -> None:
