@@ -116,21 +116,20 @@ class Producer:
         self._naming = threading.Lock()
         """Several sub batches of a block may be named at once, and all of their paths stand in its one Batch."""
         self._watch: PeerWatch | None = None
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._sink.close)
             if standby:
                 refuse_foreign_clocks(self._sink)
             if standby or watch:
                 self._watch = self._follow_peers(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
+            if self._watch is not None:
+                opened.callback(self._watch.close)
             self._pinger = Pinger(
                 self._sink, app.default_topic, producer_id, seconds=ping_seconds, may=lambda: self._in_flight.healthy
             )
             if self._watch is not None:
                 self._watch.start(self._in_flight, self._pinger.is_anothers)
-        except BaseException:
-            if self._watch is not None:
-                self._watch.close()
-            self._sink.close()
-            raise
+            opened.pop_all()
         self._standby = self._watch if standby else None
         if self._standby is not None:
             self._in_flight.turn = self._standby.turn

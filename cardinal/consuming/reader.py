@@ -85,7 +85,6 @@ class Reader:
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
         self.in_step = InStep(self.main, room)
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
-        self._unasked = self.main if isinstance(self.main, Unasked) else None
         self._asked: Future[Marks] | None = None
         self._added = Added(self.main, time.monotonic(), lambda: self.main.pause(self.in_step.pace.paused))
         self._away_until = 0.0
@@ -112,7 +111,8 @@ class Reader:
     def request_ends(self) -> None:
         """Request what :meth:`answered_ends` gives, unless a request is in flight."""
         if self._asked is None:
-            beside = None if self.channels else self._unasked
+            main = self.main
+            beside = main if isinstance(main, Unasked) and not self.channels else None
             self._asked = now(self._look) if beside is None else beside.watermarks_later(look=True)
 
     def answered_ends(self) -> dict[Partition, int] | None:

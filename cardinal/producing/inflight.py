@@ -214,12 +214,6 @@ def all_of(futures: Sequence[Future[None]]) -> Future[None]:
     return whole
 
 
-class _OfThread(threading.local):
-    """True while this thread reports the end of a publication."""
-
-    reporting = False
-
-
 class InFlight:
     """The publications of a producer that are not acknowledged yet.
 
@@ -244,7 +238,8 @@ class InFlight:
         self._failures: dict[bytes, CardinalError] = {}
         self._working = False
         self._closed = False
-        self._this = _OfThread()
+        self._reporting: set[int] = set()
+        """Threads that report the end of a publication."""
         self._ended = ProducerStats(0, 0, 0, 0)
         self.turn: Callable[[bytes], Verdict] = lambda _: Verdict.SEND
 
@@ -405,7 +400,8 @@ class InFlight:
 
         # A callback of a future makes capacity by returning, and waits for none: what it adds goes beyond the bound,
         # by one for each publication that has ended.
-        self._wait_for(lambda: free() or bool(self._failures) or self._closed or self._this.reporting, None)
+        reports = threading.get_ident() in self._reporting
+        self._wait_for(lambda: free() or bool(self._failures) or self._closed or reports, None)
         if self._closed:
             raise TransportError("this producer is closed; open another one")
         if not free() and self._failures:
@@ -493,8 +489,11 @@ class InFlight:
         self.proceed()
 
     def _report(self, publication: Publication, error: BaseException | None) -> None:
-        before, self._this.reporting = self._this.reporting, True
+        thread = threading.get_ident()
+        outermost = thread not in self._reporting
+        self._reporting.add(thread)
         try:
             end(publication.future, error)
         finally:
-            self._this.reporting = before
+            if outermost:
+                self._reporting.discard(thread)

@@ -25,6 +25,7 @@ that a block never goes before one that was offered earlier.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from dataclasses import replace
@@ -129,7 +130,6 @@ class PeerWatch:
         self._rank = 0
         self._others_moved = float("-inf")
         self._time = time.monotonic()
-        self._waiting: dict[bytes, Publication] = {}
         self._anothers = 0
         self._deaf = False
         self._stop = threading.Event()
@@ -182,9 +182,7 @@ class PeerWatch:
         """
         with self._lock:
             verdict = Verdict.SEND if self._deaf else self._standby.offer(publication.hash, time.monotonic())
-            if verdict is Verdict.WAIT:
-                self._waiting[publication.hash] = publication
-            elif verdict is Verdict.SEND:
+            if verdict is Verdict.SEND:
                 self._in_flight.begin(publication)
         if verdict is Verdict.SKIP:
             self._in_flight.skip(publication)
@@ -226,11 +224,7 @@ class PeerWatch:
         known = now if horizon is None else horizon.reached(now)
         if known is not None:
             self._time = max(self._time, known)
-        with self._lock:
-            skipped = self._decide(self._time)
-        for publication in skipped:
-            self._in_flight.skip(publication)
-        self._in_flight.proceed()
+        self._decide(self._time)
         if not self._caught_up.is_set() and known is not None:
             positions = self._source.positions()
             if all(at >= self._ends.get(tp, 0) for tp, at in positions.items()):
@@ -242,18 +236,21 @@ class PeerWatch:
         # What is overdue waits because readers are held up.
         return _POLL_SECONDS if due is None or due <= now else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
 
-    def _decide(self, now: float) -> list[Publication]:
-        """With the lock held: begin what is due; returns what others have done."""
+    def _decide(self, now: float) -> None:
+        """Begin what is due by this time, and skip what others have done."""
         skipped: list[Publication] = []
-        for block_hash, verdict in self._standby.advance(now):
-            publication = self._waiting.pop(block_hash, None)
-            if publication is None:
-                continue
-            if verdict is Verdict.SKIP:
-                skipped.append(publication)
-            else:
-                self._begin(publication)
-        return skipped
+        with self._lock:
+            for block_hash, verdict in self._standby.advance(now):
+                publication = self._in_flight.get(block_hash)
+                if publication is None:
+                    continue  # closed meanwhile
+                if verdict is Verdict.SKIP:
+                    skipped.append(publication)
+                else:
+                    self._begin(publication)
+        for publication in skipped:
+            self._in_flight.skip(publication)
+        self._in_flight.proceed()
 
     def _begin(self, publication: Publication) -> None:
         try:
@@ -265,10 +262,7 @@ class PeerWatch:
     def _fall_deaf(self) -> None:
         with self._lock:
             self._deaf = True
-            waiting, self._waiting = self._waiting, {}
-            for publication in waiting.values():
-                self._begin(publication)
-        self._in_flight.proceed()
+        self._decide(math.inf)
 
     # --- what is read --------------------------------------------------------------------------------------
 
