@@ -128,7 +128,7 @@ class Consumer:
             self._reader.close()
             raise
         self._health = Health(self._reader.main, self._reader.main.positions(), ends)
-        self._healer = None if options.heal is None else Healer(options.heal, follower.explain)
+        self._healer = None if options.heal is None else Healer(options.heal)
         self._loop = Loop(follower, self._reader, options.on_event, self._healer)
         self._name = f"{self.app.chain} at {url}"
 

@@ -106,14 +106,13 @@ class Loop:
                     self._noted.append(healed)
                 else:
                     self._take(follower.supply(healed))
-            self._healer.ask_next()
         self._serve(step.wants, 0.0 if records else _LOOKUP_SECONDS)
 
     def _take(self, step: Step) -> None:
         """Note what came about; what an absent block lacks is queried, and nobody is notified of it yet."""
         for item in step.items:
             if isinstance(item, Incomplete) and self._healer is not None:
-                self._healer.ask(item.explanation.block)
+                self._healer.ask(item.explanation)
             self._noted.append(item)
 
     def _serve(self, wants: Wants, timeout: float) -> None:

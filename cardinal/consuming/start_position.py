@@ -139,9 +139,7 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
     little = out_of_order(threshold, len(window.marks))
     begin = finish(source, batches_from(source, window.marks, number - little))
     finish(source, read_batches(source, begin, window.ends, window.take))
-    if window.above is not None and window.above > window.last + 1:
-        return None
-    if window.highest is not None and window.highest > window.last + little:
+    if (window.above or 0) > window.last + 1 or (window.highest or 0) > window.last + little:
         return None
     try:
         window.block()
@@ -154,12 +152,7 @@ def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Wind
     """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
     window = _Window(source, app, number, threshold)
     begin = {where: low for where, (low, _) in window.marks.items()}
-
-    def take(batch: Found) -> bool:
-        window.take(batch)
-        return False
-
-    finish(source, read_batches(source, begin, window.ends, take))
+    finish(source, read_batches(source, begin, window.ends, lambda batch: window.take(batch) and False))
     return window
 
 
