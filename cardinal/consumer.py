@@ -40,7 +40,6 @@ from cardinal.consuming.options import (
     ConsumerKeywords,
     ConsumerOptions,
     application_of,
-    assembler_bounds,
     block_hash_of,
     cursor_of,
     find_application,
@@ -119,7 +118,7 @@ class Consumer:
             topics=wanted_topics(self.app, tracked, () if cursor is None else {topic for topic, _ in cursor.next}),
             skip=options.skip,
             whole=options.policy != "first",
-            room=assembler_bounds(settings).open_blocks,
+            room=settings.bounds.open_blocks // (len(settings.producers) or 1),
             threshold=settings.reorg_threshold,
         )
         try:

@@ -169,12 +169,6 @@ class ConsumerOptions:
         )
 
 
-def assembler_bounds(settings: FollowerSettings) -> Bounds:
-    """The bounds of each reassembler; a quorum has one for each producer."""
-    bounds = settings.bounds
-    return bounds if settings.policy == "first" else bounds.part(max(1, len(settings.producers)))
-
-
 def cursor_of(start: object) -> Cursor | None:
     """The cursor to start at; None for any other start.
 

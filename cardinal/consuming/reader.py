@@ -167,9 +167,8 @@ class Reader:
         return records
 
     def rewind(self, begin: Mapping[Partition, int]) -> None:
-        """Read these partitions again from these offsets on, or from what is kept above them."""
+        """Read these partitions again from these offsets on, or from what is kept above them, with the next poll."""
         self._rewind = begin
-        self._rewound()
 
     def older_batches(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Advance the look-up of the chain from the lowest remembered block down to a number by one poll.

@@ -214,7 +214,7 @@ def test_nothing_is_read_before_a_rewind_is_answered(broker: MemoryBroker, monke
     reader.main.assign(reader.ends())
     away.left = 3
     reader.rewind({("a", 0): 2})
-    for _ in range(2):
+    for _ in range(3):
         publish(broker, line(5, 5))
         assert reader.poll() == []
         assert reader._rewind

@@ -55,7 +55,6 @@ _REDUNDANCIES: Final = ("all", "standby")
 _BACK: Final = 2_048
 _LIMIT: Final = 5_000
 _POLL_SECONDS: Final = 0.05
-_SHORTEST_SECONDS: Final = 0.001
 _START_SECONDS: Final = 25.0
 _DOUBLED: Final = 2
 """Pings under our id that we did not send: one may be the last of ourselves, before a restart."""
@@ -209,7 +208,7 @@ class PeerWatch:
     def _read_once(self) -> None:
         now = time.monotonic()
         self._added.look(now)
-        records = self._source.poll(_LIMIT, self._patience(now))
+        records = self._source.poll(_LIMIT, _POLL_SECONDS)
         with self._lock:
             for record in records:
                 self._hear(record)
@@ -229,12 +228,6 @@ class PeerWatch:
             positions = self._source.positions()
             if all(at >= self._ends.get(tp, 0) for tp, at in positions.items()):
                 self._caught_up.set()
-
-    def _patience(self, now: float) -> float:
-        with self._lock:
-            due = self._standby.due()
-        # What is overdue waits because readers are held up.
-        return _POLL_SECONDS if due is None or due <= now else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
 
     def _decide(self, now: float) -> None:
         """Begin what is due by this time, and skip what others have done."""
