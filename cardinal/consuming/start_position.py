@@ -72,7 +72,7 @@ class _Window:
 
     Attributes:
         known: these, by hash.
-        marks: start and end of every partition of the default topic.
+        marks, ends: start and end of every partition of the default topic.
         places: where those of this number and higher ones begin, in every partition of the default topic.
         since: when the first of them was written.
         highest, above: the highest number of all, and the lowest that is too high to belong here.
@@ -83,15 +83,11 @@ class _Window:
         self._number, self.last = number, number + threshold
         self.known: dict[bytes, Found] = {}
         self.marks = marks_of_batches(source, app)
-        self.places = self.ends
+        self.ends = {where: high for where, (_, high) in self.marks.items()}
+        self.places = dict(self.ends)
         self.since = 0
         self.highest: int | None = None
         self.above: int | None = None
-
-    @property
-    def ends(self) -> dict[Partition, int]:
-        """Ends of the default topic's partitions."""
-        return {where: high for where, (_, high) in self.marks.items()}
 
     def take(self, batch: Found) -> bool:
         """One more; whether it is too high to belong here."""

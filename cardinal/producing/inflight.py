@@ -144,10 +144,17 @@ class Plain:
 
     def start(self, publication: Publication, done: Done) -> None:
         """Send the content of a block; of a channel all but the last message."""
-        if publication.opening:
-            self._open(publication, done)
-        else:
+        if not publication.opening:
             self.poster.post(publication.take_content(), publication.size, done)
+            return
+        announcement, *rest = publication.opening
+        announced = self._sink.send((announcement,), None)
+        # Whoever reads the announcement can read the channel: it is acknowledged before anything else is sent.
+        if announced.exception() is None:
+            sent = [self._sink.send(rest, None)]
+            sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
+            announced = all_of(sent)
+        tell(announced, done)
 
     def finish(self, publication: Publication, done: Done) -> None:
         """Send the Batch of a block; of a channel the last message."""
@@ -155,16 +162,6 @@ class Plain:
             self.poster.post_seal(publication.parts[-1].batch, done)
         else:
             tell(self._sink.send((publication.closing,), None), done)
-
-    def _open(self, publication: Publication, done: Done) -> None:
-        """Whoever reads the announcement can read the channel: it is acknowledged before anything else is sent."""
-        announcement, *rest = publication.opening
-        announced = self._sink.send((announcement,), None)
-        if announced.exception() is None:  # waits for it
-            sent = [self._sink.send(rest, None)]
-            sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
-            announced = all_of(sent)
-        tell(announced, done)
 
 
 class Transactional:
@@ -305,8 +302,7 @@ class InFlight:
         with self._lock:
             removed = self._end(publication)
             if removed:
-                skipped = self._ended.skipped + len(publication.parts)
-                self._ended = self._ended._replace(skipped=skipped)
+                self._ended = self._ended._replace(skipped=self._ended.skipped + len(publication.parts))
         if removed:
             self._report(publication, None)
 

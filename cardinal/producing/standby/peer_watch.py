@@ -239,18 +239,15 @@ class PeerWatch:
                     continue  # closed meanwhile
                 if verdict is Verdict.SKIP:
                     skipped.append(publication)
-                else:
-                    self._begin(publication)
+                    continue
+                try:
+                    self._in_flight.begin(publication)
+                except CardinalError as error:
+                    if not publication.future.done():
+                        publication.future.set_exception(error)
         for publication in skipped:
             self._in_flight.skip(publication)
         self._in_flight.proceed()
-
-    def _begin(self, publication: Publication) -> None:
-        try:
-            self._in_flight.begin(publication)
-        except CardinalError as error:
-            if not publication.future.done():
-                publication.future.set_exception(error)
 
     def _fall_deaf(self) -> None:
         with self._lock:
