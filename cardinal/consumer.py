@@ -33,7 +33,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from cardinal.consuming.async_iter import Updates
 from cardinal.consuming.healing import Healer
 from cardinal.consuming.health import Health
 from cardinal.consuming.loop import Loop
@@ -41,7 +40,6 @@ from cardinal.consuming.options import (
     ConsumerKeywords,
     ConsumerOptions,
     application_of,
-    assembler_bounds,
     block_hash_of,
     cursor_of,
     find_application,
@@ -109,8 +107,7 @@ class Consumer:
         # At the tail the first blocks are incomplete: their first messages lie below it.
         settings = replace(options.follower_settings(self.app), patient=start != "tail")
         self._options = options
-        self._read_behind = 0.0
-        self._given = False
+        self._request()
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
         tracked = None if options.tracked is None else settings.tracked or ()
@@ -121,7 +118,7 @@ class Consumer:
             topics=wanted_topics(self.app, tracked, () if cursor is None else {topic for topic, _ in cursor.next}),
             skip=options.skip,
             whole=options.policy != "first",
-            room=assembler_bounds(settings).open_blocks,
+            room=settings.bounds.open_blocks // (len(settings.producers) or 1),
             threshold=settings.reorg_threshold,
         )
         try:
@@ -130,7 +127,7 @@ class Consumer:
             self._reader.close()
             raise
         self._health = Health(self._reader.main, self._reader.main.positions(), ends)
-        self._healer = None if options.heal is None else Healer(options.heal, follower.explain)
+        self._healer = None if options.heal is None else Healer(options.heal)
         self._loop = Loop(follower, self._reader, options.on_event, self._healer)
         self._name = f"{self.app.chain} at {url}"
 
@@ -141,7 +138,7 @@ class Consumer:
         if isinstance(start, Cursor):
             follower = Follower(settings, start)
             # Channels that the cursor was reading are looked at first: their records count for what can be resumed.
-            self._reader.resume(follower.channels, start.floor)
+            self._reader.channels.resume(follower.channels, start.floor)
             marks = self._reader.marks()
             begin = follower.begin_at(marks)
             main.assign({where: begin[where] for where in main.partitions()})
@@ -184,22 +181,28 @@ class Consumer:
 
     def __iter__(self) -> Iterator[ChainUpdate]:
         """Updates as they become complete, until the consumer is closed or an option ends the iteration."""
-        last = time.monotonic()
-        self._given = False  # an iteration that was left for this one asks for the next update, too
-        while not self._closed.is_set():
+        self._request()
+        while self._goes_on():
             if self._loop.ready:
-                self._given = True
-                yield self._loop.ready.popleft()
-                self._given = False
-                last = time.monotonic()
-            elif self._is_over(last):
-                return
+                yield self._fetch()
+                self._request()
             else:
                 self._step()
 
     def __aiter__(self) -> AsyncIterator[ChainUpdate]:
         """The same without blocking the event loop: records are read on another thread."""
-        return Updates(self._following, time.monotonic)
+        self._request()
+        return self
+
+    async def __anext__(self) -> ChainUpdate:
+        """The next update for an event loop. A call that is cancelled loses nothing: the next one continues."""
+        if self._given:
+            self._request()
+        while self._goes_on():
+            if self._loop.ready:
+                return self._fetch()
+            await asyncio.to_thread(self._step)
+        raise StopAsyncIteration
 
     def explain(self, block_hash: bytes | str) -> Explanation:
         """The state of a block, and what it waits for.
@@ -283,17 +286,17 @@ class Consumer:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    async def _following(self, since: float) -> ChainUpdate | None:
-        """The update after the one that was done with at this time; None where iteration ends."""
-        self._given = False  # an iteration that was left for this one asks for the next update, too
-        while not self._closed.is_set():
-            if self._loop.ready:
-                self._given = True
-                return self._loop.ready.popleft()
-            if self._is_over(since):
-                break
-            await asyncio.to_thread(self._step)
-        return None
+    def _request(self) -> None:
+        """Request the next update: the one before it, also of an iteration that was left, is delivered."""
+        self._given, self._idle_since = False, time.monotonic()
+
+    def _fetch(self) -> ChainUpdate:
+        self._given = True
+        return self._loop.ready.popleft()
+
+    def _goes_on(self) -> bool:
+        """Whether neither a call nor an option ends the iteration."""
+        return not self._closed.is_set() and (bool(self._loop.ready) or not self._is_over())
 
     def _step(self) -> None:
         """Read once, unless the consumer was closed meanwhile."""
@@ -305,7 +308,7 @@ class Consumer:
             self._loop.step()
             positions = self._reader.positions()
             if reads_behind and positions != before:
-                self._read_behind = time.monotonic()
+                self._idle_since = time.monotonic()
             self._health.look(positions)
 
     @property
@@ -313,9 +316,8 @@ class Consumer:
         follower = self._loop.follower
         return self.caught_up and not follower.about_to_begin and not follower.leaves_blocks and self._loop.delivered
 
-    def _is_over(self, last: float) -> bool:
-        """An option ends the iteration, where the last update was done with at this time."""
-        idle = time.monotonic() - max(last, self._read_behind)
+    def _is_over(self) -> bool:
+        idle = time.monotonic() - self._idle_since
         if self._options.until == "end" and self.caught_up:
             return self._has_delivered_all or idle > _END_SECONDS
         return self._options.idle_timeout is not None and idle > self._options.idle_timeout

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
@@ -30,8 +29,7 @@ from cardinal.errors import CardinalError, ConfigurationError, LocalProtocolErro
 from cardinal.producing.deep_reorg import BranchDepth, channel, linked
 from cardinal.producing.inflight import InFlight, ProducerStats, Publication, all_of, block, sending, together
 from cardinal.producing.pings import Pinger, ping_id
-from cardinal.producing.standby.checks import is_standby, refuse_foreign_clocks
-from cardinal.producing.standby.peer_watch import PeerWatch
+from cardinal.producing.standby.peer_watch import PeerWatch, is_standby, refuse_foreign_clocks
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
 from cardinal.transports.posting import new_future, size_of
@@ -118,21 +116,20 @@ class Producer:
         self._naming = threading.Lock()
         """Several sub batches of a block may be named at once, and all of their paths stand in its one Batch."""
         self._watch: PeerWatch | None = None
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._sink.close)
             if standby:
                 refuse_foreign_clocks(self._sink)
             if standby or watch:
                 self._watch = self._follow_peers(url, step=standby_step, alive=3 * ping_seconds, needed=standby)
+            if self._watch is not None:
+                opened.callback(self._watch.close)
             self._pinger = Pinger(
                 self._sink, app.default_topic, producer_id, seconds=ping_seconds, may=lambda: self._in_flight.healthy
             )
             if self._watch is not None:
                 self._watch.start(self._in_flight, self._pinger.is_anothers)
-        except BaseException:
-            if self._watch is not None:
-                self._watch.close()
-            self._sink.close()
-            raise
+            opened.pop_all()
         self._standby = self._watch if standby else None
         if self._standby is not None:
             self._in_flight.turn = self._standby.turn
@@ -245,21 +242,19 @@ class Producer:
 
         """
         branch = linked(ancestor, payloads)
-        tip = branch[-1]
-        if self._channels and self._depth.is_deep(ancestor, tip.hash):
+        number = branch[-1].number
+        before = self._in_flight.get(branch[-1].hash)
+        is_again = before is not None and before.closing is None  # sent as it was: its own blocks make it no deeper
+        if self._channels and not is_again and self._depth.is_deep(ancestor):
             attempt = channel(self._sink, self._app, ancestor, branch)
             self._in_flight.admit(attempt)
-            self._depth.added(tip.number)
+            self._depth.added(number)
             self._in_flight.begin(attempt)
             return attempt.future
         blocks = [block(payload, self._app, self._sending.poster) for payload in branch]
-        self._depth.began(tip.hash, tip.number)
         if self.transactional:
-            sent = self._publish(together(ancestor, blocks), tip.number)
-        else:
-            sent = all_of(self._publish_each(blocks, branch), at_first_error=True)
-        sent.add_done_callback(partial(self._depth.ended, tip.hash))
-        return sent
+            return self._publish(together(ancestor, blocks), number)
+        return all_of(self._publish_each(blocks, branch))
 
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until every block that was added is sealed.

@@ -36,17 +36,16 @@ class Channels:
 
     def __init__(self, open_channel: Callable[[str], Source], main: Source) -> None:
         self._open_channel = open_channel
-        self._open_beside = open_channel
-        if isinstance(main, ManySource):
-            self._open_beside = lambda topic: main.beside((topic,))
-        self._channels: dict[str, Source | None] = {}
-        self._looked = 0.0
+        self._open_beside = (lambda topic: main.beside((topic,))) if isinstance(main, ManySource) else open_channel
+        self._sources: dict[str, Source] = {}
+        self._absent: dict[str, UnreachableError | None] = {}
+        """Those that are not read. An error: nobody says whether it is there."""
         self._added: dict[str, Added] = {}
-        self._unknown: dict[str, UnreachableError] = {}
+        self._looked = 0.0
 
     def __bool__(self) -> bool:
         """Whether one is read."""
-        return bool(self._read())
+        return bool(self._sources)
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         """The lowest offset that is kept and the one after the highest.
@@ -55,24 +54,24 @@ class Channels:
             UnreachableError: nobody says them, or whether a channel is there.
 
         """
-        for error in self._unknown.values():
+        for error in filter(None, self._absent.values()):
             raise error
         marks: dict[Partition, tuple[int, int]] = {}
-        for topic, source in self._read():
+        for topic, source in [*self._sources.items()]:
             with self._may_go(topic):
                 marks |= source.watermarks()
         return marks
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of each."""
-        positions: dict[Partition, int] = {(topic, 0): 0 for topic in self._unknown}
-        for _, source in self._read():
+        positions: dict[Partition, int] = {(topic, 0): 0 for topic, error in self._absent.items() if error is not None}
+        for source in self._sources.values():
             positions |= source.positions()
         return positions
 
     def poll(self) -> Iterator[list[Row]]:
         """What is there already, channel by channel: what one has given stands when the next one fails."""
-        for topic, source in self._read():
+        for topic, source in [*self._sources.items()]:
             with self._may_go(topic):
                 yield [*source.poll(_RECORDS, 0.0)]
 
@@ -89,53 +88,40 @@ class Channels:
     def follow(self, topics: Iterable[str]) -> None:
         """Read exactly these, new ones from their start."""
         wanted = set(topics)
-        for topic in self._channels.keys() - wanted:
+        for topic in (self._sources.keys() | self._absent.keys()) - wanted:
             self._close(topic)
-            del self._channels[topic]
-            self._unknown.pop(topic, None)
-        if not wanted or not (wanted - self._channels.keys() or time.monotonic() - self._looked > _LOOK_SECONDS):
+            del self._absent[topic]
+        unseen = wanted - self._sources.keys() - self._absent.keys()
+        if not wanted or not (unseen or time.monotonic() - self._looked > _LOOK_SECONDS):
             return
         self._looked = time.monotonic()
         for topic in sorted(wanted):
-            with contextlib.suppress(UnreachableError):  # looked for again
-                if self._channels.get(topic) is None:
-                    self._open_later(topic)
-                else:
-                    self._look_elsewhere(topic)
+            if topic in self._added:  # in places that have it by now
+                with contextlib.suppress(UnreachableError), self._may_go(topic):
+                    self._added[topic].look_now()
+            elif topic not in self._sources:
+                try:
+                    self._open(topic, self._open_beside, {})
+                except UnreachableError as error:
+                    self._absent[topic] = error
 
     def close(self) -> None:
         """Read none. May be called twice."""
         self.follow(())
 
-    def _open_later(self, topic: str) -> None:
-        try:
-            self._open(topic, self._open_beside, {})
-        except UnreachableError as error:
-            self._unknown[topic] = error
-        else:
-            self._unknown.pop(topic, None)
-
-    def _look_elsewhere(self, topic: str) -> None:
-        """Read a channel also in places that have it by now."""
-        if topic in self._added:
-            with self._may_go(topic):
-                self._added[topic].look_now()
-
     def _open(self, topic: str, open_channel: Callable[[str], Source], begin: Mapping[Partition, int]) -> None:
         """Read a channel from ``begin`` or from its start, if it is there: it counts as missing until it is read."""
-        self._channels[topic] = None
+        self._absent[topic] = None
         with contextlib.suppress(TopicError, CursorExpiredError), contextlib.ExitStack() as opened:
             source = open_channel(topic)
             opened.callback(source.close)
             low = source.watermarks()
             source.assign({where: max(first, begin.get(where, first)) for where, (first, _) in low.items()})
             opened.pop_all()
-            self._channels[topic] = source
+            del self._absent[topic]
+            self._sources[topic] = source
             if isinstance(source, ManySource):
                 self._added[topic] = Added(source, self._looked)
-
-    def _read(self) -> list[tuple[str, Source]]:
-        return [(topic, source) for topic, source in self._channels.items() if source is not None]
 
     @contextlib.contextmanager
     def _may_go(self, topic: str) -> Iterator[None]:
@@ -147,6 +133,6 @@ class Channels:
 
     def _close(self, topic: str) -> None:
         self._added.pop(topic, None)
-        source, self._channels[topic] = self._channels[topic], None
-        if source is not None:
+        self._absent[topic] = None
+        if (source := self._sources.pop(topic, None)) is not None:
             source.close()

@@ -21,15 +21,16 @@ from cardinal.consuming.healing import Healer, HealingFailed
 from cardinal.protocols.streams.events import ChainUpdate, Incomplete
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cardinal.consuming.reader import Reader
     from cardinal.protocols.streams.events import Event
     from cardinal.protocols.streams.following.follower import Follower, Step, Wants
-    from cardinal.protocols.streams.types import Routed, Row
+    from cardinal.protocols.streams.types import Partition, Routed, Row
 
     OnEvent: TypeAlias = Callable[[Event | HealingFailed], None]
 
+_POLL_SECONDS: Final = 0.2
 _QUIET_SECONDS: Final = 5.0
 """Without a record, after which nothing is about to come."""
 _DOUBT_SECONDS: Final = 30.0
@@ -54,13 +55,12 @@ class Loop:
         self.ready: deque[ChainUpdate] = deque()
         """Updates that wait to be fetched."""
         self._noted: deque[ChainUpdate | Event | HealingFailed] = deque()
-        self._polled: Sequence[Row] = ()
         self._delivering = False
         self._reader = reader
         self._on_event = on_event
         self._healer = healer
         self._last_record = self._last_certain = time.monotonic()
-        reader.keeps_step_with(follower.reassembler.number_of, lambda: follower.fullness)
+        reader.in_step.by(follower.reassembler.number_of, lambda: follower.fullness)
 
     @property
     def delivered(self) -> bool:
@@ -86,24 +86,19 @@ class Loop:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        ends = self._reader.answered_ends()  # before the poll: nothing fails between that and the step
         with collector_waits():
-            if not self._polled:
-                self._polled = self._reader.poll_now()
-            if self._polled:
-                self._follow()
+            records = self._reader.poll()
+            if records:
+                self._follow(records, ends)
                 return
-        self._polled = self._reader.poll()
-        self._follow()
+        self._follow(self._reader.poll(_POLL_SECONDS), ends)
 
-    def _follow(self) -> None:
-        """Follow what was polled. It is kept until it is taken: a query before that may fail, and be repeated."""
-        follower, reader, records = self.follower, self._reader, self._polled
-        for skipped in reader.skipping.found():
-            self._noted.append(skipped)
-        healing = self._healer is not None and self._healer.busy
-        ends, positions = reader.answered_ends(), reader.positions()
-        step = follower.step(records, positions, ends, waited=self._has_waited(records), may_abandon=not healing)
-        self._polled = ()
+    def _follow(self, records: Sequence[Row], ends: Mapping[Partition, int] | None) -> None:
+        follower, reader = self.follower, self._reader
+        self._noted += reader.skipping.found()
+        waited, healing = self._has_waited(records), self._healer is not None and self._healer.busy
+        step = follower.step(records, reader.positions(), ends, waited=waited, may_abandon=not healing)
         self._take(step)
         if self._healer is not None:
             for healed in self._healer.results():
@@ -111,25 +106,24 @@ class Loop:
                     self._noted.append(healed)
                 else:
                     self._take(follower.supply(healed))
-            self._healer.ask_next()
         self._serve(step.wants, 0.0 if records else _LOOKUP_SECONDS)
 
     def _take(self, step: Step) -> None:
         """Note what came about; what an absent block lacks is queried, and nobody is notified of it yet."""
         for item in step.items:
             if isinstance(item, Incomplete) and self._healer is not None:
-                self._healer.ask(item.explanation.block)
+                self._healer.ask(item.explanation)
             self._noted.append(item)
 
     def _serve(self, wants: Wants, timeout: float) -> None:
         follower, reader = self.follower, self._reader
+        reader.channels.follow(wants.channels)
         if wants.ends:
             reader.request_ends()
         if wants.rewind is not None:
             reader.rewind(wants.rewind)
-        reader.follow(wants.channels)
         if wants.history is None or (lowest := follower.orderer.lowest) is None:
-            reader.end_lookup()
+            reader.lookup.close()
         elif (parents := reader.older_batches(wants.history, lowest, timeout)) is not None:
             self._take(follower.recall(parents))
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from cardinal import apps
 from cardinal.consuming.topics import tracked_expressions
@@ -33,7 +32,11 @@ _BOUNDS: Final = Bounds()
 _FIND_SECONDS: Final = 0.25
 _CHAIN_ID: Final = re.compile(r"\d+$")
 _CURSOR: Final = re.compile(r"\s*c\d+:")
-_Choice = TypeVar("_Choice", bound=Enum)
+_CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
+    "on_incomplete": tuple(one.value for one in OnIncomplete),
+    "on_finality_violation": tuple(one.value for one in OnFinalityViolation),
+    "until": ("end", None),
+}
 
 
 class ConsumerKeywords(TypedDict, total=False):
@@ -127,10 +130,10 @@ class ConsumerOptions:
         for setting, texts in (("tracked", self.tracked), ("producers", self.producers)):
             if isinstance(texts, bytes) or (setting == "producers" and isinstance(texts, str)):
                 raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
-        _choice(OnIncomplete, self.on_incomplete, "on_incomplete")
-        _choice(OnFinalityViolation, self.on_finality_violation, "on_finality_violation")
-        if self.until not in (None, "end"):
-            raise ConfigurationError(f"until must be 'end' or None, not {self.until!r}", setting="until")
+        for setting, choices in _CHOICES.items():
+            if (value := getattr(self, setting)) not in choices:
+                named = " or ".join(map(repr, choices))
+                raise ConfigurationError(f"{setting} must be {named}, not {value!r}", setting=setting)
 
     def follower_settings(self, app: Application) -> FollowerSettings:
         """These options and what the application declares, for the follower.
@@ -164,12 +167,6 @@ class ConsumerOptions:
             bounds=replace(_BOUNDS, open_bytes=self.max_open_bytes),
             max_bytes=max(_BOUNDS.open_bytes, self.max_open_bytes),
         )
-
-
-def assembler_bounds(settings: FollowerSettings) -> Bounds:
-    """The bounds of each reassembler; a quorum has one for each producer."""
-    bounds = settings.bounds
-    return bounds if settings.policy == "first" else bounds.part(max(1, len(settings.producers)))
 
 
 def cursor_of(start: object) -> Cursor | None:
@@ -249,14 +246,6 @@ def application_of(url: str | TransportUrl, app: str | Application, chain_id: in
     if not isinstance(app, str):
         return app
     return find_application(url, app, wait=wait) if chain_id is None else apps.get(app, chain_id=chain_id)
-
-
-def _choice(kind: type[_Choice], value: str, setting: str) -> None:
-    try:
-        kind(value)
-    except ValueError:
-        names = " or ".join(repr(member.value) for member in kind)
-        raise ConfigurationError(f"{setting} must be {names}, not {value!r}", setting=setting) from None
 
 
 def _check_hashes(whitelist: Mapping[int, bytes], blacklist: Iterable[bytes]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import UnreachableError
 from cardinal.transports.base import OneOrderSource
+from cardinal.transports.later import now
 from cardinal.transports.pace import Pace, Unasked
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 POLL_RECORDS: Final = 2_000
 """Of one poll. Five times as many were read 10 to 20 % slower: what one call brings no longer fits the core's cache."""
-_POLL_APART: Final = 1_000
-"""Of a poll where there is little room: it may bring records of one partition, each of another block. At the beginning,
-too, when most partitions have not said anything yet."""
-_FIRST_POLLS: Final = 32
 _PACE_SECONDS: Final = 0.25
 
 
@@ -41,13 +38,13 @@ class InStep:
 
     Attributes:
         pace: who is ahead, and who is paused.
-        most: how many records one poll brings, where there is room.
+        limit: how many records one poll brings at most.
 
     """
 
     def __init__(self, source: Source, room: int) -> None:
         self.pace = Pace(room=room)
-        self.most = POLL_RECORDS
+        self.limit = POLL_RECORDS
         self._source = source
         # One log in the order of writing keeps its partitions in step by itself.
         self._apart = not (isinstance(source, OneOrderSource) and source.one_order)
@@ -55,15 +52,7 @@ class InStep:
         self._asked: Future[Marks] | None = None
         self._looked = 0.0
         self._brought = 0
-        self._first_polls = _FIRST_POLLS
         self._ends: dict[Partition, int] = {}
-
-    @property
-    def limit(self) -> int:
-        """How many records the next poll may bring."""
-        if self._apart and (self._first_polls > 0 or self.pace.strict):
-            return min(_POLL_APART, self.most)
-        return self.most
 
     def by(self, number_of: Callable[[bytes], int | None], fullness: Callable[[], float]) -> None:
         """Keep in step by these numbers of blocks, where the times of records are wrong or not enough."""
@@ -73,7 +62,6 @@ class InStep:
     def read(self, records: Sequence[Row]) -> None:
         """Take note of what a poll has brought."""
         self._brought = len(records)
-        self._first_polls -= self._first_polls > 0 and self._brought > 0
         if self._apart:
             self.pace.seen(records)
 
@@ -86,7 +74,7 @@ class InStep:
         if not self._apart or not (self._brought or self.pace.paused):
             return
         due = time.monotonic() - self._looked >= _PACE_SECONDS
-        if not due and not self.pace.strict and self._brought < min(_POLL_APART, self.most):
+        if not due and not self.pace.strict and self._brought < self.limit // 2:
             return
         positions = self._source.positions()
         unasked, pace = self._unasked, self.pace
@@ -101,21 +89,15 @@ class InStep:
             pace.paused = paused
             self._source.pause(paused)
 
-    def pause_again(self) -> None:
-        """Pause who was paused: the source was assigned anew."""
-        self._source.pause(self.pace.paused)
-
     def rewound(self) -> None:
         """Pause nobody: the source reads from other offsets."""
         self.pace.restart()
-        self._first_polls = _FIRST_POLLS
 
     def _look_at_ends(self) -> None:
         """Learn where partitions end; where the source can do that, while reading goes on."""
-        if self._unasked is None:
-            self.end_at(self._source.watermarks())
-        elif self._asked is None:
-            self._asked = self._unasked.watermarks_later(look=False)
-        elif self._asked.done():
+        if self._asked is None:
+            source, unasked = self._source, self._unasked
+            self._asked = now(source.watermarks) if unasked is None else unasked.watermarks_later(look=False)
+        if self._asked.done():
             answer, self._asked = self._asked, None
             self.end_at(answer.result())

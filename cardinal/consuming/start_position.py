@@ -72,7 +72,7 @@ class _Window:
 
     Attributes:
         known: these, by hash.
-        marks: start and end of every partition of the default topic.
+        marks, ends: start and end of every partition of the default topic.
         places: where those of this number and higher ones begin, in every partition of the default topic.
         since: when the first of them was written.
         highest, above: the highest number of all, and the lowest that is too high to belong here.
@@ -83,15 +83,11 @@ class _Window:
         self._number, self.last = number, number + threshold
         self.known: dict[bytes, Found] = {}
         self.marks = marks_of_batches(source, app)
-        self.places = self.ends
+        self.ends = {where: high for where, (_, high) in self.marks.items()}
+        self.places = dict(self.ends)
         self.since = 0
         self.highest: int | None = None
         self.above: int | None = None
-
-    @property
-    def ends(self) -> dict[Partition, int]:
-        """Ends of the default topic's partitions."""
-        return {where: high for where, (_, high) in self.marks.items()}
 
     def take(self, batch: Found) -> bool:
         """One more; whether it is too high to belong here."""
@@ -139,9 +135,7 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
     little = out_of_order(threshold, len(window.marks))
     begin = finish(source, batches_from(source, window.marks, number - little))
     finish(source, read_batches(source, begin, window.ends, window.take))
-    if window.above is not None and window.above > window.last + 1:
-        return None
-    if window.highest is not None and window.highest > window.last + little:
+    if (window.above or 0) > window.last + 1 or (window.highest or 0) > window.last + little:
         return None
     try:
         window.block()
@@ -154,12 +148,7 @@ def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Wind
     """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
     window = _Window(source, app, number, threshold)
     begin = {where: low for where, (low, _) in window.marks.items()}
-
-    def take(batch: Found) -> bool:
-        window.take(batch)
-        return False
-
-    finish(source, read_batches(source, begin, window.ends, take))
+    finish(source, read_batches(source, begin, window.ends, lambda batch: window.take(batch) and False))
     return window
 
 

@@ -8,9 +8,7 @@ Rules:
 2. The newest Batch of every partition is looked for. Pings may stand in front of it, as many as came while the chain
    stood still; where there are more than so many, every branch counts as deep: a channel too many does no harm, and
    consumers drop what comes too deep without one.
-3. A branch within the threshold that failed is sent again as it was, while nothing was added above it: its own blocks
-   do not make it deeper.
-4. The channel's topic exists before it is announced. On it stand Reorg, every message of every block, and
+3. The channel's topic exists before it is announced. On it stand Reorg, every message of every block, and
    ReorgComplete. Batches are sealed as everywhere.
 """
 
@@ -28,7 +26,6 @@ from cardinal.transports.posting import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from concurrent.futures import Future
 
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.payload import Payload
@@ -39,9 +36,6 @@ _RECENT: Final = 256
 _FARTHER: Final = 4
 _MOST: Final = _RECENT * _FARTHER**5
 """Records of a partition: a day of three standby producers' pings, each once a second."""
-
-_SHALLOW: Final = 64
-"""Branches that are remembered by rule 3."""
 
 _BATCH: Final = bytes((BATCH,))
 _UNKNOWN: Final = 1 << 256
@@ -119,22 +113,18 @@ class BranchDepth:
         self._threshold = threshold
         self._added = 0
         self._read: int | None = None
-        self._shallow: dict[bytes, int] = {}
-        """By the hash of a branch's last block, the highest number when it was sent, its own included."""
 
     def added(self, number: int) -> None:
         """A block of this number, or a branch up to it, is in flight."""
         self._added = max(number, self._added)
 
-    def is_deep(self, ancestor: BlockRef, tip: bytes) -> bool:
-        """Return True where the branch above this ancestor, up to the block of this hash, is deeper than the threshold.
+    def is_deep(self, ancestor: BlockRef) -> bool:
+        """Return True where a branch above this ancestor is deeper than the threshold.
 
         Raises:
             TransportError: the topics cannot be read, and nothing was added here.
 
         """
-        if self._added <= self._shallow.get(tip, -1):
-            return False
         if self._read is None:
             try:
                 self._read = highest_block(self._sink)
@@ -142,17 +132,6 @@ class BranchDepth:
                 if not self._added:
                     raise
         return max(self._added, self._read or 0) - ancestor.number > self._threshold
-
-    def began(self, tip: bytes, number: int) -> None:
-        """A branch within the threshold, up to the block of this hash and number, is in flight."""
-        self._shallow[tip] = max(number, self._added)
-        if len(self._shallow) > _SHALLOW:
-            del self._shallow[next(iter(self._shallow))]
-
-    def ended(self, tip: bytes, sent: Future[None]) -> None:
-        """The future of that branch has ended."""
-        if sent.exception() is None:
-            self._shallow.pop(tip, None)
 
 
 def highest_block(sink: Sink) -> int:

@@ -144,10 +144,17 @@ class Plain:
 
     def start(self, publication: Publication, done: Done) -> None:
         """Send the content of a block; of a channel all but the last message."""
-        if publication.opening:
-            self._open(publication, done)
-        else:
+        if not publication.opening:
             self.poster.post(publication.take_content(), publication.size, done)
+            return
+        announcement, *rest = publication.opening
+        announced = self._sink.send((announcement,), None)
+        # Whoever reads the announcement can read the channel: it is acknowledged before anything else is sent.
+        if announced.exception() is None:
+            sent = [self._sink.send(rest, None)]
+            sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
+            announced = all_of(sent)
+        tell(announced, done)
 
     def finish(self, publication: Publication, done: Done) -> None:
         """Send the Batch of a block; of a channel the last message."""
@@ -155,16 +162,6 @@ class Plain:
             self.poster.post_seal(publication.parts[-1].batch, done)
         else:
             tell(self._sink.send((publication.closing,), None), done)
-
-    def _open(self, publication: Publication, done: Done) -> None:
-        """Whoever reads the announcement can read the channel: it is acknowledged before anything else is sent."""
-        announcement, *rest = publication.opening
-        announced = self._sink.send((announcement,), None)
-        if announced.exception() is None:  # waits for it
-            sent = [self._sink.send(rest, None)]
-            sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
-            announced = all_of(sent)
-        tell(announced, done)
 
 
 class Transactional:
@@ -194,31 +191,24 @@ def sending(sink: Sink) -> Sending:
     return Transactional(sink, posting(sink)) if isinstance(sink, TransactionalSink) else Plain(sink)
 
 
-def all_of(futures: Sequence[Future[None]], *, at_first_error: bool = False) -> Future[None]:
-    """A future that ends when all of these have, with the first error; or with it at once: others may wait for it."""
+def all_of(futures: Sequence[Future[None]]) -> Future[None]:
+    """A future that ends when all of these have, or with the first error: others may wait for the one that failed."""
     whole = new_future()
     lock = threading.Lock()
     left = len(futures)
-    first: BaseException | None = None
 
     def ended(one: Future[None]) -> None:
-        nonlocal left, first
+        nonlocal left
+        error = one.exception()
         with lock:
-            first = first or one.exception()
-            left = 0 if at_first_error and first is not None and left > 0 else left - 1
+            left = 0 if error is not None and left > 0 else left - 1
             last = left == 0
         if last:
-            end(whole, first)
+            end(whole, error)
 
     for future in futures:
         future.add_done_callback(ended)
     return whole
-
-
-class _OfThread(threading.local):
-    """True while this thread reports the end of a publication."""
-
-    reporting = False
 
 
 class InFlight:
@@ -239,22 +229,22 @@ class InFlight:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = 0
         self._queue = SealQueue()
         self._publications: dict[bytes, Publication] = {}
         self._bytes = 0
         self._failures: dict[bytes, CardinalError] = {}
         self._working = False
         self._closed = False
-        self._this = _OfThread()
-        self._sealed = ProducerStats(0, 0, 0, 0)
+        self._reporting: set[int] = set()
+        """Threads that report the end of a publication."""
+        self._ended = ProducerStats(0, 0, 0, 0)
         self.turn: Callable[[bytes], Verdict] = lambda _: Verdict.SEND
 
     @property
     def stats(self) -> ProducerStats:
         """Counters of what was sealed or left to others, and of what is in flight."""
         with self._lock:
-            return self._sealed._replace(under_way=sum(len(one.parts) for one in self._publications.values()))
+            return self._ended._replace(under_way=sum(len(one.parts) for one in self._publications.values()))
 
     @property
     def healthy(self) -> bool:
@@ -308,10 +298,11 @@ class InFlight:
             raise
 
     def skip(self, publication: Publication) -> None:
-        """Others have sealed one that was admitted and not begun."""
+        """Others have sealed one that was admitted."""
         with self._lock:
-            removed = self._remove(publication)
-            self._count(publication, skipped=removed)
+            removed = self._end(publication)
+            if removed:
+                self._ended = self._ended._replace(skipped=self._ended.skipped + len(publication.parts))
         if removed:
             self._report(publication, None)
 
@@ -362,16 +353,16 @@ class InFlight:
                     continue  # closed meanwhile
                 self._working = turn is Verdict.SEND
             if turn is Verdict.SKIP:
-                self._end(publication, skipped=True)
+                self.skip(publication)
                 continue
             try:
                 self._sending.finish(publication, partial(self._finished, publication))
             except CardinalError as error:
                 self._rest()
                 self._fail(publication, error)
-                continue
-            if not self._sending.one_at_a_time:
-                self._rest()
+            else:
+                if not self._sending.one_at_a_time:
+                    self._rest()
 
     def stop(self) -> None:
         """Admit nothing any more, and let nobody wait."""
@@ -405,7 +396,8 @@ class InFlight:
 
         # A callback of a future makes capacity by returning, and waits for none: what it adds goes beyond the bound,
         # by one for each publication that has ended.
-        self._wait_for(lambda: free() or bool(self._failures) or self._closed or self._this.reporting, None)
+        reports = threading.get_ident() in self._reporting
+        self._wait_for(lambda: free() or bool(self._failures) or self._closed or reports, None)
         if self._closed:
             raise TransportError("this producer is closed; open another one")
         if not free() and self._failures:
@@ -420,22 +412,18 @@ class InFlight:
         """With the lock held: wait so many seconds at most; False when they are over."""
         deadline = None if timeout is None else time.monotonic() + timeout
         serve = self._sending.serve
-        self._waiting += 1
-        try:
-            while not come():
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left < 0:
-                    return False
-                if serve is None:
-                    self._changed.wait(left)
-                    continue
-                self._lock.release()
-                try:
-                    serve(_SERVE_SECONDS)
-                finally:
-                    self._lock.acquire()
-        finally:
-            self._waiting -= 1
+        while not come():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left < 0:
+                return False
+            if serve is None:
+                self._changed.wait(left)
+                continue
+            self._lock.release()
+            try:
+                serve(_SERVE_SECONDS)
+            finally:
+                self._lock.acquire()
         return True
 
     def _remove(self, publication: Publication) -> bool:
@@ -444,19 +432,8 @@ class InFlight:
             return False
         del self._publications[publication.hash]
         self._bytes -= publication.size
-        if self._waiting:
-            self._changed.notify_all()
+        self._changed.notify_all()
         return True
-
-    def _count(self, publication: Publication, *, sealed: bool = False, skipped: bool = False) -> None:
-        count, done = len(publication.parts), self._sealed
-        if sealed:
-            done = done._replace(
-                blocks=done.blocks + count,
-                messages=done.messages + publication.messages,
-                bytes=done.bytes + publication.size,
-            )
-        self._sealed = done._replace(skipped=done.skipped + count) if skipped else done
 
     def _started(self, publication: Publication, error: BaseException | None) -> None:
         if error is not None:
@@ -471,24 +448,29 @@ class InFlight:
         with self._lock:
             self._working = False
 
-    def _end(self, publication: Publication, *, skipped: bool) -> None:
-        """It is on the topics, sent by us or by others."""
-        with self._lock:
-            removed = self._remove(publication)
-            self._queue.sealed(publication.hash)
-            self._count(publication, sealed=removed and not skipped, skipped=removed and skipped)
-        if not skipped:
-            self.proceed()
-        if removed:
-            self._report(publication, None)
+    def _end(self, publication: Publication) -> bool:
+        """With the lock held: it is on the topics, sent by us or by others; False where it was removed before."""
+        self._queue.sealed(publication.hash)
+        return self._remove(publication)
 
     def _finished(self, publication: Publication, error: BaseException | None) -> None:
         if self._sending.one_at_a_time:
             self._rest()
         if error is not None:
             self._fail(publication, error)
-        else:
-            self._end(publication, skipped=False)
+            return
+        with self._lock:
+            removed = self._end(publication)
+            if removed:
+                blocks, messages, size, *_ = self._ended
+                self._ended = self._ended._replace(
+                    blocks=blocks + len(publication.parts),
+                    messages=messages + publication.messages,
+                    bytes=size + publication.size,
+                )
+        self.proceed()
+        if removed:
+            self._report(publication, None)
 
     def _fail(self, publication: Publication, error: BaseException) -> None:
         with self._lock:
@@ -503,8 +485,11 @@ class InFlight:
         self.proceed()
 
     def _report(self, publication: Publication, error: BaseException | None) -> None:
-        before, self._this.reporting = self._this.reporting, True
+        thread = threading.get_ident()
+        outermost = thread not in self._reporting
+        self._reporting.add(thread)
         try:
             end(publication.future, error)
         finally:
-            self._this.reporting = before
+            if outermost:
+                self._reporting.discard(thread)

@@ -268,14 +268,14 @@ def test_a_reader_that_looks_up_waits_for_nothing_else_and_closes_what_it_opened
     write(broker, line(1, 100))
     reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
     reader.main.assign(reader.ends())
-    assert not reader._older.comes
+    assert not reader.lookup.comes
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
-    assert reader._older.comes
-    reader.end_lookup()
-    assert not reader._older.comes
+    assert reader.lookup.comes
+    reader.lookup.close()
+    assert not reader.lookup.comes
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
     reader.close()
-    assert not reader._older.comes
+    assert not reader.lookup.comes
 
 
 def test_a_folder_is_looked_up_in_as_a_broker_is(tmp_path: Path) -> None:
@@ -312,10 +312,10 @@ def test_a_look_up_ends_with_the_channel_that_needed_it(broker: MemoryBroker, mo
         deep(broker, "100a", line(101, 102, "b", "100a"))
         loop = resumed._loop
         deadline = time.monotonic() + DEADLINE
-        while not loop._reader._older.comes:
+        while not loop._reader.lookup.comes:
             assert time.monotonic() < deadline
             loop.step()
-        source = loop._reader._older._source
+        source = loop._reader.lookup._source
         assert source is not None
         closed: list[object] = []
         monkeypatch.setattr(source, "close", lambda: closed.append(source))
@@ -323,7 +323,7 @@ def test_a_look_up_ends_with_the_channel_that_needed_it(broker: MemoryBroker, mo
         loop.follower._channels._drop(channel)
         loop.step()
         assert len(closed) == 1
-        assert not loop._reader._older.comes
+        assert not loop._reader.lookup.comes
 
 
 def deep(broker: MemoryBroker, ancestor: str, blocks: list[Payload]) -> None:

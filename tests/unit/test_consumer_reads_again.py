@@ -14,9 +14,8 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, steps
 from cardinal.consumer import Consumer
+from cardinal.consuming import loop, pacing
 from cardinal.consuming import options as consumer_options
-from cardinal.consuming import pacing
-from cardinal.consuming import reader as reading
 from cardinal.consuming.loop import Loop
 from cardinal.consuming.options import ConsumerOptions
 from cardinal.consuming.reader import Reader
@@ -54,7 +53,7 @@ class Topics:
 @pytest.fixture(autouse=True)
 def _small_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pacing, "POLL_RECORDS", POLLED)
-    monkeypatch.setattr(reading, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(loop, "_POLL_SECONDS", 0.01)
 
 
 @pytest.fixture(params=["memory"])
@@ -90,14 +89,14 @@ class Reading:
         self.follower.begin_at(marks)
         self.reader.main.assign({where: low for where, (low, _) in marks.items()})
         self.loop = Loop(self.follower, self.reader, on_event or self.events.append, None)
-        poll = self.reader._poll
+        poll = self.reader.poll
 
-        def counted(seconds: float) -> list[Row]:
+        def counted(seconds: float = 0.0) -> list[Row]:
             records = poll(seconds)
             self.polled += len(records)
             return records
 
-        self.reader._poll = counted  # type: ignore[method-assign]
+        self.reader.poll = counted  # type: ignore[method-assign]
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 2 * DEADLINE

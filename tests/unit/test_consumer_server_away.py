@@ -214,12 +214,12 @@ def test_nothing_is_read_before_a_rewind_is_answered(broker: MemoryBroker, monke
     reader.main.assign(reader.ends())
     away.left = 3
     reader.rewind({("a", 0): 2})
-    for _ in range(2):
+    for _ in range(3):
         publish(broker, line(5, 5))
-        assert reader.poll_now() == []
-        assert reader.rewinds
-    assert reader.poll_now()[0][:3] == ("a", 0, 2)
-    assert not reader.rewinds
+        assert reader.poll() == []
+        assert reader._rewind
+    assert reader.poll()[0][:3] == ("a", 0, 2)
+    assert not reader._rewind
     reader.close()
 
 
@@ -232,13 +232,13 @@ def test_older_batches_of_a_server_that_is_away_are_requested_a_while_later(
     reader.main.assign(reader.ends())
     history = Away(monkeypatch, "history", "open_source", 1)
     deadline = time.monotonic() + DEADLINE
-    while not reader._is_away:
+    while not reader._away_until:
         assert time.monotonic() < deadline
         assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.01) is None
     for _ in range(3):
         assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.01) is None
     assert history.asked == 1
-    assert reader.poll_now() == []
+    assert reader.poll() == []
     reader.close()
 
 

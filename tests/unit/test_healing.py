@@ -34,12 +34,10 @@ def broker() -> Iterator[MemoryBroker]:
 @pytest.mark.parametrize("begun", [True, False])
 def test_no_block_is_forgotten_that_was_overdue_with_many_others(
     broker: MemoryBroker,
-    monkeypatch: pytest.MonkeyPatch,
     on_incomplete: str,
     begun: bool,  # noqa: FBT001 - a case
 ) -> None:
-    """A third of the chain lacks a message each, and a tenth of that may be asked about together."""
-    monkeypatch.setattr(healing, "_ASKED_MAX", 5)
+    """A third of the chain lacks a message each."""
     asked: list[int | None] = []
     lost: dict[bytes, list[Routed]] = {}
 
@@ -67,28 +65,23 @@ def test_no_block_is_forgotten_that_was_overdue_with_many_others(
 
 
 class Asked:
-    """A hook that answers nothing, and only when it may go on; whoever explains says what was set."""
+    """A hook that answers nothing, and only when it may go on."""
 
     def __init__(self) -> None:
-        self.blocks: list[Explanation] = []
-        self.states: dict[bytes, str] = {}
+        self.blocks: list[bytes] = []
         self.may_go_on = threading.Event()
-        self.healer = Healer(self.heal, self.explain)
+        self.healer = Healer(self.heal)
 
     def heal(self, lacking: Explanation) -> list[Routed]:
         assert self.may_go_on.wait(DEADLINE)
-        self.blocks.append(lacking)
+        self.blocks.append(lacking.block)
         return []
 
-    def explain(self, block_hash: bytes) -> Explanation:
-        return Explanation(block_hash, None, self.states.get(block_hash, "open"))
-
-    def ask_all(self) -> int:
-        """Until nothing is left to be asked about; how many answers came."""
+    def answers(self) -> int:
+        """Until nothing is left to be answered; how many answers came."""
         answers, deadline = 0, time.monotonic() + DEADLINE
         while self.healer.busy:
             assert time.monotonic() < deadline
-            self.healer.ask_next()
             answers += len([*self.healer.results()])
         return answers
 
@@ -101,42 +94,18 @@ def asked() -> Iterator[Asked]:
     asked.healer.close()
 
 
-def hashes(count: int) -> list[bytes]:
-    return [number.to_bytes(32, "big") for number in range(count)]
-
-
-def test_more_blocks_than_are_asked_about_together_are_asked_about_in_their_order(asked: Asked) -> None:
-    for block_hash in hashes(2_500):
-        asked.healer.ask(block_hash)
+@pytest.mark.parametrize(("count", "most"), [(2_500, None), (2_500, 100)])
+def test_so_many_blocks_wait_for_the_hook_in_their_order(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, count: int, most: int | None
+) -> None:
+    if most is not None:
+        monkeypatch.setattr(healing, "_ASKED_MAX", most)
+    hashes = [number.to_bytes(32, "big") for number in range(count)]
+    for block_hash in hashes:
+        asked.healer.ask(Explanation(block_hash, None, "open"))
     asked.may_go_on.set()
-    assert asked.ask_all() == 2_500
-    assert [one.block for one in asked.blocks] == hashes(2_500)
-
-
-def test_a_block_is_explained_when_its_turn_comes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second became whole, and of the third its messages were dropped, while the hook was asked about the first."""
-    monkeypatch.setattr(healing, "_ASKED_MAX", 1)
-    first, second, third, fourth = hashes(4)
-    for block_hash in (first, second, third, fourth):
-        asked.healer.ask(block_hash)
-    asked.healer.ask_next()
-    asked.states |= {second: "complete", third: "unknown", fourth: "dropped"}
-    asked.may_go_on.set()
-    assert asked.ask_all() == 2
-    assert [(one.block, one.state) for one in asked.blocks] == [(first, "open"), (third, "unknown")]
-
-
-def test_what_waits_is_bounded_by_the_blocks_that_are_open(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(healing, "_WAITING_MAX", 20)
-    still_open = hashes(100)[::10]
-    asked.states |= {block_hash: "dropped" for block_hash in hashes(100) if block_hash not in still_open}
-    for _ in range(50):
-        for block_hash in hashes(100):
-            asked.healer.ask(block_hash)
-            assert len(asked.healer._waiting) <= 20
-    asked.may_go_on.set()
-    asked.ask_all()
-    assert {one.block for one in asked.blocks} == {*still_open}
+    assert asked.answers() == (most or count)
+    assert asked.blocks == hashes[:most]
 
 
 def test_a_consumer_that_cannot_be_made_leaves_no_thread(broker: MemoryBroker) -> None:

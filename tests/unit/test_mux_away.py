@@ -123,8 +123,8 @@ def test_a_channel_is_read_in_the_other_member_when_that_is_back(
     found: dict[int, bytes] = {}
 
     def read() -> int:
-        reader.follow([CHANNEL])
-        found.update({row[1]: row[4] for row in reader.poll_now() if row[0] == CHANNEL and row[3]})
+        reader.channels.follow([CHANNEL])
+        found.update({row[1]: row[4] for row in reader.poll() if row[0] == CHANNEL and row[3]})
         return len(found)
 
     wait_for(lambda: read() == 1)
@@ -145,14 +145,14 @@ def test_a_channel_that_is_gone_when_it_is_looked_for_elsewhere_is_let_go(
     sink.open_channel(CHANNEL)  # type: ignore[attr-defined] # a memory sink can
     sink.close()
     reader = Reader(mux(served, new), Blocks(), wait=0.0)
-    reader.follow([CHANNEL])
+    reader.channels.follow([CHANNEL])
     assert CHANNEL in {topic for topic, _ in reader.positions()}
     gone: Future[tuple[Partition, ...]] = Future()
     gone.set_exception(TopicError("it was deleted", topic=CHANNEL))
     monkeypatch.setattr(MuxSource, "look_later", lambda _: gone)
 
     def let_go() -> bool:
-        reader.follow([CHANNEL])
+        reader.channels.follow([CHANNEL])
         return CHANNEL not in {topic for topic, _ in reader.positions()}
 
     wait_for(let_go)
@@ -180,18 +180,18 @@ def test_a_channel_of_which_nobody_says_whether_it_is_there_is_not_given_up(
     reader = Reader(mux(served, new), Blocks(), wait=0.0)
     reader.main.assign({where: low for where, (low, _) in reader.main.watermarks().items()})
     port = served.port
-    reader.follow([CHANNEL])
+    reader.channels.follow([CHANNEL])
     assert (CHANNEL, 0) not in reader.positions(), "it is nowhere"
-    reader.follow([])
+    reader.channels.follow([])
     served.stop()
-    reader.follow([CHANNEL])
+    reader.channels.follow([CHANNEL])
     assert reader.positions()[CHANNEL, 0] == 0
     with pytest.raises(UnreachableError):
-        reader._channels.watermarks()
+        reader.channels.watermarks()
     with serving(old.url, Blocks(), port=port):
 
         def known() -> bool:
-            reader.follow([CHANNEL])
+            reader.channels.follow([CHANNEL])
             return (CHANNEL, 0) not in reader.positions()
 
         wait_for(known)

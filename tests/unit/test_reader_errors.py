@@ -48,15 +48,15 @@ def test_nothing_is_lost_where_the_look_for_partitions_fails(
     with monkeypatch.context() as patch:
         patch.setattr(MemorySource, "partitions", gone)
         with pytest.raises(TopicError, match="gone"):
-            reader.poll_now()
-    assert sorted(reader.poll_now()) == everything(broker, "a", "b", "block")
+            reader.poll()
+    assert sorted(reader.poll()) == everything(broker, "a", "b", "block")
 
 
 def test_nothing_of_the_stream_is_lost_where_a_channel_fails(
     broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create("channel", partitions=1)
-    reader.follow(["channel"])
+    reader.channels.follow(["channel"])
     poll = MemorySource.poll
 
     def away(source: MemorySource, limit: int, timeout: float) -> list[Record]:
@@ -66,8 +66,8 @@ def test_nothing_of_the_stream_is_lost_where_a_channel_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(MemorySource, "poll", away)
-        assert sorted(reader.poll_now()) == everything(broker, "a", "b", "block")
+        assert sorted(reader.poll()) == everything(broker, "a", "b", "block")
         for _ in range(2):  # what was kept, and what the channel says with nothing beside it
             with pytest.raises(UnreachableError, match="away"):
-                reader.poll_now()
-    assert sorted(reader.poll_now()) == everything(broker, "channel")
+                reader.poll()
+    assert sorted(reader.poll()) == everything(broker, "channel")

@@ -60,7 +60,7 @@ def _read(reader: Reader, records: int) -> list[Record]:
     found: list[Record] = []
     deadline = time.monotonic() + DEADLINE
     while len(found) < records and time.monotonic() < deadline:
-        found += [record for record in reader.poll_now() if record.key]
+        found += [record for record in reader.poll() if record.key]
     return found
 
 
@@ -84,14 +84,14 @@ def test_a_partition_that_is_ahead_stays_paused_when_another_one_is_added(
     _fill(broker, clock, 1, range(1, 101))
     _fill(broker, clock, 0, range(200, 300))
     _begin(reader)
-    while ("block", 0) not in reader._in_step.pace.paused:
-        assert reader.poll_now(), "partition 0 was never paused"
+    while ("block", 0) not in reader.in_step.pace.paused:
+        assert reader.poll(), "partition 0 was never paused"
     ahead = reader.positions()["block", 0]
     clock.now = 150 * HOUR
     broker.widen("block", 4)
     assert ("block", 3) in reader.ends()
     while reader.positions()["block", 1] <= 90:
-        reader.poll_now()
+        reader.poll()
         assert reader.positions()["block", 0] == ahead, "it went on while the slowest was far behind"
     rest = _of(_read(reader, 202 - sum(reader.positions()["block", number] for number in (0, 1))), 0)
     assert [record.timestamp_ms // HOUR_MS for record in rest] == list(range(300 - len(rest), 300))
@@ -104,7 +104,7 @@ def test_who_is_paused_is_paused_again_at_once_when_a_partition_is_added(
     """The source is assigned anew for it, which resumes all."""
     monkeypatch.setattr(added, "_SECONDS", 0.0)
     _begin(reader)
-    reader._in_step.pace.paused = paused = frozenset({("block", 0)})
+    reader.in_step.pace.paused = paused = frozenset({("block", 0)})
     broker.widen("block", 4)
     asked: list[frozenset[Partition]] = []
     monkeypatch.setattr(reader.main, "pause", lambda partitions: asked.append(frozenset(partitions)))
@@ -146,14 +146,14 @@ def test_what_is_there_is_read_in_step_while_nobody_says_where_partitions_end(
     reader.ends()
     _begin(reader)
     silent = Silent()
-    monkeypatch.setattr(reader._in_step, "_unasked", silent)
+    monkeypatch.setattr(reader.in_step, "_unasked", silent)
     monkeypatch.setattr(reader.main, "watermarks", silent.watermarks)
     paused = False
     found: list[Record] = []
     deadline = time.monotonic() + DEADLINE
     while len(found) < 200 and time.monotonic() < deadline:
-        found += [record for record in reader.poll_now() if record[3]]
-        paused = paused or ("block", 0) in reader._in_step.pace.paused
+        found += [record for record in reader.poll() if record[3]]
+        paused = paused or ("block", 0) in reader.in_step.pace.paused
     assert len(found) == 200
     assert paused, "nobody was ever ahead: this test shows nothing"
     assert silent.asked == 1, "one question at a time"

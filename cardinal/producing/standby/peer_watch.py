@@ -4,8 +4,8 @@ Rules:
 
 1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
    before is known, and :meth:`PeerWatch.start` returns when all that was there is read.
-2. Where a producer that does not seal is at work, its blocks' other messages are read too, to see them complete
-   (:class:`~.completeness.CompletenessWatch`); until then its Batches count for nothing.
+2. Only a seal says that a block is complete. What producers of another implementation publish without one counts for
+   nothing: it is sent beside them.
 3. Where nothing can be read any more, whatever the reason, nothing is held up: everything is sent from then on.
 4. With transactions, what others have sealed is known when theirs have ended, and until then nobody could read what we
    sent. At the start, and for whoever is not the lowest, time moves on to a moment when everything that was written
@@ -14,9 +14,8 @@ Rules:
    offered then waits on.
 5. What was begun and still stands in line (transactions go one by one) waits like what was not: while others make
    progress, it is theirs.
-6. Ranks need one clock. Where the records of a topic are stamped by the clocks of their producers, one whose clock is
-   ahead would take all others for dead: ``standby`` is refused there.
-
+6. Ranks need one place where all producers write, and one clock. Where the records of a topic are stamped by the clocks
+   of their producers, one whose clock is ahead would take all others for dead: ``standby`` is refused there.
 7. Partitions that are added to the topics are read too, from a few seconds later on.
 
 One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
@@ -26,42 +25,78 @@ that a block never goes before one that was offered earlier.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from cardinal.errors import CardinalError, DecodeError
+from cardinal.errors import CardinalError, ConfigurationError, DecodeError, TopicError
 from cardinal.producing.standby.committed_horizon import Horizon
-from cardinal.producing.survey.completeness import CompletenessWatch
 from cardinal.protocols.streams.publishing.standby import Peers, Standby, Verdict
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.keys import HASH_END
-from cardinal.protocols.streams.wire.messages import BATCH, PING, Batch, Ping
+from cardinal.protocols.streams.wire.messages import BATCH, PING, Ping
 from cardinal.transports.added import Added
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from cardinal.producing.inflight import InFlight, Publication
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.publishing.standby import ProducerCount
-    from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.base import Source, TransactionalSink
+    from cardinal.protocols.streams.types import Record
+    from cardinal.transports.base import Sink, Source, TransactionalSink
     from cardinal.transports.url import TransportUrl
 
+_REDUNDANCIES: Final = ("all", "standby")
 _BACK: Final = 2_048
 _LIMIT: Final = 5_000
 _POLL_SECONDS: Final = 0.05
-_SHORTEST_SECONDS: Final = 0.001
 _START_SECONDS: Final = 25.0
 _DOUBLED: Final = 2
 """Pings under our id that we did not send: one may be the last of ourselves, before a restart."""
 
 _BATCH: Final = bytes((BATCH,))
 _PING: Final = bytes((PING,))
+
+
+@runtime_checkable
+class _Clocked(Protocol):
+    """A sink that knows the clock of its records."""
+
+    def foreign_clock(self) -> str | None:
+        """A topic whose records are stamped by the clocks of their producers, if there is one."""
+        ...
+
+
+def is_standby(redundancy: str, url: TransportUrl) -> bool:
+    """Return True for ``standby``; ConfigurationError where that is impossible, and for an unknown redundancy."""
+    if redundancy not in _REDUNDANCIES:
+        raise ConfigurationError(
+            f"redundancy is {' or '.join(_REDUNDANCIES)}, not {redundancy!r}", setting="redundancy"
+        )
+    standby = redundancy == "standby"
+    if standby and url.members:
+        raise ConfigurationError(
+            "standby leaves out blocks that others have sealed, and of a mux one member may have them and another not: "
+            "use redundancy=all, or produce to one of the members",
+            setting="redundancy",
+        )
+    return standby
+
+
+def refuse_foreign_clocks(sink: Sink) -> None:
+    """TopicError where producers cannot be ranked, because no clock is everybody's."""
+    topic = sink.foreign_clock() if isinstance(sink, _Clocked) else None
+    if topic is not None:
+        raise TopicError(
+            f"the topic {topic} is stamped by its producers' clocks, and standby needs the broker's: set "
+            "message.timestamp.type=LogAppendTime for all topics of the stream, or use redundancy=all",
+            topic=topic,
+        )
 
 
 class PeerWatch:
@@ -86,8 +121,6 @@ class PeerWatch:
         alive: float,
         transactions: TransactionalSink | None = None,
     ) -> None:
-        self._url = url
-        self._app = app
         self._me = me
         self._lock = threading.RLock()
         self._peers = Peers(alive * 1000)
@@ -96,9 +129,7 @@ class PeerWatch:
         self._rank = 0
         self._others_moved = float("-inf")
         self._time = time.monotonic()
-        self._waiting: dict[bytes, Publication] = {}
         self._anothers = 0
-        self._whole: CompletenessWatch | None = None
         self._deaf = False
         self._stop = threading.Event()
         self._caught_up = threading.Event()
@@ -150,9 +181,7 @@ class PeerWatch:
         """
         with self._lock:
             verdict = Verdict.SEND if self._deaf else self._standby.offer(publication.hash, time.monotonic())
-            if verdict is Verdict.WAIT:
-                self._waiting[publication.hash] = publication
-            elif verdict is Verdict.SEND:
+            if verdict is Verdict.SEND:
                 self._in_flight.begin(publication)
         if verdict is Verdict.SKIP:
             self._in_flight.skip(publication)
@@ -175,76 +204,55 @@ class PeerWatch:
             if not self._stop.is_set():
                 self._fall_deaf()
             self._caught_up.set()
-            if self._whole is not None:
-                self._whole.close()
 
     def _read_once(self) -> None:
         now = time.monotonic()
         self._added.look(now)
-        records = self._source.poll(_LIMIT, self._patience(now))
+        records = self._source.poll(_LIMIT, _POLL_SECONDS)
         with self._lock:
             for record in records:
                 self._hear(record)
-            if self._whole is not None:
-                for block_hash in self._whole.read(now):
-                    self._standby.done(block_hash)
             if len(records) == _LIMIT:
                 return  # more is there that was appended before now
             due = self._standby.due()
             self._rank = self._peers.rank(self._me)
             overdue = (due is not None and due <= now) or (self._in_flight.in_line and self._quiet(now))
             urgent = overdue and self._rank > 0
-        known = self._known(now) if urgent or not self._caught_up.is_set() else now
+        # The moment up to which nothing that others sealed is kept from us (rule 4); None: none yet.
+        horizon = self._horizon if urgent or not self._caught_up.is_set() else None
+        known = now if horizon is None else horizon.reached(now)
         if known is not None:
             self._time = max(self._time, known)
+        self._decide(self._time)
+        if not self._caught_up.is_set() and known is not None:
+            positions = self._source.positions()
+            if all(at >= self._ends.get(tp, 0) for tp, at in positions.items()):
+                self._caught_up.set()
+
+    def _decide(self, now: float) -> None:
+        """Begin what is due by this time, and skip what others have done."""
+        skipped: list[Publication] = []
         with self._lock:
-            skipped = self._decide(self._time)
+            for block_hash, verdict in self._standby.advance(now):
+                publication = self._in_flight.get(block_hash)
+                if publication is None:
+                    continue  # closed meanwhile
+                if verdict is Verdict.SKIP:
+                    skipped.append(publication)
+                    continue
+                try:
+                    self._in_flight.begin(publication)
+                except CardinalError as error:
+                    if not publication.future.done():
+                        publication.future.set_exception(error)
         for publication in skipped:
             self._in_flight.skip(publication)
         self._in_flight.proceed()
-        if not self._caught_up.is_set() and known is not None and self._has_read(self._ends):
-            self._caught_up.set()
-
-    def _known(self, now: float) -> float | None:
-        """The moment, at most now, up to which nothing that others sealed is kept from us (rule 4); None: none yet."""
-        return now if self._horizon is None else self._horizon.reached(now)
-
-    def _has_read(self, ends: Mapping[Partition, int]) -> bool:
-        return all(at >= ends.get(where, 0) for where, at in self._source.positions().items())
-
-    def _patience(self, now: float) -> float:
-        with self._lock:
-            due = self._standby.due()
-        # What is overdue waits because readers are held up.
-        return _POLL_SECONDS if due is None or due <= now else min(max(due - now, _SHORTEST_SECONDS), _POLL_SECONDS)
-
-    def _decide(self, now: float) -> list[Publication]:
-        """With the lock held: begin what is due; returns what others have done."""
-        skipped: list[Publication] = []
-        for block_hash, verdict in self._standby.advance(now):
-            publication = self._waiting.pop(block_hash, None)
-            if publication is None:
-                continue
-            if verdict is Verdict.SKIP:
-                skipped.append(publication)
-            else:
-                self._begin(publication)
-        return skipped
-
-    def _begin(self, publication: Publication) -> None:
-        try:
-            self._in_flight.begin(publication)
-        except CardinalError as error:
-            if not publication.future.done():
-                publication.future.set_exception(error)
 
     def _fall_deaf(self) -> None:
         with self._lock:
             self._deaf = True
-            waiting, self._waiting = self._waiting, {}
-            for publication in waiting.values():
-                self._begin(publication)
-        self._in_flight.proceed()
+        self._decide(math.inf)
 
     # --- what is read --------------------------------------------------------------------------------------
 
@@ -265,8 +273,6 @@ class PeerWatch:
                 if who != self._me and not self._standby.is_done(block_hash):
                     self._others_moved = time.monotonic()
                 self._standby.done(block_hash)
-            elif not self._standby.is_done(block_hash) and self._decodes(record):
-                self._watch_whole(record)
 
     def _hear_ping(self, record: Record) -> None:
         """Of those that were appended since we are here: whether it has our id and is not ours."""
@@ -275,14 +281,3 @@ class PeerWatch:
         with contextlib.suppress(DecodeError):
             ping = decode(record.key, record.value)
             self._anothers += isinstance(ping, Ping) and self._is_anothers(ping)
-
-    @staticmethod
-    def _decodes(record: Record) -> bool:
-        try:
-            return isinstance(decode(record.key, record.value), Batch)
-        except DecodeError:
-            return False  # no consumer can use it either
-
-    def _watch_whole(self, record: Record) -> None:
-        if self._whole is None and self._caught_up.is_set():
-            self._whole = CompletenessWatch(self._url, self._app, record)
