@@ -2,51 +2,40 @@
 
 Rules:
 
-1. A search is a generator. It assigns the source and requests the next records by every ``yield``; it never polls and
-   never waits. :func:`finish` runs one to its end. :class:`AncestorLookup` advances one by a poll at a
+1. A search is a generator (:mod:`cardinal.transports.read_range`). :class:`AncestorLookup` advances one by a poll at a
    time, alongside a stream.
 2. Batches lie nearly in the order of their numbers, so the position of a number is found by halving.
-3. A partition of which enough was read is paused, so that it is not read further while others are waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Generator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.errors import CursorExpiredError, DecodeError, UnreachableError
 from cardinal.protocols.streams.ordering.history import Parents
-from cardinal.protocols.streams.types import Record
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
-from cardinal.transports.base import OneOrderSource
 from cardinal.transports.later import later
+from cardinal.transports.read_range import Search, search_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from cardinal.consuming.skiplist import Skipping
-    from cardinal.protocols.streams.types import BlockRef, Partition
+    from cardinal.protocols.streams.types import BlockRef, Partition, Record
     from cardinal.transports import Source
     from cardinal.transports.url import Topics
 
     Marks: TypeAlias = Mapping[Partition, tuple[int, int]]
 
-_Answer = TypeVar("_Answer")
-Search: TypeAlias = Generator[None, Sequence[Record], _Answer]
-
 _POLL_RECORDS: Final = 1_000
-_POLL_SECONDS: Final = 0.1
-_IDLE_SECONDS: Final = 60.0
-"""Without a record although there are some. A client waits half as long for one answer, and then retries."""
 _NEAR: Final = 64
 """Offsets: below this distance reading is quicker than halving."""
 _APART: Final = 16
@@ -87,32 +76,6 @@ def out_of_order(threshold: int, partitions: int) -> int:
     return threshold + _APART * partitions
 
 
-def finish(source: Source, search: Search[_Answer]) -> _Answer:
-    """Run a search to its end.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
-    """
-    try:
-        next(search)
-        heard = time.monotonic()
-        while True:
-            records = source.poll(_POLL_RECORDS, _POLL_SECONDS)
-            if records:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _IDLE_SECONDS:
-                raise UnreachableError(
-                    f"the default topic's records did not arrive within {_IDLE_SECONDS:.0f} s: "
-                    "the server is away, or the line is too slow; try again",
-                    address=min(source.positions())[0],
-                )
-            search.send(records)
-    except StopIteration as ended:
-        answer: _Answer = ended.value
-        return answer
-
-
 def batches_from(source: Source, marks: Marks, number: int) -> Search[dict[Partition, int]]:
     """For every partition an offset below which no Batch of this number or a higher one lies.
 
@@ -124,7 +87,7 @@ def batches_from(source: Source, marks: Marks, number: int) -> Search[dict[Parti
     while wide := [tp for tp in low if high[tp] - low[tp] > _NEAR]:
         middle = {tp: (low[tp] + high[tp]) // 2 for tp in wide}
         first: dict[Partition, int] = {}
-        yield from read_batches(source, middle, high, partial(_note_first, first, high))
+        yield from read_batches(source, middle, high, partial(_note_first, first))
         for tp in wide:
             if first.get(tp, number) < number:
                 low[tp] = middle[tp]
@@ -133,12 +96,10 @@ def batches_from(source: Source, marks: Marks, number: int) -> Search[dict[Parti
     return low
 
 
-def _note_first(first: dict[Partition, int], end: Mapping[Partition, int], batch: Found) -> bool:
-    """Note the number of a partition's first Batch below its end."""
-    tp = (batch.record.topic, batch.record.partition)
-    if batch.record.offset < end[tp]:
-        first.setdefault(tp, batch.number)
-    return tp in first
+def _note_first(first: dict[Partition, int], batch: Found) -> bool:
+    """Note the number of a partition's first Batch."""
+    first.setdefault((batch.record.topic, batch.record.partition), batch.number)
+    return True
 
 
 def read_batches(
@@ -150,21 +111,11 @@ def read_batches(
         The offset up to which every partition was read.
 
     """
-    left = {tp for tp, at in begin.items() if at < end[tp]}
-    if not left:
-        return dict(begin)
-    source.assign({tp: begin[tp] for tp in left})
-    apart = not (isinstance(source, OneOrderSource) and source.one_order)
-    enough: set[Partition] = set()
-    while left:
-        for record in (yield):
-            if (batch := batch_of(record)) is not None and take(batch):
-                enough.add((record.topic, record.partition))
-        positions = source.positions()
-        before, left = left, {tp for tp, at in positions.items() if at < end[tp]} - enough
-        if apart and left and left != before:
-            source.pause(positions.keys() - left)
-    return {**begin, **source.positions()}
+
+    def take_batch(record: Record) -> bool:
+        return (batch := batch_of(record)) is not None and take(batch)
+
+    return search_range(source, begin, end, take_batch)
 
 
 class AncestorLookup:

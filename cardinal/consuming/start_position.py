@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.consuming.lookup import Found, batches_from, finish, marks_of_batches, out_of_order, read_batches
+from cardinal.consuming.lookup import Found, batches_from, marks_of_batches, out_of_order, read_batches
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.types import BlockRef
+from cardinal.transports.read_range import finish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.server.faults.ground import Ground
 from cardinal.server.faults.stage import Stage
 from cardinal.transports import open_source
+from cardinal.transports.read_range import read_range
 
 DAY = 24 * 3600
 SEED = 20_261_121

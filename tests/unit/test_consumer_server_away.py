@@ -11,13 +11,13 @@ import pytest
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.consuming import channels
-from cardinal.consuming import lookup as looking_up
 from cardinal.consuming import reader as reading
 from cardinal.consuming.reader import Reader
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import BlockRef, Payload, Record, Routed, split, split_reorg
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.memory import MemoryBroker, MemorySource
+from cardinal.transports import read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,7 +167,7 @@ def test_a_number_whose_batches_do_not_arrive_is_no_mistake_of_the_caller(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(broker, line(1, 60))
-    monkeypatch.setattr(looking_up, "_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(read_range, "_IDLE_SECONDS", 0.0)
     silence(monkeypatch, 10**6)
     with pytest.raises(UnreachableError, match="did not arrive") as failed:
         consumer(broker, start=30)

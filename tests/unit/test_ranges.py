@@ -10,10 +10,10 @@ import pytest
 
 from blocks import Blocks, line, publish
 from cardinal.errors import UnreachableError
-from cardinal.producing.survey import read_range as ranges
 from cardinal.producing.survey.mux import range_in_members, survey_members
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import read_range as ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

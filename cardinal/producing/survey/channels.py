@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import TopicError
 from cardinal.producing.survey.batch_index import BatchCopy, batch_of
 from cardinal.producing.survey.completeness import complete_among
-from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.types import is_sealed, producer_of
 from cardinal.protocols.streams.wire.messages import BATCH, REORG, REORG_COMPLETE
+from cardinal.transports.read_range import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +82,5 @@ def _ended_attempts(source: Source) -> list[Record]:
         elif kind == _BATCH:
             begun[producer].append(record)
 
-    marks = source.watermarks().items()
-    read_range(source, {tp: low for tp, (low, _) in marks}, {tp: high for tp, (_, high) in marks}, take)
+    read_all(source, source.watermarks(), take)
     return [record for records in ended.values() for record in records]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_MSG
 from cardinal.transports.added import Added
+from cardinal.transports.read_range import read_range
 from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from cardinal.producing.survey.batch_index import BatchIndex
 from cardinal.producing.survey.channels import read_channels
 from cardinal.producing.survey.completeness import complete_among
 from cardinal.producing.survey.partial import HalfPublished, half_around, place
-from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.transports.read_range import read_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

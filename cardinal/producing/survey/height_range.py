@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 from cardinal.producing.survey.batch_index import BatchIndex, batch_of
 from cardinal.producing.survey.channels import read_channels
 from cardinal.producing.survey.completeness import complete_among
-from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.wire.messages import BATCH, REORG
+from cardinal.transports.read_range import read_all, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -113,8 +113,7 @@ class _Beside:
 
 
 def _read_default(source: Source, app: Stream, take: Callable[[Record], None]) -> None:
-    marks = {tp: ends for tp, ends in source.watermarks().items() if tp[0] == app.default_topic}
-    read_range(source, {tp: low for tp, (low, _) in marks.items()}, {tp: high for tp, (_, high) in marks.items()}, take)
+    read_all(source, {tp: marks for tp, marks in source.watermarks().items() if tp[0] == app.default_topic}, take)
 
 
 def _headless(source: Source, app: Stream, times: list[int], batches: Mapping[bytes, Batch]) -> set[bytes]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.producing.survey.batch_index import BatchIndex, batch_of
 from cardinal.producing.survey.completeness import complete_among
-from cardinal.producing.survey.read_range import read_range
+from cardinal.transports.read_range import read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

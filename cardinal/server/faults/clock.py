@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cardinal.errors import TransportError
-from cardinal.producing.survey.read_range import read_range
 from cardinal.transports import open_source, parse_url
+from cardinal.transports.read_range import read_all
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
@@ -43,8 +43,7 @@ def copy(task: Task, *, jumps: int) -> Task:
     records: list[Record] = []
     try:
         marks = source.watermarks()
-        starts = {where: low for where, (low, _) in marks.items()}
-        read_range(source, starts, {where: high for where, (_, high) in marks.items()}, records.append)
+        read_all(source, marks, records.append)
     finally:
         source.close()
     bootstrap = parse_url(task.url).address

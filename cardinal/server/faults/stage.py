@@ -18,13 +18,13 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final, Self
 
-from cardinal.producing.survey.read_range import read_range
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.history import History, check, content, mined
 from cardinal.transports import open_source
+from cardinal.transports.read_range import read_all
 
 from . import delivered
 from .work import Task
@@ -271,9 +271,7 @@ class Stage:
 
         source = open_source(self.task.url, app)
         try:
-            marks = source.watermarks()
-            starts = {where: low for where, (low, _) in marks.items()}
-            read_range(source, starts, {where: high for where, (_, high) in marks.items()}, take)
+            read_all(source, source.watermarks(), take)
         finally:
             source.close()
         return found
