@@ -10,7 +10,7 @@ import pytest
 from cardinal.producer import Producer
 from cardinal.producing.pings import ping_id
 from cardinal.producing.survey.batch_index import complete_chain
-from cardinal.producing.survey.frontier import published_chain, survey
+from cardinal.producing.survey.frontier import survey
 from cardinal.producing.survey.height_range import height_range
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.publishing.splitter import split
@@ -105,7 +105,7 @@ def _publish(broker: MemoryBroker, payloads: list[Payload]) -> None:
 
 
 def _published(broker: MemoryBroker, tail: int = 1000) -> list[int]:
-    return [ref.number for ref in published_chain(broker.source(["block", "a"]), Blocks(), tail=tail)]
+    return [ref.number for ref in survey(broker.source(["block", "a"]), Blocks(), tail=tail).chain]
 
 
 def test_an_empty_stream_ends_nowhere(broker: MemoryBroker) -> None:

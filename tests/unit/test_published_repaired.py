@@ -10,7 +10,7 @@ import pytest
 from blocks import Blocks, line, publish
 from cardinal.producing.survey import batch_index as found
 from cardinal.producing.survey.batch_index import repairing
-from cardinal.producing.survey.frontier import published_chain, survey
+from cardinal.producing.survey.frontier import survey
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def source(broker: MemoryBroker) -> MemorySource:
 
 
 def _ends(source: MemorySource) -> int:
-    return published_chain(source, Blocks(), tail=TAIL)[-1].number
+    return survey(source, Blocks(), tail=TAIL).chain[-1].number
 
 
 def test_a_name_says_it_once() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, messages
 from cardinal.producing.survey import completeness
-from cardinal.producing.survey.batch_index import BatchCopy
+from cardinal.producing.survey.batch_index import BatchCopy, batch_of
 from cardinal.producing.survey.completeness import CompletenessWatch
-from cardinal.producing.survey.frontier import published_chain
+from cardinal.producing.survey.frontier import survey
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.testing.memory import MemoryBroker
@@ -47,7 +47,7 @@ def test_a_block_whose_batch_came_minutes_after_the_rest_counts(
 ) -> None:
     """As long as for consumers, who begin to read it so much earlier than its Batch."""
     _send_slowly(broker, clock, seconds)
-    chain = published_chain(broker.source(Blocks().all_topics), Blocks())
+    chain = survey(broker.source(Blocks().all_topics), Blocks()).chain
     assert chain == [payload.ref for payload in CHAIN]
 
 
@@ -64,7 +64,12 @@ def test_nothing_is_read_ten_minutes_around_where_all_is_near(
         return look(timestamp_ms)
 
     monkeypatch.setattr(source, "offsets_for_time", asks)
-    assert published_chain(source, Blocks()) == [payload.ref for payload in CHAIN]
+    copies = [
+        BatchCopy(batch, record.timestamp_ms)
+        for record in broker.records("block")
+        if (batch := batch_of(record)) is not None
+    ]
+    assert completeness.complete_among(source, Blocks(), copies) == {payload.hash for payload in CHAIN}
     assert asked
     assert min(asked) >= 9_990_000
 

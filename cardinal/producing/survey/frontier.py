@@ -77,7 +77,7 @@ def survey(
     Arguments:
         source: reads all topics of the application; it is assigned anew.
         app: the application.
-        tail: see :func:`published_chain`.
+        tail: how many records of every partition to look at; more are looked at where these do not suffice.
         producer_id: who starts again, and may have left something behind that others have gone on above.
         open_channel: opens the topic of a reorg's channel; without it none is read.
 
@@ -87,32 +87,13 @@ def survey(
     """
     chain, index = _scan(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
     near = max((last for _, last in index.times.values()), default=None) if index.left is None else index.left
-    half, _ = half_around(source, app, (near,), index=index)
+    half, _ = half_around(source, app, () if near is None else (near,), index=index)
     moments = tuple(moment for moment in (near, index.newest) if moment is not None)
     return Survey(chain, index.batches, tuple(sorted(half.values(), key=place)), moments)
 
 
-def published_chain(source: Source, app: Stream, *, tail: int = _TAIL) -> list[BlockRef]:
-    """The newest blocks that are complete on the topics, one chain, oldest first.
-
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        tail: how many records of every partition to look at; more are looked at where these do not suffice.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
-    """
-    return _scan(source, app, tail)[0]
-
-
 def _scan(
-    source: Source,
-    app: Stream,
-    tail: int,
-    who: tuple[str, bytes] | None = None,
-    open_channel: Callable[[str], Source] | None = None,
+    source: Source, app: Stream, tail: int, who: tuple[str, bytes], open_channel: Callable[[str], Source] | None
 ) -> tuple[list[BlockRef], BatchIndex]:
     """The chain, and the index of the tail that it was found in."""
     marks = source.watermarks()

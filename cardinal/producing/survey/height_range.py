@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.producing.survey.batch_index import BatchIndex, batch_of
 from cardinal.producing.survey.channels import read_channels
 from cardinal.producing.survey.completeness import complete_among
-from cardinal.protocols.streams.wire.messages import BATCH, REORG
+from cardinal.protocols.streams.wire.messages import REORG
 from cardinal.transports.read_range import read_all, read_range
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _NEAR: Final = 32
 _AROUND_MS: Final = 60_000
 _LOOKED_AROUND: Final = 50_000
-_BATCH: Final = bytes((BATCH,))
 _REORG: Final = bytes((REORG,))
 
 
@@ -120,17 +119,13 @@ def _headless(source: Source, app: Stream, times: list[int], batches: Mapping[by
     """Blocks with messages near these times, and without a Batch anywhere."""
     near = BatchIndex()
 
-    def take(record: Record) -> None:
-        if record.key[:1] != _BATCH:
-            near.add(record)
-
     def strike(record: Record) -> None:
         if (batch := batch_of(record)) is not None:
             headless.discard(batch.hash)
 
     for begin, end in _spans(times):
-        read_range(source, source.offsets_for_time(max(0, begin)), source.offsets_for_time(end), take)
-    headless = near.mentioned.keys() - batches.keys()
+        read_range(source, source.offsets_for_time(max(0, begin)), source.offsets_for_time(end), near.add)
+    headless = near.mentioned.keys() - near.batches.keys() - batches.keys()
     if headless:
         _read_default(source, app, strike)
     return headless

@@ -7,7 +7,7 @@ Rules:
 2. Around is ten seconds before and a minute after, and up to ten minutes each way where that is not more than so many
    records of a partition: one that was killed again soon has left a last Batch that is later than what it left first.
 3. Where there is no moment, as no Batch is there, so many of the newest records are read.
-4. A block is complete as well when its Batch came later: in ten minutes, or among the newest records of the topic.
+4. A block is complete as well when its Batch came later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cardinal.producing.survey.completeness import complete_among
 from cardinal.transports.read_range import read_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.types import Partition, Record
@@ -30,7 +30,6 @@ _BEFORE_MS: Final = 10_000
 _AFTER_MS: Final = 60_000
 _FAR_MS: Final = 600_000
 _RECORDS: Final = 16_384
-_NEWEST: Final = 2_048
 
 _Range: TypeAlias = "tuple[dict[Partition, int], dict[Partition, int]]"
 """Offsets to read from, and to."""
@@ -53,7 +52,7 @@ def place(one: HalfPublished) -> tuple[bool, int, bytes]:
 def half_around(
     source: Source,
     app: Stream,
-    moments: Sequence[int | None],
+    moments: Iterable[int],
     *,
     index: BatchIndex | None = None,
     among: Iterable[bytes] = (),
@@ -63,7 +62,7 @@ def half_around(
     Arguments:
         source: reads all topics of the application; it is assigned anew.
         app: the application.
-        moments: see the module; None where there is none.
+        moments: see the module.
         index: a scan whose Batches were judged already.
         among: hashes of blocks that were partially published before, and still are unless they are complete now.
 
@@ -84,50 +83,50 @@ def half_around(
 
 
 def _read_around(
-    source: Source, app: Stream, moments: Sequence[int | None], complete: set[bytes], before: Iterable[bytes]
+    source: Source, app: Stream, moments: Iterable[int], complete: set[bytes], before: Iterable[bytes]
 ) -> BatchIndex:
+    """Everything around these moments; of what is not complete the Batches that came later."""
     near = BatchIndex(mentioned=dict.fromkeys(before, 0))
-    ranges: list[_Range] = []
+    marks = source.watermarks()
+    ranges = _ranges(source, marks, sorted(moments))
+    for starts, ends in ranges:
+        read_range(source, starts, ends, near.add)
 
     def take_later(record: Record) -> None:
         batch = batch_of(record)
         if batch is not None and batch.hash in near.mentioned:
             near.add_batch(record, batch)
 
-    for moment in moments:
-        (starts, ends), later = _window(source, app, moment)
-        if any(_covers(one, (starts, ends)) for one in ranges):
-            continue  # a producer that starts again at once left a moment ago
-        ranges.append((starts, ends))
-        counted, near.mentioned = near.mentioned, {}
-        read_range(source, starts, ends, near.add)
-        # Where two moments are near each other, the same is read twice.
-        near.mentioned = {one: max(counted.get(one, 0), near.mentioned.get(one, 0)) for one in counted | near.mentioned}
-        if near.mentioned.keys() - near.complete - complete:
-            for begin, end in later:
-                read_range(source, begin, end, take_later)
+    if near.mentioned.keys() - near.complete - complete:
+        since = {tp: ends[tp] for _, ends in ranges[:1] for tp in ends if tp[0] == app.default_topic}
+        read_range(source, since, {tp: marks[tp][1] for tp in since}, take_later)
     return near
 
 
-def _covers(one: _Range, other: _Range) -> bool:
-    return all(one[0][tp] <= start for tp, start in other[0].items()) and all(
-        one[1][tp] >= end for tp, end in other[1].items()
-    )
+def _ranges(source: Source, marks: Mapping[Partition, tuple[int, int]], moments: Sequence[int]) -> list[_Range]:
+    """What to read, nothing of it twice; a producer that starts again at once left a moment ago."""
+    if not moments:
+        return [({tp: max(low, end - _RECORDS) for tp, (low, end) in marks.items()}, _highs(marks))]
+    ranges: list[_Range] = []
+    for moment in moments:
+        starts, ends = _window(source, _highs(marks), moment)
+        if ranges and any(at < ranges[-1][1][tp] for tp, at in starts.items()):
+            first, last = ranges.pop()
+            starts = {tp: min(at, first[tp]) for tp, at in starts.items()}
+            ends = {tp: max(at, last[tp]) for tp, at in ends.items()}
+        ranges.append((starts, ends))
+    return ranges
 
 
-def _window(source: Source, app: Stream, moment_ms: int | None) -> tuple[_Range, list[_Range]]:
-    """The range to read everything in, and those of the default topic to look for later Batches in."""
-    marks = source.watermarks()
-    high = {tp: end for tp, (_, end) in marks.items()}
-    if moment_ms is None:
-        return ({tp: max(low, end - _RECORDS) for tp, (low, end) in marks.items()}, high), []
+def _highs(marks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+    return {tp: high for tp, (_, high) in marks.items()}
+
+
+def _window(source: Source, highs: Mapping[Partition, int], moment_ms: int) -> _Range:
     at, near, far, soon, late = (
         source.offsets_for_time(max(0, moment_ms + distance))
         for distance in (0, -_BEFORE_MS, -_FAR_MS, _AFTER_MS, _FAR_MS)
     )
-    starts = {tp: min(near[tp], max(far[tp], at[tp] - _RECORDS)) for tp in marks}
-    ends = {tp: min(high[tp], max(soon[tp], min(late[tp], at[tp] + _RECORDS))) for tp in marks}
-    default = [tp for tp in marks if tp[0] == app.default_topic]
-    until = {tp: min(high[tp], max(ends[tp], late[tp])) for tp in default}
-    newest = {tp: max(until[tp], high[tp] - _NEWEST) for tp in default}
-    return (starts, ends), [({tp: ends[tp] for tp in default}, until), (newest, high)]
+    starts = {tp: min(near[tp], max(far[tp], at[tp] - _RECORDS)) for tp in highs}
+    ends = {tp: min(high, max(soon[tp], min(late[tp], at[tp] + _RECORDS))) for tp, high in highs.items()}
+    return starts, ends
