@@ -10,7 +10,6 @@ import pytest
 from blocks import DEADLINE, Blocks, line, messages
 from cardinal.producing.survey import completeness
 from cardinal.producing.survey.batch_index import BatchCopy, batch_of
-from cardinal.producing.survey.completeness import CompletenessWatch
 from cardinal.producing.survey.frontier import survey
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.protocols.streams.wire.messages import Batch
@@ -100,14 +99,3 @@ def test_on_a_busy_stream_so_many_records_are_read_around_it_and_no_more(
     assert completeness.complete_among(source, Blocks(), [found]) == set()
     others = [where for where in source.partitions() if where[0] != "block"]
     assert 0 < sum(read) <= 3 * 100 * len(others)
-
-
-@pytest.mark.parametrize("seconds", [4, 300, 590])
-def test_who_follows_them_from_a_batch_on_sees_blocks_that_were_minutes_under_way(
-    broker: MemoryBroker, clock: Clock, seconds: float
-) -> None:
-    _send_slowly(broker, clock, seconds)
-    first = next(record for record in broker.records("block") if record.key == messages(CHAIN[0])[-1].key)
-    looking = CompletenessWatch(broker.url, Blocks(), first)
-    assert set(looking.read(0.0)) == {payload.hash for payload in CHAIN}
-    looking.close()

@@ -14,9 +14,7 @@ from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_MSG
-from cardinal.transports.added import Added
 from cardinal.transports.read_range import read_range
-from cardinal.transports.url import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
     from cardinal.producing.survey.batch_index import BatchCopy
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.base import Source
-    from cardinal.transports.url import TransportUrl
 
-_LIMIT: Final = 5_000
 _MARGINS_MS: Final = (5_000, 60_000, BEFORE_BATCH_MS)
 """So far around its Batch the rest of a block is looked for, farther only what is not complete by then: nearly always a
 producer sends the one right after the other, and ten minutes of everything are much to read for a block."""
@@ -42,28 +38,6 @@ _MESSAGES: Final = 500_000
 _AT_ONCE: Final = 1_000
 
 _VALUE: Final = bytes((BATCH_MSG,))
-
-
-class CompletenessWatch:
-    """Follows blocks without a seal until they are complete: reads all topics from ten minutes before the first."""
-
-    def __init__(self, url: str | TransportUrl, app: Stream, first: Record) -> None:
-        self._source = open_source(url, app)
-        self._added: Added | None = None
-        self._reassembler = Reassembler(tuple(app.topics) or None, prefixes=tuple(app.topics))
-        self._source.assign(self._source.offsets_for_time(max(0, first.timestamp_ms - BEFORE_BATCH_MS)))
-
-    def read(self, now: float) -> list[bytes]:
-        """The blocks that have become complete; the time is in seconds."""
-        if self._added is None:
-            self._added = Added(self._source, now)
-        self._added.look(now)
-        records = map(_bare, self._source.poll(_LIMIT, 0.0))
-        return [event.payload.hash for event in self._reassembler.receive(records) if isinstance(event, Completed)]
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._source.close()
 
 
 def complete_among(source: Source, app: Stream, copies: Iterable[BatchCopy]) -> set[bytes]:
