@@ -53,7 +53,7 @@ class Files:
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         query = writer.start(self.lake)
         try:
-            assert query.awaitTermination(60)
+            assert query.awaitTermination(180)
         finally:
             query.stop()
 
@@ -120,4 +120,4 @@ def test_rows_that_are_not_raw_are_refused_before_anything_runs(spark: SparkSess
     rows = spark.readStream.format("rate").load()
     query = rows.writeStream.format("cardinal_lake").option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises((AnalysisException, StreamingQueryException), match="table=raw"):
-        query.trigger(availableNow=True).start(str(tmp_path / "lake")).awaitTermination(60)
+        query.trigger(availableNow=True).start(str(tmp_path / "lake")).awaitTermination(180)

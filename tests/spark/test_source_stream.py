@@ -40,7 +40,7 @@ def to_lake(spark: SparkSession, chain: PublishedChain, folder: Path, **more: st
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(folder / "lake"))
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(180)
     finally:
         query.stop()
 
@@ -56,7 +56,7 @@ def collected(spark: SparkSession, chain: PublishedChain, table: str, folder: Pa
     writer = frame.writeStream.format("memory").queryName(name).option("checkpointLocation", str(folder / table))
     query = writer.trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(180)
     finally:
         query.stop()
     return spark.table(name).collect()
