@@ -572,10 +572,11 @@ class Follower:
             return
         threshold, completed = self._settings.reorg_threshold, self._missing.completed
         awaited = self.orderer.awaited(block_hash)
-        if self._evicted.may_hold(block_hash) and self._needs(block_hash, self._evicted.get(block_hash)):
+        evicted = self._evicted.get(block_hash)
+        if self._evicted.may_hold(block_hash) and self._needs(block_hash, evicted):
             self._needs_rewind = True
             self._missing.look_again(block_hash, completed + 1)
-        elif (evicted := self._evicted.get(block_hash)) is not None and self._links(block_hash, evicted):
+        elif evicted is not None and self._links(block_hash, evicted):
             self._missing.look_again(block_hash, completed + threshold)  # until its parent is there
         elif not suspect.reported:
             suspect.reported = awaited or not suspect.quiet

@@ -54,7 +54,7 @@ class Rewind:
         self._length = 0
         """Records that a rewind for blocks without a name reads again."""
         self._fewest = 0
-        """How few blocks were evicted before or after a rewind since there was none."""
+        """The fewest evicted blocks before or after any rewind; 0 where none was evicted."""
 
     @property
     def in_progress(self) -> bool:
