@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         WrongChainError,
     )
     from .producer import Producer
+    from .protocols.streams.assembly.digests import HeaderOnly
     from .protocols.streams.cursor import Cursor
     from .protocols.streams.events import (
         BeganAbove,
@@ -96,6 +97,7 @@ _HOMES = {
     "Finality": "cardinal.protocols.streams.types",
     "FinalityViolated": "cardinal.protocols.streams.types",
     "HealingFailed": "cardinal.consuming.healing",
+    "HeaderOnly": "cardinal.protocols.streams.assembly.digests",
     "MissingPayload": "cardinal.protocols.streams.payload",
     "Payload": "cardinal.protocols.streams.payload",
     "Producer": "cardinal.producer",
@@ -137,6 +139,7 @@ __all__ = [
     "FinalityViolatedError",
     "ForkBelowStart",
     "ForkBelowStartError",
+    "HeaderOnly",
     "HealingFailed",
     "Incomplete",
     "IntegrityError",

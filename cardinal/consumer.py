@@ -31,6 +31,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from cardinal.consuming.healing import Healer
@@ -42,11 +43,13 @@ from cardinal.consuming.options import (
     application_of,
     block_hash_of,
     cursor_of,
+    finality_paths,
     find_application,
 )
 from cardinal.consuming.reader import Reader
 from cardinal.consuming.start_position import Beginning, at_number, at_time
 from cardinal.consuming.topics import wanted_topics
+from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
 from cardinal.transports.settings import find_url
@@ -64,7 +67,9 @@ __all__ = ["Consumer", "ConsumerOptions", "find_application"]
 
 _DEFAULTS: Final = ConsumerOptions()
 _END_SECONDS: Final = 10.0
-"""``until="end"``, where something of the backlog waits for messages or parents. A start in doubt takes 5 seconds."""
+"""``until="end"``, where something of the backlog waits for messages or parents, or a reorg channel does not end.
+
+A start in doubt takes 5 seconds."""
 
 
 class Consumer:
@@ -120,6 +125,7 @@ class Consumer:
             whole=options.policy != "first",
             room=settings.bounds.open_blocks // (len(settings.producers) or 1),
             threshold=settings.reorg_threshold,
+            without=None if options.content == "values" else partial(digested, keep=finality_paths(self.app)),
         )
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)
@@ -225,6 +231,12 @@ class Consumer:
             self._loop.supply(messages)
 
     @property
+    def awaited(self) -> list[Explanation]:
+        """What the chain waits for, lowest first: missing parents of complete blocks, open blocks above the head."""
+        with self._reading:
+            return self._loop.follower.awaited()
+
+    @property
     def caught_up(self) -> bool:
         """Everything that was there at opening has been read, and no evicted block is being re-read."""
         follower = self._loop.follower
@@ -319,5 +331,6 @@ class Consumer:
     def _is_over(self) -> bool:
         idle = time.monotonic() - self._idle_since
         if self._options.until == "end" and self.caught_up:
-            return self._has_delivered_all or idle > _END_SECONDS
+            reads_channel = bool(self._loop.follower.channels)
+            return (self._has_delivered_all and not reads_channel) or idle > _END_SECONDS
         return self._options.idle_timeout is not None and idle > self._options.idle_timeout

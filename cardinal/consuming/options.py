@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 from cardinal import apps
 from cardinal.consuming.topics import tracked_expressions
 from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import FollowerSettings, OnIncomplete
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
-from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import HASH_SIZE, Position
+from cardinal.protocols.streams.payload import PathMap, Payload
+from cardinal.protocols.streams.types import HASH_SIZE, Position, path_bytes
 from cardinal.transports import list_topics, parse_url
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
     "on_incomplete": tuple(one.value for one in OnIncomplete),
     "on_finality_violation": tuple(one.value for one in OnFinalityViolation),
     "until": ("end", None),
+    "content": ("values", "ranges"),
 }
 
 
@@ -57,6 +59,8 @@ class ConsumerKeywords(TypedDict, total=False):
     topics_timeout: float
     idle_timeout: float | None
     until: Literal["end"] | None
+    content: Literal["values", "ranges"]
+    max_update: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,10 @@ class ConsumerOptions:
             the last record read, so a slow machine does not end it early. None: never.
         until: ``end`` ends the iteration when everything that was there at opening is delivered. Where something of it
             still waits for messages or parents, it ends after 10 seconds without progress. None: never.
+        content: ``values`` delivers blocks with their content, as :class:`~cardinal.Payload`. ``ranges`` leaves the
+            content on the topics and delivers :class:`~cardinal.HeaderOnly`, which says where it lies: for a planner
+            whose workers read it. Not with a quorum.
+        max_update: blocks in one update at most, unless it is a reorg.
 
     Raises:
         ConfigurationError: a value cannot work; ``setting`` names the field.
@@ -116,6 +124,8 @@ class ConsumerOptions:
     topics_timeout: float = 10.0
     idle_timeout: float | None = None
     until: Literal["end"] | None = None
+    content: Literal["values", "ranges"] = "values"
+    max_update: int = 1_000
 
     def __post_init__(self) -> None:
         _check_hashes(self.whitelist or {}, self.blacklist)
@@ -125,6 +135,7 @@ class ConsumerOptions:
                     f"skip: {position!r} is no record; give its topic, partition and offset as a tuple", setting="skip"
                 )
         _at_least(1, self.max_open_bytes, "max_open_bytes")
+        _at_least(1, self.max_update, "max_update")
         _at_least(0, self.topics_timeout, "topics_timeout")
         _at_least(0, 0 if self.idle_timeout is None else self.idle_timeout, "idle_timeout")
         for setting, texts in (("tracked", self.tracked), ("producers", self.producers)):
@@ -134,6 +145,10 @@ class ConsumerOptions:
             if (value := getattr(self, setting)) not in choices:
                 named = " or ".join(map(repr, choices))
                 raise ConfigurationError(f"{setting} must be {named}, not {value!r}", setting=setting)
+        if self.content != "values" and self.policy != "first":
+            raise ConfigurationError(
+                "content='ranges' needs policy='first': a quorum compares values", setting="content"
+            )
 
     def follower_settings(self, app: Application) -> FollowerSettings:
         """These options and what the application declares, for the follower.
@@ -144,6 +159,8 @@ class ConsumerOptions:
         """
 
         def finality(block: Header) -> Finality | None:
+            if isinstance(block, HeaderOnly):
+                block = Payload(block.number, block.hash, block.parent, block.weight, PathMap(dict(block.marks)))
             return app.finality(block) if isinstance(block, Payload) else None
 
         tracked = tracked_expressions(app, self.tracked)
@@ -164,9 +181,16 @@ class ConsumerOptions:
             volatile=app.volatile_paths,
             on_incomplete=OnIncomplete(self.on_incomplete),
             default_topic=app.default_topic,
+            contents=Contents.VALUES if self.content == "values" else Contents.DIGESTS,
+            max_update=self.max_update,
             bounds=replace(_BOUNDS, open_bytes=self.max_open_bytes),
             max_bytes=max(_BOUNDS.open_bytes, self.max_open_bytes),
         )
+
+
+def finality_paths(app: Application) -> frozenset[bytes]:
+    """The paths of the values that say what is safe and finalized."""
+    return frozenset(map(path_bytes, app.finality_paths or ()))
 
 
 def cursor_of(start: object) -> Cursor | None:

@@ -31,7 +31,7 @@ from cardinal.transports.pace import Unasked
 from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import BlockRef, Partition, Position, Row
@@ -55,6 +55,7 @@ class Reader:
         whole: whether headers and times of all messages are needed.
         room: how many blocks may be open.
         threshold: the application's reorg threshold, blocks.
+        without: what takes the content out of records; None leaves it in.
 
     Attributes:
         main: the stream's own topics.
@@ -79,12 +80,14 @@ class Reader:
         whole: bool = True,
         room: int = 10_000,
         threshold: int = REORG_THRESHOLD,
+        without: Callable[[Sequence[Row]], list[Row]] | None = None,
     ) -> None:
         beside = find_url(url).beside()
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
         self.in_step = InStep(self.main, room)
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
+        self._without = without
         self._asked: Future[Marks] | None = None
         self._added = Added(self.main, time.monotonic(), lambda: self.main.pause(self.in_step.pace.paused))
         self._away_until = 0.0
@@ -164,7 +167,7 @@ class Reader:
         except CardinalError:
             if not records:
                 raise
-        return records
+        return records if self._without is None else self._without(records)
 
     def rewind(self, begin: Mapping[Partition, int]) -> None:
         """Read these partitions again from these offsets on, or from what is kept above them, with the next poll."""

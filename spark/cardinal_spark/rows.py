@@ -6,7 +6,8 @@ Rules:
 2. ``_seq`` is dense and belongs to ``_lineage``. The rows of one update follow each other: removed blocks newest
    first, then added blocks oldest first; ``_update_id`` is the first ``_seq`` among them.
 3. A removed block's row carries the same columns as when it was added, content included.
-4. ``content`` is every delete and update of the block in the encoding of a SubBatchMsg's value; paths are bytes.
+4. ``content`` is every delete and update of the block in the encoding of a SubBatchMsg's value; paths are bytes. It is
+   null, and so is ``parent``, where a block's content is not on the topics.
 5. Every column is nullable for Spark, because Arrow batches must match the schema exactly, nullability included.
 
 This file never reads a stream and never writes a table.
@@ -109,9 +110,9 @@ class RawRow(NamedTuple):
     published_at: int | None
     lineage: str
     app: str
-    parent: bytes
+    parent: bytes | None
     weight: bytes
-    content: bytes
+    content: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +163,11 @@ def payload_content(payload: Payload) -> bytes:
 
 def row_payload(row: RawRow) -> Payload:
     """The payload that a row stands for. DecodeError where its content is none."""
-    deletes, updates = decode_content(row.content)
+    deletes, updates = decode_content(row.content or b"")
     return Payload(
         number=row.number,
         hash=row.hash,
-        parent=row.parent,
+        parent=row.parent or b"",
         weight=int.from_bytes(row.weight, "big"),
         updates=PathMap(updates),
         deletes=frozenset(map(path_text, deletes)),

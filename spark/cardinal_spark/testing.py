@@ -178,6 +178,8 @@ def commit_batch(
 def _contents(rows: Iterable[RawRow]) -> list[tuple[int, bytes, bytes | None]]:
     found: list[tuple[int, bytes, bytes | None]] = []
     for row in rows:
+        if row.content is None:
+            continue
         deletes, updates = decode_content(row.content)
         found += [(row.seq, path, None) for path in deletes]
         found += [(row.seq, path, value) for path, value in updates.items()]

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 from fastavro import parse_schema, schemaless_reader
 
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
-from cardinal.protocols.streams.assembly.digests import Contents, without_content
+from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.types import NO_ID
 from cardinal.protocols.streams.wire.avro import BATCH_SCHEMA, Entry, write_batch
 
@@ -190,12 +190,6 @@ def reassemble(records: Sequence[Record], blocks: int, contents: Contents = Cont
     assert added == blocks, (added, blocks)
 
 
-def digest(records: Sequence[Record]) -> None:
-    """Leave the content out."""
-    for record in records:
-        without_content(record)
-
-
 def fastavro(batches: Sequence[bytes], schema: Mapping[str, Any]) -> None:
     """Only what fastavro would have to read of these blocks: their Batches."""
     for batch in batches:
@@ -215,7 +209,7 @@ def throughput(blocks: int, rounds: int) -> float:
     records, pairs, copies, ahead, mixed = (
         [Record(*row) for row in some] for some in (rows, twice, behind, first, turns)
     )
-    digests = list(map(without_content, records))
+    digests = digested(records)
     schema = parse_schema(BATCH_SCHEMA)
     batches = [block[-1][4] for block in by_block]
     cases: dict[str, tuple[int, Drive]] = {
@@ -234,7 +228,7 @@ def throughput(blocks: int, rounds: int) -> float:
             len(digests),
             lambda: reassemble(digests, blocks, Contents.DIGESTS),
         ),
-        "  making the digests": (len(records), lambda: digest(records)),
+        "  making the digests": (len(records), lambda: digested(records)),
     }
     taken: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):

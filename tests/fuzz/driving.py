@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
-from cardinal.errors import DecodeError
 from cardinal.protocols.streams import ChainUpdate, Follower, Record
-from cardinal.protocols.streams.assembly.digests import without_content
 
 STEP = 500
 
@@ -17,15 +15,6 @@ def steps(records: Iterable[Record], size: int = STEP) -> Iterator[list[Record]]
     records = iter(records)
     while part := list(islice(records, size)):
         yield part
-
-
-def digested(records: Iterable[Record]) -> Iterator[Record]:
-    """As the Spark planner reads: what does not decode is left out."""
-    for record in records:
-        try:
-            yield without_content(record)
-        except DecodeError:
-            continue
 
 
 class Drive:

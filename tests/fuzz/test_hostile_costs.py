@@ -9,12 +9,12 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from driving import Drive, digested, steps
+from driving import Drive, steps
 from hostile import Hostile, Stream, batch, entry, zigzag
 
 from cardinal.protocols.streams import Follower, FollowerSettings, Reassembler, Record
 from cardinal.protocols.streams.assembly.block import OpenBlock
-from cardinal.protocols.streams.assembly.digests import Contents
+from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.wire import avro
 from cardinal.testing.generator import SCHEMA

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from driving import Drive, digested, steps
+from driving import Drive, steps
 from hostile import Stream
 
 from cardinal.errors import DecodeError
@@ -33,7 +33,7 @@ from cardinal.protocols.streams import (
     Record,
     decode,
 )
-from cardinal.protocols.streams.assembly.digests import Contents
+from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.generator import SCHEMA, as_received
 

@@ -117,7 +117,7 @@ def test_a_feed_is_ordered_into_exactly_the_moves_of_the_script(chain: DevSettin
     orderer = Orderer(reorg_threshold=16)
     updates: list[ChainUpdate] = []
     for index, payload in enumerate(_follow(chain)):
-        updates += orderer.receive(Completed(payload, {}, {}))
+        updates += orderer.receive(Completed(payload, {}))
         if index == 0:
             updates += orderer.caught_up()
     names = {block.hash: block.plan.name for step in steps for block in step.mined}

@@ -52,15 +52,15 @@ def kill(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def wait_for_seq(folder: Path, driver: subprocess.Popen[bytes], seq: int) -> None:
+def wait_for_number(folder: Path, driver: subprocess.Popen[bytes], number: int) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         state = find_state(Place.of(str(folder / "lake")))
-        if state is not None and state.seq >= seq:
+        if state is not None and state.number >= number:
             return
         assert driver.poll() is None, (folder / "log").read_text()
         time.sleep(0.01)  # between two looks at the lake; the deadline decides
-    pytest.fail(f"no seq {seq} in time: {(folder / 'log').read_text()}")
+    pytest.fail(f"no block {number} in time: {(folder / 'log').read_text()}")
 
 
 @pytest.mark.slow
@@ -68,10 +68,10 @@ def test_a_killed_spark_goes_on_to_the_chain(cardinal_broker: EmbeddedKafka, tmp
     """Killed in the middle of a live run whose batches are small; reorgs lie on both sides of the kill."""
     chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", seed=16, reorg_threshold=8)
     try:
-        chain.publish(24)
+        chain.publish(26)  # the next step removes four blocks
         live = start(chain, tmp_path, "live")
         try:
-            wait_for_seq(tmp_path, live, 15)
+            wait_for_number(tmp_path, live, chain.chain[-2].number)
         finally:
             kill(live)
         state = find_state(Place.of(str(tmp_path / "lake")))

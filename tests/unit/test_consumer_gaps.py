@@ -190,6 +190,17 @@ def write_channel(broker: MemoryBroker, channel: list[Routed]) -> None:
     broker.sink(app, producer_id="one").send(channel, None).result(DEADLINE)
 
 
+def test_the_end_of_a_stream_lies_behind_a_channel_that_was_there(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 60))
+    with consumer(broker, until="end") as reading:
+        *_, last = reading
+    announcement, channel = deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
+    send(broker, [announcement])
+    write_channel(broker, channel)
+    with consumer(broker, until="end", start=last.cursor) as reading:
+        assert [update.added[-1].hash for update in reading] == [hash_of("62b")]
+
+
 def test_a_reorg_deeper_than_the_threshold_comes_through_its_channel_as_one_update(broker: MemoryBroker) -> None:
     publish(broker, line(1, 60))
     announcement, channel = deep(broker, "20a", line(21, 62, "b", "20a", weight=5))

@@ -62,7 +62,7 @@ def test_of_too_many_waiting_blocks_the_ones_farthest_above_the_head_go() -> Non
 def test_waiting_blocks_are_bounded_in_bytes() -> None:
     orderer = start(max_bytes=250)
     for payload in run("a", 2, 5, "1a"):
-        orderer.receive(Completed(payload, {}, {}, size=100))
+        orderer.receive(Completed(payload, {}, size=100))
     assert evicted(orderer.take_reports()) == ["4a", "5a"]
     assert orderer._waiting.bytes == 200
     orderer.receive(header("1a", "0g", 1))
@@ -89,11 +89,11 @@ def test_side_blocks_are_bounded_in_bytes_also_when_their_content_comes_later() 
     orderer = start(max_bytes=250)
     feed(orderer, run("a", 1, 5, "0g"))
     for number in range(4):
-        orderer.receive(Completed(header(f"4{'bcde'[number]}", "3a", 4), {}, {}, size=100))
+        orderer.receive(Completed(header(f"4{'bcde'[number]}", "3a", 4), {}, size=100))
     assert evicted(orderer.take_reports()) == ["4d", "4e"]
     orderer.receive(header("6f", "5f", 6, 1))
     orderer.bridge(header("5f", "4a", 5, 1))
-    orderer.receive(Completed(header("5f", "4a", 5, 1), {}, {}, size=100))
+    orderer.receive(Completed(header("5f", "4a", 5, 1), {}, size=100))
     assert orderer._side.bytes == 200
     assert evicted(orderer.take_reports()) == ["6f", "5f"]
 
@@ -315,7 +315,7 @@ def test_after_a_resume_the_better_of_a_child_and_a_fork_goes() -> None:
     assert orderer.reach(BlockRef(1, h("1a"))) is Reach.FORGOTTEN
     assert orderer.recall({h("2a"): h("1a")}) == 1
     assert orderer.reach(BlockRef(1, h("1a"))) is Reach.KNOWN
-    graft = [Completed(payload, {}, {}) for payload in run("c", 2, 9, "1a")]
+    graft = [Completed(payload, {}) for payload in run("c", 2, 9, "1a")]
     (update,) = orderer.graft(BlockRef(1, h("1a")), graft)
     assert [name(removed.hash) for removed in update.removed] == ["6b", "5b", "4b", "3b", "2a"]
 

@@ -36,10 +36,10 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.assembly import window
 from cardinal.protocols.streams.assembly.block import OpenBlock
-from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, without_content
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, digested
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef
+from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition
 from streams import SCHEMA, Log, block, h, messages
 
 ROOT = h("0r")
@@ -99,7 +99,7 @@ def test_a_block_that_lacks_a_message_is_explained_and_completes_when_it_comes(m
     assert reassembler.explain(h("9z")).state == "unknown"
 
 
-def test_positions_time_and_seal_come_with_a_completed_block_and_ends_with_one_of_digests() -> None:
+def test_positions_time_and_seal_come_with_a_completed_block_and_ranges_with_one_of_digests() -> None:
     reassembler, digests = Reassembler(), Reassembler(contents=Contents.DIGESTS)
     key, value = encode(batch(a_=Update(count=1)))
     part = encode(BatchMsg(h("1a"), "a/x", b"1"))
@@ -108,17 +108,19 @@ def test_positions_time_and_seal_come_with_a_completed_block_and_ends_with_one_o
         Record("tx", 2, 9, *part),
         Record("t", 0, 3, key, value, 99, ((SEALED_HEADER, b""),)),
     ]
-    for assembler, ends in ((reassembler, {}), (digests, {("tx", 2): 8, ("t", 0): 4})):
-        (event,) = assembler.receive(map(without_content, records))
+    for assembler, taken in ((reassembler, records), (digests, digested(records))):
+        (event,) = assembler.receive(taken)
         assert isinstance(event, Completed)
         assert event.positions == {("tx", 2): 7, ("t", 0): 3}
-        assert event.ends == ends
         assert (event.published_ms, event.sealed) == (99, True)
+    assert isinstance(event.payload, HeaderOnly)
+    assert (event.payload.ranges, event.payload.published_ms) == ({("tx", 2): (7, 8), ("t", 0): (3, 4)}, 99)
     supplied = Reassembler(contents=Contents.DIGESTS)
-    supplied.receive([without_content(records[-1])])
+    supplied.receive(digested(records[-1:]))
     (event,) = supplied.supply([Routed("tx", *part)])
     assert isinstance(event, Completed)
-    assert event.ends == {("t", 0): 4}
+    assert isinstance(event.payload, HeaderOnly)
+    assert event.payload.ranges == {("t", 0): (3, 4)}
 
 
 # --- prefixes ----------------------------------------------------------------------------------------------
@@ -493,20 +495,37 @@ def test_a_threshold_below_one_is_refused() -> None:
 
 
 def test_digests_complete_the_same_blocks_without_content() -> None:
-    records = [without_content(record) for record in Log().append(messages(block("1a", "0r", sub=True)))]
-    events = Reassembler(prefixes=tuple(SCHEMA), contents=Contents.DIGESTS).receive(records)
+    records = Log().append(messages(block("1a", "0r", sub=True)))
+    events = Reassembler(prefixes=tuple(SCHEMA), contents=Contents.DIGESTS).receive(digested(records))
     (done,) = events
     assert isinstance(done, Completed)
-    assert done.payload == HeaderOnly(1, h("1a"), ROOT, 1, {b"head/1a": b"1a"})
+    size = sum(len(record.key) + len(record.value) for record in records)
+    ranges: dict[Partition, tuple[int, int]] = {}
+    for record in records:
+        low, _ = ranges.get(record[:2], (record.offset, 0))
+        ranges[record[:2]] = low, record.offset + 1
+    marks, published_ms = {b"head/1a": b"1a"}, records[-1].timestamp_ms
+    assert done.payload == HeaderOnly(1, h("1a"), ROOT, 1, marks, ranges, published_ms, size)
 
 
 def test_digests_see_a_difference() -> None:
     reassembler = Reassembler(contents=Contents.DIGESTS)
     one, two = (Record("t", 0, at, *encode(BatchMsg(h("1a"), "a/1", value))) for at, value in enumerate((b"1", b"2")))
     part = Record("t", 0, 5, *encode(SubBatchMsg(h("1a"), h("s"), 0, ("x",), {"b": b"2", "a": b"1"})))
-    events = reassembler.receive(map(without_content, (one, two, part, part._replace(offset=6))))
+    events = reassembler.receive(digested((one, two, part, part._replace(offset=6))))
     assert [type(event) for event in events] == [Divergence]
-    assert without_content(Record("t", 0, 0, *encode(Heartbeat()))).value == b""
+    heartbeat, torn = Record("t", 0, 0, *encode(Heartbeat())), part._replace(value=b"\x02")
+    assert digested((heartbeat, torn)) == [heartbeat]
+
+
+def test_values_that_are_asked_for_stay_beside_their_digests() -> None:
+    one, other = (Record("t", 0, at, *encode(BatchMsg(h("1a"), path, b"v"))) for at, path in enumerate(("a/1", "a/2")))
+    batch_ = Record("t", 0, 2, *encode(batch(a_=Update(count=2))))
+    reassembler = Reassembler(contents=Contents.DIGESTS)
+    (done,) = reassembler.receive(digested((one, other, batch_), keep={b"a/2"}))
+    assert isinstance(done, Completed)
+    assert isinstance(done.payload, HeaderOnly)
+    assert done.payload.marks == {b"a/2": b"v"}
 
 
 def test_a_payload_can_be_announced_without_its_sub_batch() -> None:

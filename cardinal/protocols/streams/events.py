@@ -85,8 +85,6 @@ class Completed:
     Attributes:
         payload: the block; content merged from all of its messages.
         positions: for every partition the lowest offset of a message of this block that was seen.
-        ends: where records carry digests, for every partition the offset after the highest message that counts, so
-            that ``[positions[p], ends[p])`` holds the whole block; empty where they carry values.
         published_ms: the time of its Batch's record.
         sealed: whether the Batch said that the block is complete on the topics.
         size: bytes of its messages, with what holding them costs.
@@ -95,7 +93,6 @@ class Completed:
 
     payload: Header
     positions: Mapping[Partition, int]
-    ends: Mapping[Partition, int]
     published_ms: int = 0
     sealed: bool = False
     size: int = 0

@@ -113,7 +113,7 @@ class _Task:
         if row.app != self._app:
             raise LakeError(f"a batch mixes the applications {self._app} and {row.app}: one query, one stream")
         self._ledger.append(EventRow.of(row))
-        if row.change != ADDED or row.seq <= min(self._skip.values()):
+        if row.change != ADDED or row.content is None or row.seq <= min(self._skip.values()):
             return
         if row.hash in self._waiting:  # left and came back within the chunk: typed rows tell blocks apart by hash
             self._flush()

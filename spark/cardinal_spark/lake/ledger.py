@@ -43,7 +43,7 @@ class EventRow(NamedTuple):
     update_id: int
     number: int
     hash: bytes
-    parent: bytes
+    parent: bytes | None
     weight: bytes
     block_time: int | None
     published_at: int | None
@@ -67,7 +67,9 @@ class EventRow(NamedTuple):
     @property
     def head(self) -> BlockRef:
         """The chain's head after this row: its block, or the parent of one that was removed."""
-        return BlockRef(self.number, self.hash) if self.change == ADDED else BlockRef(self.number - 1, self.parent)
+        return (
+            BlockRef(self.number, self.hash) if self.change == ADDED else BlockRef(self.number - 1, self.parent or b"")
+        )
 
 
 def in_order(rows: Iterable[EventRow]) -> list[EventRow]:

@@ -24,7 +24,7 @@ import pyarrow.dataset as pads
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal.protocols.streams.types import BlockRef
 
-from .ledger import EventRow, chain_before, event_rows
+from .ledger import FIRST_SEQ, EventRow, chain_before, event_rows
 from .place import Place, mapped
 from .seqs import SeqRuns
 from .state import LakeState, find_state, read_state
@@ -199,6 +199,7 @@ class LastCommitted:
         app: the application's specification, JSON; empty where only events were committed before a kill.
         seq: the ledger's last row; the stream's next row is ``seq + 1``.
         head: the head of the chain at ``seq``.
+        first: the first block of the lineage.
         chain: the chain's last blocks, oldest first, the head last, as rows of the ledger (number, hash, parent,
             weight, seq).
 
@@ -208,6 +209,7 @@ class LastCommitted:
     app: str
     seq: int
     head: BlockRef
+    first: BlockRef
     chain: tuple[EventRow, ...]
 
 
@@ -225,12 +227,13 @@ def last_committed(
         return None
     with mapped(f"read events of the lake {place.root}"):
         rows, chain = _ledger_end(events, place, depth)
+        first = event_rows(place.dataset(EVENTS, events).to_table(filter=pads.field("seq") == FIRST_SEQ))
     if not rows:
         return None
     state = find_state(place)
     last = rows[-1]
     app = "" if state is None or state.lineage != last.lineage else state.app
-    return LastCommitted(last.lineage, app, last.seq, last.head, tuple(chain))
+    return LastCommitted(last.lineage, app, last.seq, last.head, first[0].head, tuple(chain))
 
 
 def _ledger_end(events: DeltaTable, place: Place, depth: int) -> tuple[list[EventRow], list[EventRow]]:
@@ -241,7 +244,7 @@ def _ledger_end(events: DeltaTable, place: Place, depth: int) -> tuple[list[Even
     while True:
         rows = event_rows(whole.to_table(filter=pads.field("seq") > last - reach))
         chain = chain_before(rows, depth)
-        linked = len(chain) >= depth and all(a.hash == b.parent for a, b in itertools.pairwise(chain))
+        linked = len(chain) >= depth and all(b.parent in (None, a.hash) for a, b in itertools.pairwise(chain))
         if linked or reach >= last:
             return rows, chain
         reach *= 4

@@ -9,10 +9,18 @@ chainId, topic,       presets of the application; without ``chainId`` the only s
 reorgThreshold
 table                 ``blocks``, ``transactions``, ``receipts``, ``logs``, ``withdrawals``, ``payload``, ``events``
                       (no content), ``raw`` (whole blocks, what ``cardinal_lake`` takes)
-startingOffsets       ``earliest`` (default), ``latest`` or a block's number; only for a new checkpoint
+startingOffsets       ``earliest`` (default), ``latest``, a block's number, a time with its zone
+                      (``2026-01-31T12:00:00Z``) or a cursor; only for a new checkpoint
 restartFrom           ``sink``: a new checkpoint goes on behind the end of the lake at ``sinkPath`` (and ``storage.*``)
 maxBlocksPerTrigger,  how much one batch takes; an update is never split
 maxBytesPerTrigger
+tracked               the part of each block that is waited for: names of the application, with commas between them
+whitelist             ``number=hash``, with commas between them: the only hash accepted at that number
+blacklist             hashes of blocks that are never accepted, with commas between them
+skip                  ``topic/partition/offset`` of records to ignore, with commas between them
+onIncomplete          ``skip`` (default) goes on without a block that is proven to be unavailable, ``halt`` waits
+onFinalityViolation   ``halt`` (default) withholds a switch to a chain below a finalized block, ``follow`` makes it
+config                the TOML file that names streams; it must lie at this path on every machine
 integers, senders     of typed tables: how 256-bit numbers are kept; whether senders are recovered
 topicsTimeout         seconds to wait for topics that do not exist yet
 failOnDataLoss        ``true``: a chain cannot go on over a gap
@@ -21,27 +29,32 @@ failOnDataLoss        ``true``: a chain cannot go on over a gap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import difflib
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cardinal import apps
+from cardinal.consumer import Consumer
+from cardinal.consuming.options import ConsumerOptions
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.following.follower import FollowerSettings
-from cardinal.protocols.streams.payload import PathMap, Payload
-from cardinal.protocols.streams.types import path_bytes
+from cardinal.protocols.streams.assembly.digests import Contents
+from cardinal.protocols.streams.assembly.window import Bounds
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.following.follower import assembler_of
+from cardinal.protocols.streams.types import HASH_SIZE
 from cardinal.transports import open_source
+from cardinal.transports.settings import find_url
 from cardinal_spark.rows import AppSpec
 
-from .digested import Digester
-from .state import PlanSettings
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cardinal.apps import Application
-    from cardinal.protocols.streams.events import Header
-    from cardinal.protocols.streams.types import Finality
+    from cardinal.consuming.loop import OnEvent
+    from cardinal.protocols.streams.following.follower import FollowerSettings
+    from cardinal.protocols.streams.quorum.reassembler import Assembler
     from cardinal.transports import Source
 
 TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals", "payload", "events", "raw")
@@ -49,9 +62,13 @@ STORAGE: Final = "storage."
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
+Start: TypeAlias = str | int | datetime | Cursor
+"""Where a consumer begins."""
+
 _NAMES: Final = (
     *("url", "app", "chainId", "topic", "reorgThreshold", "table", "startingOffsets", "restartFrom", "sinkPath"),
     *("maxBlocksPerTrigger", "maxBytesPerTrigger", "integers", "senders", "topicsTimeout", "failOnDataLoss"),
+    *("tracked", "whitelist", "blacklist", "skip", "onIncomplete", "onFinalityViolation", "config"),
 )
 _SPARKS: Final = frozenset({"path", "checkpointlocation"})
 """Options that Spark itself may add."""
@@ -67,7 +84,7 @@ class SourceOptions:
     table: str
     app: str = "evm"
     presets: Mapping[str, Any] = field(default_factory=dict)
-    starting: str | int = EARLIEST
+    starting: str = EARLIEST
     sink: str | None = None
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_blocks: int | None = None
@@ -75,6 +92,7 @@ class SourceOptions:
     integers: str = "string"
     senders: bool = True
     topics_timeout: float = _TOPICS_SECONDS
+    consuming: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sink_storage(self) -> dict[str, str]:
@@ -91,9 +109,9 @@ class SourceOptions:
                 "format('cardinal') needs the option url, as in kafka://localhost:9092", setting="url"
             )
         presets: dict[str, Any] = {}
-        for name, preset in (("chainid", "chain_id"), ("reorgthreshold", "reorg_threshold")):
-            if name in given:
-                presets[preset] = _number(name, given[name])
+        for name, preset in (("chainId", "chain_id"), ("reorgThreshold", "reorg_threshold")):
+            if name.lower() in given:
+                presets[preset] = _number(name, given[name.lower()])
         if "topic" in given:
             presets["topic"] = given["topic"]
         if given.get("failondataloss", "true").lower() != "true":
@@ -102,7 +120,7 @@ class SourceOptions:
                 "checkpoint instead, with restartFrom=sink where there is a lake",
                 setting="failOnDataLoss",
             )
-        _choice("restartfrom", given.get("restartfrom", "sink"), ("sink",))
+        _choice("restartFrom", given.get("restartfrom", "sink"), ("sink",))
         if ("restartfrom" in given) != ("sinkpath" in given):
             raise ConfigurationError("restartFrom=sink and sinkPath, the lake, go together", setting="restartFrom")
         return cls(
@@ -110,24 +128,26 @@ class SourceOptions:
             table=_choice("table", given.get("table", "blocks"), TABLES),
             app=given.get("app", "evm"),
             presets=presets,
-            starting=_starting(given.get("startingoffsets", EARLIEST)),
+            starting=_starting(given.get("startingoffsets", EARLIEST).strip()),
             sink=given.get("sinkpath"),
             storage={name: value for name, value in options.items() if name.lower().startswith(STORAGE)},
-            max_blocks=_optional(given, "maxblockspertrigger"),
-            max_bytes=_optional(given, "maxbytespertrigger"),
+            max_blocks=_optional(given, "maxBlocksPerTrigger"),
+            max_bytes=_optional(given, "maxBytesPerTrigger"),
             integers=_choice("integers", given.get("integers", "string"), ("string", "decimal", "binary")),
             senders=_choice("senders", given.get("senders", "true").lower(), ("true", "false")) == "true",
             topics_timeout=float(_number("topicsTimeout", given.get("topicstimeout", str(int(_TOPICS_SECONDS))))),
+            consuming=_consuming(given),
         )
 
 
 def _need_known(given: Mapping[str, str]) -> None:
-    known = {name.lower() for name in _NAMES} | _SPARKS
+    known = {name.lower(): name for name in _NAMES}
     for name in given:
-        if name not in known and not name.startswith(STORAGE):
-            raise ConfigurationError(
-                f"format('cardinal') has no option {name!r}; it has {', '.join(_NAMES)}", setting=name
-            )
+        if name in known or name in _SPARKS or name.startswith(STORAGE):
+            continue
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {known[near[0]]}?" if near else f"it has {', '.join(_NAMES)}"
+        raise ConfigurationError(f"format('cardinal') has no option {name!r}; {hint}", setting=name)
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
@@ -136,14 +156,78 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _starting(value: str) -> str | int:
-    if value in (EARLIEST, LATEST):
-        return value
-    if value.isdecimal():
-        return int(value)
-    raise ConfigurationError(
-        f"startingOffsets must be earliest, latest or a block's number, not {value!r}", setting="startingOffsets"
-    )
+def start_of(text: str) -> Start:
+    """Where a consumer begins, by the text of ``startingOffsets``.
+
+    Raises:
+        ConfigurationError: it is none.
+        CursorInvalidError: a cursor that was cut or altered.
+
+    """
+    if text in (EARLIEST, LATEST):
+        return "start" if text == EARLIEST else "tail"
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("c1:"):
+        return Cursor.parse(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigurationError(
+            "startingOffsets must be earliest, latest, a block's number, a time with its zone "
+            f"(2026-01-31T12:00:00Z) or a cursor, not {text!r}",
+            setting="startingOffsets",
+        )
+    return moment
+
+
+def _starting(text: str) -> str:
+    start_of(text)
+    return text
+
+
+def _consuming(given: Mapping[str, str]) -> dict[str, Any]:
+    """The options that a consumer has too, by its names. ConfigurationError for a value that is none of theirs."""
+    found: dict[str, Any] = {}
+    for name, ours in (("onIncomplete", "on_incomplete"), ("onFinalityViolation", "on_finality_violation")):
+        if name.lower() in given:
+            found[ours] = given[name.lower()]
+    if "config" in given:
+        found["config"] = given["config"]
+    if "tracked" in given:
+        found["tracked"] = tuple(_parts(given["tracked"]))
+    if "blacklist" in given:
+        found["blacklist"] = tuple(_hash("blacklist", text) for text in _parts(given["blacklist"]))
+    if "whitelist" in given:
+        pairs = (text.partition("=") for text in _parts(given["whitelist"]))
+        found["whitelist"] = {_number("whitelist", number): _hash("whitelist", text) for number, _, text in pairs}
+    if "skip" in given:
+        found["skip"] = tuple(_position(text) for text in _parts(given["skip"]))
+    ConsumerOptions(**found)
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
+
+
+def _hash(name: str, text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        found = b""
+    if len(found) != HASH_SIZE:
+        raise ConfigurationError(f"{name}: {text!r} is no block hash of {HASH_SIZE} bytes in hex", setting=name)
+    return found
+
+
+def _position(text: str) -> tuple[str, int, int]:
+    topic, *numbers = text.rsplit("/", 2)
+    if len(numbers) != 2 or not all(map(str.isdecimal, numbers)):  # noqa: PLR2004 - partition and offset
+        raise ConfigurationError(f"skip: {text!r} is no record; write topic/partition/offset", setting="skip")
+    return topic, int(numbers[0]), int(numbers[1])
 
 
 def _number(name: str, value: str) -> int:
@@ -153,25 +237,32 @@ def _number(name: str, value: str) -> int:
 
 
 def _optional(given: Mapping[str, str], name: str) -> int | None:
-    if name not in given:
+    if name.lower() not in given:
         return None
-    value = _number(name, given[name])
+    value = _number(name, given[name.lower()])
     if value < 1:
         raise ConfigurationError(f"{name} must be 1 or more", setting=name)
     return value
 
 
+_ONE_BLOCK: Final = Bounds(open_bytes=1 << 62, open_blocks=1 << 62)
+
+
 @dataclass(frozen=True)
 class Stream:
-    """One application's stream: what driver and tasks need of it. Travels to tasks as ``url`` and ``spec``."""
+    """One application's stream: what driver and tasks need of it.
+
+    ``consuming``: options of the consumer, by its names.
+    """
 
     url: str = field(repr=False)
     spec: str
     topics_timeout: float = _TOPICS_SECONDS
+    consuming: Mapping[str, Any] = field(default_factory=dict)
 
-    def __reduce__(self) -> tuple[type[Stream], tuple[str, str, float]]:
+    def __reduce__(self) -> tuple[type[Stream], tuple[str, str, float, Mapping[str, Any]]]:
         """Travel without what is made on demand."""
-        return Stream, (self.url, self.spec, self.topics_timeout)
+        return Stream, (self.url, self.spec, self.topics_timeout, dict(self.consuming))
 
     @classmethod
     def find(cls, options: SourceOptions) -> Stream:
@@ -180,9 +271,10 @@ class Stream:
         if "chain_id" not in presets and options.app == "evm":
             from cardinal.consumer import find_application  # noqa: PLC0415 - opens clients
 
-            found = find_application(options.url, options.app, wait=options.topics_timeout)
+            url = find_url(options.url, options.consuming.get("config"))
+            found = find_application(url, options.app, wait=options.topics_timeout)
             presets["chain_id"] = int(found.chain.partition(":")[2])
-        return cls(options.url, AppSpec(options.app, presets).text(), options.topics_timeout)
+        return cls(options.url, AppSpec(options.app, presets).text(), options.topics_timeout, options.consuming)
 
     @cached_property
     def app(self) -> Application:
@@ -191,31 +283,34 @@ class Stream:
         return apps.get(spec.name, **spec.options)
 
     @cached_property
-    def settings(self) -> PlanSettings:
-        """What planning depends on: the same choices as those of a Consumer."""
-        app = self.app
-        keep = frozenset(map(path_bytes, app.finality_paths or ()))
+    def settings(self) -> FollowerSettings:
+        """The settings of the stream's consumer."""
+        return ConsumerOptions(**self.consuming).follower_settings(self.app)
 
-        def finality_of(header: Header) -> Finality | None:
-            marks: Mapping[bytes, bytes] = getattr(header, "marks", {})
-            kept = PathMap({path: marks[path] for path in keep if path in marks})
-            return app.finality(Payload(header.number, header.hash, header.parent, header.weight, kept))
+    @property
+    def fingerprint(self) -> bytes:
+        """What a lineage begins with."""
+        return self.settings.fingerprint()
 
-        return PlanSettings(
-            FollowerSettings(
-                app=app.name,
-                chain=app.chain,
-                prefixes=tuple(app.topics),
-                reorg_threshold=app.reorg_threshold,
-                finality_of=finality_of if keep else None,
-            ),
-            keep,
+    def consumer(self, start: Start, on_event: OnEvent | None, *, until_end: bool) -> Consumer:
+        """A consumer that leaves the content on the topics; it raises as one does."""
+        return Consumer(
+            self.url,
+            self.app,
+            start=start,
+            options=ConsumerOptions(**self.consuming),
+            on_event=on_event,
+            topics_timeout=self.topics_timeout,
+            until="end" if until_end else None,
+            content="ranges",
+            max_update=1,
         )
 
-    def digester(self) -> Digester:
-        """What takes the content out of records for the planner."""
-        return Digester(self.settings.follower.tracked, self.settings.keep)
+    def reassembler(self, contents: Contents) -> Assembler:
+        """What assembles one block, whose messages were bounded when it was planned."""
+        return assembler_of(replace(self.settings, contents=contents, bounds=_ONE_BLOCK))
 
-    def open(self) -> Source:
-        """A source of all topics of the stream."""
-        return open_source(self.url, self.app, wait=self.topics_timeout)
+    def open(self, topics: Sequence[str] | None = None) -> Source:
+        """A source of these topics, reorg channels among them, or of all topics of the application; of no group."""
+        url = find_url(self.url, self.consuming.get("config"))
+        return open_source(url.beside(), self.app, topics=topics, wait=self.topics_timeout)

@@ -82,17 +82,22 @@ def arrow_schema(table: str, integers: str) -> pa.Schema:
 
 def event_batch(rows: Sequence[KeyRow]) -> pa.RecordBatch:
     """The rows of ``events``."""
-    values = [(*row.key(None), row.lineage, row.parent, weight_bytes(row.weight)) for row in rows]
+    values = [(*row.key(None), row.lineage, row.parent or None, weight_bytes(row.weight)) for row in rows]
     return _batch(values, EVENTS_ARROW)
 
 
-def block_batches(blocks: Iterable[tuple[KeyRow, Payload]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
-    """The rows of some blocks, in batches of some megabytes. ApplicationError where a block does not decode."""
-    rows: list[tuple[KeyRow, Payload]] = []
+def block_batches(blocks: Iterable[tuple[KeyRow, Payload | None]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
+    """The rows of some blocks, in batches of some megabytes. ApplicationError where a block does not decode.
+
+    A block without a payload, whose content is not on the topics, is a row of ``raw`` and none of any other table.
+    """
+    rows: list[tuple[KeyRow, Payload | None]] = []
     size = 0
     for row, payload in blocks:
+        if payload is None and settings.table != RAW:
+            continue
         rows.append((row, payload))
-        size += sum(map(len, _raw(payload).values()))
+        size += 0 if payload is None else sum(map(len, _raw(payload).values()))
         if size >= _BATCH_BYTES:
             yield from _made(rows, settings)
             rows, size = [], 0
@@ -100,24 +105,24 @@ def block_batches(blocks: Iterable[tuple[KeyRow, Payload]], settings: TableSetti
         yield from _made(rows, settings)
 
 
-def _made(blocks: list[tuple[KeyRow, Payload]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
+def _made(blocks: list[tuple[KeyRow, Payload | None]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
     spec = AppSpec.parse(settings.spec)
-    times = [block_time(spec, payload) for _, payload in blocks]
+    times = [None if payload is None else block_time(spec, payload) for _, payload in blocks]
     if settings.table == RAW:
         yield raw_batch(
             RawRow(
                 *row.key(time),
                 row.lineage,
                 settings.spec,
-                row.parent,
+                row.parent or None,
                 weight_bytes(row.weight),
-                payload_content(payload),
+                None if payload is None else payload_content(payload),
             )
             for (row, payload), time in zip(blocks, times, strict=True)
         )
         return
     keys = _batch([row.key(time) for (row, _), time in zip(blocks, times, strict=True)], KEY_ARROW)
-    payloads = [payload for _, payload in blocks]
+    payloads = [payload for _, payload in blocks if payload is not None]
     table = _payload(payloads, keys) if settings.table == PAYLOAD else _typed(payloads, keys, settings)
     yield from table.combine_chunks().to_batches()
 

@@ -1,35 +1,41 @@
-"""A task's reading: exact ranges of offsets in, whole blocks out. Runs anywhere, keeps nothing.
+"""A task's reading: exact ranges of offsets in, whole blocks out. Runs anywhere.
 
 Rules:
 
 1. What a block is made of was decided by the planner; a task feeds the same records, those of the block's own ranges
-   sorted by position, to the same reassembler, this time with their values, and so gets the same block.
-2. A read ends where every partition's position has passed its range, so that a gap or a control record at its end holds
-   nothing up; a block that is not whole then is an error that names it.
-3. A task holds the blocks of its group: about ``GROUP_BYTES``, or one block.
+   sorted by position, to a reassembler of its own, and so gets the same block, whatever else is read beside it.
+2. Where several Batches name a block, the first that the messages complete counts.
+3. A read ends where every partition's position has passed its range, so that a gap or a control record at its end
+   holds nothing up; a block that is not whole then is an error that names it.
+4. A task holds the blocks of its group: about ``GROUP_BYTES``, or one block. A worker keeps its client for the next.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, MissingPayloadError
-from cardinal.protocols.streams.assembly.digests import Contents
+from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, digested
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.types import short
 from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH
+from cardinal.transports.base import RowSource
 
+from .offsets import PlannedBlock, spanned
 from .tables import KeyRow
 
 if TYPE_CHECKING:
-    from cardinal.protocols.streams.types import Partition, Position, Record, Row
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from cardinal.protocols.streams.events import Header
+    from cardinal.protocols.streams.types import Partition, Position, Row
     from cardinal.transports import Source
 
+    from .offsets import NamedBatch, Ranges
     from .options import Stream
-    from .state import PlannedBlock, PlanSettings
 
 GROUP_BYTES: Final = 16 << 20
 
@@ -44,34 +50,8 @@ _STALL_SECONDS: Final = 120.0
 _TRIES: Final = 5
 _PAUSE: Final = 1.0
 
-Ranges = Mapping["Partition", tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One row and the ranges in which its block lies."""
-
-    row: KeyRow
-    ranges: Ranges
-
-
-def wanted(planned: PlannedBlock) -> Wanted:
-    """What a task has to know of a planned row."""
-    header = planned.block.header
-    return Wanted(
-        KeyRow(
-            planned.seq,
-            planned.change,
-            planned.update_id,
-            header.number,
-            header.hash,
-            planned.block.published_ms,
-            planned.lineage,
-            header.parent,
-            header.weight,
-        ),
-        planned.block.ranges,
-    )
+_SOURCES: Final[dict[tuple[str, str, tuple[str, ...]], Source]] = {}
+"""The clients of this process that nobody uses now."""
 
 
 def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> list[list[PlannedBlock]]:
@@ -80,14 +60,14 @@ def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> lis
     size = needed = 0
     span: dict[Partition, tuple[int, int]] = {}
     for row in rows:
-        widened = _widened(span, row.block.ranges)
-        needed += _length(row.block.ranges)
-        size += row.block.size
+        widened = _widened(span, row.ranges)
+        needed += _length(row.ranges)
+        size += row.size
         sparse = _length(widened) > _SPARSE * needed + _SPARSE_SLACK
         if not groups or size > group_bytes or len(groups[-1]) >= _GROUP_ROWS or sparse:
             groups.append([])
-            size, needed = row.block.size, _length(row.block.ranges)
-            widened = dict(row.block.ranges)
+            size, needed = row.size, _length(row.ranges)
+            widened = dict(row.ranges)
         groups[-1].append(row)
         span = widened
     return groups
@@ -105,8 +85,8 @@ def _length(ranges: Ranges) -> int:
     return sum(high - low for low, high in ranges.values())
 
 
-def read_blocks(stream: Stream, rows: Sequence[Wanted]) -> Iterator[tuple[KeyRow, Payload]]:
-    """Every row with its block, in order.
+def read_blocks(stream: Stream, rows: Sequence[PlannedBlock]) -> Iterator[tuple[KeyRow, Payload | None]]:
+    """Every row with its block, in order; None where its content is not on the topics.
 
     Raises:
         MissingPayloadError: a block is not whole on the topics any more.
@@ -114,60 +94,115 @@ def read_blocks(stream: Stream, rows: Sequence[Wanted]) -> Iterator[tuple[KeyRow
         TransportError: the broker cannot be read.
 
     """
-    span: dict[Partition, tuple[int, int]] = {}
-    for row in rows:
-        span = _widened(span, row.ranges)
-    ranges = {row.row.hash: row.ranges for row in rows}
-    records = _patiently(stream, span, ranges)
-    blocks = assembled(stream.settings, records)
-    for row in rows:
-        payload = blocks.get(row.row.hash)
-        if payload is None:
-            raise MissingPayloadError(
-                f"block {row.row.number} (0x{row.row.hash.hex()}) was complete when it was planned and is no more: the "
-                "topics were changed, or retention has cut into them while the batch ran",
-                number=row.row.number,
-                block_hash=row.row.hash,
-            )
-        yield row.row, payload
+    ranges = {planned.row.hash: planned.ranges for planned in rows if planned.ranges}
+
+    def pick(row: Row) -> bytes | None:
+        block_hash = row[3][1:HASH_END]
+        low, high = ranges.get(block_hash, {}).get((row[0], row[1]), (0, 0))
+        return block_hash if low <= row[2] < high else None
+
+    found = _patiently(stream, spanned(rows), pick)
+    blocks = {block_hash: assembled(stream, found.get(block_hash, ()), Contents.VALUES) for block_hash in ranges}
+    for planned in rows:
+        payload = blocks.get(planned.row.hash)
+        if planned.ranges and payload is None:
+            raise not_whole(planned.row.number, planned.row.hash)
+        yield planned.row, payload if isinstance(payload, Payload) else None
 
 
-def assembled(settings: PlanSettings, records: Mapping[bytes, Iterable[Record]]) -> dict[bytes, Payload]:
-    """The blocks that are whole in these records, each block's by its hash."""
-    reassembler = settings.reassembler(Contents.VALUES)
-    blocks: dict[bytes, Payload] = {}
-    for found in records.values():
-        for event in reassembler.receive(sorted(found, key=_position)):
-            if isinstance(event, Completed) and isinstance(event.payload, Payload):
-                blocks[event.payload.hash] = event.payload
-    return blocks
+def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
+    """The rows of a batch that an earlier process planned, with their ranges.
+
+    Raises:
+        MissingPayloadError: a block is not whole on the topics any more.
+        CursorExpiredError: retention has removed records of it.
+
+    """
+    names = {row.name for row in batch.rows if row.ref is None}
+    seen: dict[bytes, bytes] = {}
+
+    def pick(row: Row) -> bytes | None:
+        block_hash = row[3][1:HASH_END]
+        name = seen.get(block_hash) or seen.setdefault(block_hash, short(block_hash))
+        return name if name in names else None
+
+    headers: dict[bytes, HeaderOnly] = {}
+    for name, found in _patiently(stream, batch.ranges, pick).items():
+        if isinstance(whole := assembled(stream, digested(found), Contents.DIGESTS), HeaderOnly):
+            headers[name] = whole
+    rows: list[PlannedBlock] = []
+    for row in batch.rows:
+        if row.ref is not None:
+            number, block_hash = row.ref
+            key = KeyRow(row.seq, row.change, row.update_id, number, block_hash, 0, batch.lineage, b"", 0)
+            rows.append(PlannedBlock(key, {}, 0))
+            continue
+        block = headers.get(row.name)
+        if block is None:
+            raise not_whole(None, row.name)
+        header = (block.number, block.hash, block.published_ms, batch.lineage, block.parent, block.weight)
+        rows.append(PlannedBlock(KeyRow(row.seq, row.change, row.update_id, *header), block.ranges, block.size))
+    return rows
+
+
+def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> Header | None:
+    """The block that these records make; None where it is not whole."""
+    records = sorted(found, key=_position)
+    batches = [record for record in records if record[3][0] == BATCH]
+    for at in range(len(batches)):
+        passed = batches[:at]
+        for event in stream.reassembler(contents).receive([record for record in records if record not in passed]):
+            if isinstance(event, Completed):
+                return event.payload
+    return None
+
+
+def not_whole(number: int | None, block_hash: bytes) -> MissingPayloadError:
+    """The error for a block that was complete when it was planned."""
+    return MissingPayloadError(
+        f"block {'' if number is None else number} (0x{block_hash.hex()}) was complete when it was planned and is no "
+        "more: the topics were made anew or retention has cut into them; start with a new checkpoint, with "
+        "restartFrom=sink where there is a lake",
+        number=-1 if number is None else number,
+        block_hash=block_hash,
+    )
 
 
 def _position(record: Row) -> Position:
     return record[:3]
 
 
-def _patiently(stream: Stream, span: Ranges, wanted_: Mapping[bytes, Ranges]) -> dict[bytes, list[Record]]:
+def _patiently(stream: Stream, span: Ranges, pick: Callable[[Row], bytes | None]) -> dict[bytes, list[Row]]:
     """Read, and read again where the broker went away in between; Spark's own retries would run a new worker."""
+    if not span:
+        return {}
+    topics = tuple(sorted({topic for topic, _ in span}))
+    held = (stream.url, stream.spec, topics)
     for attempt in range(1, _TRIES + 1):
         try:
-            source = stream.open()
+            source = _SOURCES.pop(held, None) or stream.open(topics)
             try:
-                return _read(source, span, wanted_)
-            finally:
+                found = _read(source, span, pick)
+            except BaseException:
                 source.close()
+                raise
         except CursorExpiredError:
             raise
         except CardinalError as error:
             if not error.retriable or attempt == _TRIES:
                 raise
             time.sleep(_PAUSE)
+        else:
+            _SOURCES[held] = source
+            return found
     raise AssertionError(attempt)
 
 
-def _read(source: Source, span: Ranges, wanted_: Mapping[bytes, Ranges]) -> dict[bytes, list[Record]]:
+def _read(source: Source, span: Ranges, pick: Callable[[Row], bytes | None]) -> dict[bytes, list[Row]]:
+    """The records in these ranges, by what ``pick`` makes of them; those of which it makes None are left out."""
     source.assign({where: low for where, (low, _) in span.items()})
-    records: dict[bytes, list[Record]] = {block_hash: [] for block_hash in wanted_}
+    rows = source.poll_rows if isinstance(source, RowSource) else source.poll
+    records: dict[bytes, list[Row]] = {}
     done: set[Partition] = set()
     moved = time.monotonic()
     positions = source.positions()
@@ -176,14 +211,9 @@ def _read(source: Source, span: Ranges, wanted_: Mapping[bytes, Ranges]) -> dict
         if finished != done:
             source.pause(finished)
             done = finished
-        polled = source.poll(_POLL_RECORDS, _POLL_SECONDS)
-        for record in polled:
-            ranges = wanted_.get(record.key[1:HASH_END])
-            if ranges is None:
-                continue
-            low, high = ranges.get((record.topic, record.partition), (0, 0))
-            if low <= record.offset < high:
-                records[record.key[1:HASH_END]].append(record)
+        for row in rows(_POLL_RECORDS, _POLL_SECONDS):
+            if row[2] < span[row[0], row[1]][1] and (name := pick(row)) is not None:
+                records.setdefault(name, []).append(row)
         after = source.positions()
         if after != positions:
             moved = time.monotonic()
@@ -192,4 +222,5 @@ def _read(source: Source, span: Ranges, wanted_: Mapping[bytes, Ranges]) -> dict
                 f"nothing arrived for {_STALL_SECONDS:.0f} s while reading whole blocks", number=-1, block_hash=b""
             )
         positions = after
+    source.pause(set(span))
     return records

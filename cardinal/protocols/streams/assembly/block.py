@@ -27,6 +27,7 @@ from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG
 
 from .counters import Counters, Taken, Tracked
+from .digests import HeaderOnly, kept_value, size_of
 
 Content: TypeAlias = tuple[list[bytes], dict[bytes, bytes]]
 
@@ -254,15 +255,25 @@ class OpenBlock:
         self.careful = self.reopened or len(self.candidates) > 1
         return beyond
 
-    def ends(self, candidate: Candidate) -> dict[Partition, int]:
-        """For every partition the offset after the highest message that counts."""
+    def without_content(self, candidate: Candidate) -> HeaderOnly:
+        """The complete block of digested messages: where they lie, and the values that were kept."""
+        fields, batch = candidate.fields, candidate.batch
         ends: dict[Partition, int] = {}
+        size, marks = 0, {}
         surplus = candidate.surplus
         counted = (record for key, record in self.messages.items() if key not in surplus)
-        for topic, number, offset, *_ in chain(counted, (candidate.batch,)):
-            if number >= 0 and offset >= ends.get((topic, number), 0):
-                ends[topic, number] = offset + 1
-        return ends
+        for record in chain(counted, (batch,)):
+            partition, offset = (record[0], record[1]), record[2]
+            if partition[1] >= 0 and offset >= ends.get(partition, 0):
+                ends[partition] = offset + 1
+            size += size_of(record)
+            if (kept := kept_value(record)) is not None:
+                marks[record[3][HASH_END:]] = kept
+        marks |= {entry.path: entry.value for entry in fields.entries.values() if entry.value}
+        ranges = {partition: (self.first[partition], end) for partition, end in ends.items()}
+        return HeaderOnly(
+            fields.number, self.hash, fields.parent, fields.weight, marks, ranges, batch.timestamp_ms, size
+        )
 
     def content(self, candidate: Candidate) -> tuple[list[bytes], PathMap]:
         """Deletes and updates of the complete block, merged (rule 3)."""

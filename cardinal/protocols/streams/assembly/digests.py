@@ -1,21 +1,27 @@
 """Records and blocks without their content: for readers that decide what is complete and leave the values in place.
 
-A Batch and a SubBatchHeader keep their value; every other value becomes eight bytes of BLAKE2b, of the decoded
-content where the bytes have no fixed order, so that differing copies are still seen to differ.
+A Batch and a SubBatchHeader keep their value. Every other value becomes eight bytes of BLAKE2b, of the decoded content
+where the bytes have no fixed order, so that differing copies are still seen to differ; then four bytes with its size;
+and, of the few values that are asked for, a mark and the value itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
+from typing import Final
 
-from cardinal.protocols.streams.types import Record
+from cardinal.errors import DecodeError
+from cardinal.protocols.streams.types import BlockRef, Partition, Row
 from cardinal.protocols.streams.wire import avro
-from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_MSG
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 
-DIGEST_SIZE = 8
+_DIGEST_SIZE: Final = 8
+_KEPT_AT: Final = 12
+_KEPT: Final = b"="
 
 
 class Contents(Enum):
@@ -30,31 +36,72 @@ class Contents(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderOnly:
-    """A block without its content; ``marks`` holds the values of the Batch's own entries."""
+    """A block without its content, and where that lies.
+
+    Attributes:
+        number, hash, parent, weight: as in a :class:`~.payload.Payload`.
+        marks: path to value: the Batch's own entries, and the values that were kept.
+        ranges: for every partition the offset of its first message, and the one after the last message that counts;
+            empty where it is not complete.
+        published_ms: the time of its Batch's record.
+        size: bytes of its messages on the topics, about.
+
+    """
 
     number: int
     hash: bytes
     parent: bytes
     weight: int
-    marks: Mapping[bytes, bytes]
+    marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    ranges: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
+    published_ms: int = 0
+    size: int = 0
+
+    @property
+    def ref(self) -> BlockRef:
+        """Number and hash."""
+        return BlockRef(self.number, self.hash)
 
 
-def digest(value: bytes) -> bytes:
-    """Eight bytes that stand for a value."""
-    return blake2b(value, digest_size=DIGEST_SIZE).digest()
+def digested(rows: Iterable[Row], keep: Collection[bytes] = ()) -> list[Row]:
+    """The rows without their content.
 
+    Arguments:
+        rows: of any topics.
+        keep: paths whose values are kept beside their digests.
 
-def without_content(record: Record) -> Record:
-    """The record with its content replaced by a digest.
-
-    Raises:
-        DecodeError: a SubBatchMsg whose value does not decode; it cannot count.
+    Returns:
+        them in order, without SubBatchMsgs that do not decode: these cannot count.
 
     """
-    kind = record.key[0] if record.key else None
-    if kind in (BATCH_MSG, BATCH_DELETE_MSG):
-        return record._replace(value=digest(record.value))
-    if kind == SUB_BATCH_MSG:
-        deletes, updates = avro.read_content(record.value)
-        return record._replace(value=digest(avro.write_content(sorted(deletes), sorted(updates.items()))))
-    return record
+    out: list[Row] = []
+    for row in rows:
+        topic, partition, offset, key, value, time, headers = row
+        kind = key[0] if key else SUB_BATCH_HEADER
+        if kind in (BATCH_MSG, BATCH_DELETE_MSG):
+            short = blake2b(value, digest_size=_DIGEST_SIZE).digest() + len(value).to_bytes(4)
+            if keep and key[HASH_END:] in keep:
+                short += _KEPT + value
+            out.append((topic, partition, offset, key, short, time, headers))
+        elif kind != SUB_BATCH_MSG:
+            out.append(row)
+        else:
+            try:
+                deletes, updates = avro.read_content(value)
+            except DecodeError:
+                continue
+            ordered = avro.write_content(sorted(deletes), sorted(updates.items()))
+            short = blake2b(ordered, digest_size=_DIGEST_SIZE).digest() + len(value).to_bytes(4)
+            out.append((topic, partition, offset, key, short, time, headers))
+    return out
+
+
+def size_of(row: Row) -> int:
+    """The bytes of a digested message as it lies on its topic."""
+    value = row[4]
+    return len(row[3]) + (len(value) if row[3][0] <= SUB_BATCH_HEADER else int.from_bytes(value[_DIGEST_SIZE:_KEPT_AT]))
+
+
+def kept_value(row: Row) -> bytes | None:
+    """The value of a digested message that was asked for; None of any other."""
+    return row[4][_KEPT_AT + 1 :] if row[3][0] == BATCH_MSG and len(row[4]) > _KEPT_AT else None

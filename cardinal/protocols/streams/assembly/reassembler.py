@@ -25,7 +25,6 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import length_hint
-from types import MappingProxyType
 from typing import Final
 
 from cardinal.errors import ConfigurationError, DecodeError
@@ -86,7 +85,6 @@ _NO_HEAD: Final = bytes(HASH_END + 1)
 _SUPPLIED: Final = -1
 """Partition and offset of a message that came from no topic."""
 _NO_DELETES: Final[frozenset[str]] = frozenset()
-_NO_ENDS: Final = MappingProxyType[Partition, int]({})
 _BATCHES_MAX: Final = 4
 
 
@@ -461,21 +459,18 @@ class Reassembler:
     def _finish(self, block: OpenBlock, candidate: Candidate, events: list[ReassemblyEvent]) -> None:
         fields, batch = candidate.fields, candidate.batch
         payload: Header
-        ends: Mapping[Partition, int] = _NO_ENDS
         if self._contents is Contents.VALUES:
             deletes, updates = block.content(candidate)
             gone = frozenset(map(path_text, deletes)) if deletes else _NO_DELETES
             payload = Payload(fields.number, block.hash, fields.parent, fields.weight, updates, gone)
         else:
-            marks = {entry.path: entry.value for entry in fields.entries.values() if entry.value}
-            payload = HeaderOnly(fields.number, block.hash, fields.parent, fields.weight, marks)
-            ends = block.ends(candidate)
+            payload = block.without_content(candidate)
         if candidate is not block.candidates[0]:
             replaced = block.candidates[0].batch
             events.append(Superseded(block.hash, fields.number, replaced[:3], batch[:3]))
         due = self._open.completed(block, fields.parent, parent_is_complete=fields.parent in self._recent)
         self._recent.add(block.hash, RecentBlock(fields.number, block, candidate))
-        events.append(Completed(payload, block.first, ends, batch.timestamp_ms, is_sealed(batch.headers), block.size))
+        events.append(Completed(payload, block.first, batch.timestamp_ms, is_sealed(batch.headers), block.size))
         for other in due:
             self._overdue(other, events)
 
@@ -623,7 +618,7 @@ def _header(block: OpenBlock) -> HeaderOnly | None:
     if not block.candidates:
         return None
     fields = block.candidates[0].fields
-    return HeaderOnly(fields.number, block.hash, fields.parent, fields.weight, {})
+    return HeaderOnly(fields.number, block.hash, fields.parent, fields.weight)
 
 
 def _place(record: Record) -> tuple[bool, str, int, int]:

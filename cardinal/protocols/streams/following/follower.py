@@ -55,8 +55,6 @@ __all__ = ["Follower", "FollowerSettings", "OnIncomplete", "Step", "Wants"]
 
 Out: TypeAlias = list[ChainUpdate | Event]
 
-_EXTENSION_MAX: Final = 1_000
-"""Blocks in one extension; a longer one is cut, so that a consumer far behind gets the chain in pieces."""
 _OPEN_MAX: Final = 64
 """Open blocks that a cursor names."""
 _LOOK_SHARE: Final = 4
@@ -225,6 +223,13 @@ class Follower:
         if self._channels.holds(block_hash):
             state = state or "complete, in a reorg channel"
         return explanation if state is None else replace(explanation, state=state)
+
+    def awaited(self) -> list[Explanation]:
+        """What the chain waits for, lowest first: missing parents of complete blocks, open blocks above the head."""
+        orphans = {parent: replace(self.explain(parent), number=number) for parent, number in self.orderer.orphans()}
+        above = (header.hash for header in self.reassembler.headers() if header.number > self._head_number)
+        found = {block_hash: self.explain(block_hash) for block_hash in above} | orphans
+        return sorted(found.values(), key=lambda one: (-1 if one.number is None else one.number, one.block))
 
     def cursor(self) -> Cursor:
         """The cursor of where the follower stands now."""
@@ -647,7 +652,11 @@ class Follower:
 def assembler_of(settings: FollowerSettings, share: int = 1, evicted: EvictedBlocks | None = None) -> Assembler:
     """The assembler of the main topics, or of one of so many channels, which share its bounds."""
     k = parse_policy(settings.policy)
-    make: Callable[..., Assembler] = Reassembler if k is None else partial(QuorumReassembler, k, settings.producers)
+    make: Callable[..., Assembler] = (
+        partial(Reassembler, contents=settings.contents)
+        if k is None
+        else partial(QuorumReassembler, k, settings.producers)
+    )
     return make(
         settings.tracked,
         settings.reorg_threshold,
@@ -674,7 +683,7 @@ def orderer_of(settings: FollowerSettings) -> Orderer:
             max_waiting=settings.max_waiting,
             max_side=settings.max_side,
             max_bytes=settings.max_bytes,
-            max_extension=_EXTENSION_MAX,
+            max_extension=settings.max_update,
             patient=settings.patient,
         ),
     )

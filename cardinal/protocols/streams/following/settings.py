@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 
+from cardinal.protocols.streams.assembly.digests import Contents
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Header
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
@@ -33,6 +34,7 @@ class FollowerSettings:
 
     Attributes:
         app: the application's name; chain: its name for the chain. Both stand in cursors.
+        contents: whether records carry values or digests, see :mod:`~.assembly.digests`; a quorum needs values.
         tracked, inline: see :class:`~.reassembler.Reassembler`.
         prefixes: the expressions under which the application counts.
         reorg_threshold: blocks.
@@ -49,6 +51,7 @@ class FollowerSettings:
         on_incomplete: what to do about a block that cannot be completed.
         default_topic: where Batches and announcements of reorg channels are; None follows no channels.
         history: delivered blocks that are remembered by hash, for reorgs through channels.
+        max_update: blocks in one update at most, unless it is a switch: a consumer far behind gets the chain in pieces.
         max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
         max_bytes: of the content of either, and of what all reorg channels hold.
         bounds: of what is being assembled; every reorg channel has a share of it beside.
@@ -77,6 +80,8 @@ class FollowerSettings:
     max_waiting: int = 10_000
     max_side: int = 10_000
     max_bytes: int = 256 << 20
+    contents: Contents = Contents.VALUES
+    max_update: int = 1_000
     bounds: Bounds = Bounds()  # noqa: RUF009 - frozen
 
     def fingerprint(self) -> bytes:

@@ -446,7 +446,7 @@ class QuorumReassembler:
         """The header of an open block that k producers' Batches give; None where fewer give the same."""
         for (number, parent, weight), producers in self._batches(block_hash).items():
             if producers >= self._k:
-                return HeaderOnly(number, block_hash, parent, weight, {})
+                return HeaderOnly(number, block_hash, parent, weight)
         return None
 
     def links_of(self, block_hash: bytes) -> set[Link]:

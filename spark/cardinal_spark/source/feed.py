@@ -1,0 +1,175 @@
+"""Updates read ahead: a consumer on a thread of its own, and what it has delivered and nobody has taken yet.
+
+Rules:
+
+1. What is held is bounded, in rows and in the bytes that they stand for; one update is always held.
+2. An error of the consumer is raised by the call that finds nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Final
+
+from cardinal.consumer import Consumer
+from cardinal.protocols.streams.assembly.digests import HeaderOnly
+from cardinal.protocols.streams.events import (
+    BeganAbove,
+    Divergence,
+    ForkBelowStart,
+    Incomplete,
+    Quarantined,
+    ReorgAbandoned,
+    Untrusted,
+)
+from cardinal.protocols.streams.types import HASH_SIZE, FinalityViolated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cardinal.consuming.loop import OnEvent
+    from cardinal.protocols.streams.events import ChainUpdate, Event
+    from cardinal.protocols.streams.types import BlockRef
+
+_ROWS_MAX: Final = 20_000
+_BYTES_MAX: Final = 256 << 20
+_LOGGED_MAX: Final = 20
+"""Reports of one kind that are logged; all are counted."""
+_SERIOUS: Final = (
+    *(BeganAbove, Divergence, FinalityViolated, ForkBelowStart, Incomplete, Quarantined, ReorgAbandoned, Untrusted),
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Reports:
+    """What a consumer reports that is not an update: counted by kind, and logged where an operator should know."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, event: Event | object) -> None:
+        """Take one report."""
+        kind = type(event).__name__
+        self.counts[kind] += 1
+        if isinstance(event, _SERIOUS) and self.counts[kind] <= _LOGGED_MAX:
+            more = "; further reports of this kind are counted only" if self.counts[kind] == _LOGGED_MAX else ""
+            _LOG.warning("%s%s", _text(event), more)
+
+
+def _text(event: object) -> str:
+    """A report in one line: its kind, and what it holds, hashes in hex."""
+    if isinstance(event, bytes):
+        return f"0x{event.hex()}" if len(event) <= HASH_SIZE else f"{len(event)} bytes"
+    if not is_dataclass(event):
+        return str(event)
+    held = ((each.name, getattr(event, each.name)) for each in fields(event))
+    return f"{type(event).__name__}({', '.join(f'{name}={_text(value)}' for name, value in held if value)})"
+
+
+class Feed:
+    """See the module.
+
+    Arguments:
+        open_consumer: opens the consumer, whose reports go to the given handler.
+
+    """
+
+    def __init__(self, open_consumer: Callable[[OnEvent], Consumer]) -> None:
+        self.reports = Reports()
+        self._consumer = open_consumer(self.reports)
+        self._changed = threading.Condition()
+        self._updates: deque[ChainUpdate] = deque()
+        self._rows = self._bytes = 0
+        self._ended = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="cardinal-feed", daemon=True)
+        self._thread.start()
+
+    def take(self, rows: int, size: int, seconds: float | None) -> list[ChainUpdate]:
+        """The next updates, of so many rows and bytes at most, but for the first one.
+
+        Empty when none came in so many seconds, or when the consumer has ended; None waits for either.
+        """
+        taken: list[ChainUpdate] = []
+        with self._changed:
+            self._changed.wait_for(lambda: self._updates or self._ended, seconds)
+            if not self._updates and self._error is not None:
+                raise self._error
+            while self._updates:
+                update = self._updates[0]
+                rows, size = rows - rows_of(update), size - bytes_of(update)
+                if taken and (rows < 0 or size < 0):
+                    break
+                taken.append(self._updates.popleft())
+                self._rows -= rows_of(update)
+                self._bytes -= bytes_of(update)
+            self._changed.notify_all()
+        return taken
+
+    @property
+    def head(self) -> BlockRef | None:
+        """The newest block that was read."""
+        return self._consumer.head
+
+    @property
+    def lag(self) -> int:
+        """Records that are not read yet."""
+        return self._consumer.lag
+
+    @property
+    def connected(self) -> bool:
+        """The server answers."""
+        return self._consumer.connected
+
+    def awaited(self) -> list[str]:
+        """What the chain waits for, in words, lowest first."""
+        return [
+            f"block {'?' if one.number is None else one.number} (0x{one.block.hex()}) "
+            + (one.lacks if one.state == "open" else "is not on the topics")
+            for one in self._consumer.awaited
+        ]
+
+    def close(self) -> None:
+        """End the thread and release the connection."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._consumer.close()
+        self._thread.join()
+
+    def _read(self) -> None:
+        try:
+            for update in self._consumer:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._has_room or self._ended)
+                    if self._ended:
+                        return
+                    self._updates.append(update)
+                    self._rows += rows_of(update)
+                    self._bytes += bytes_of(update)
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - raised by take, in the thread that asks
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._updates or (self._rows < _ROWS_MAX and self._bytes < _BYTES_MAX)
+
+
+def rows_of(update: ChainUpdate) -> int:
+    """How many rows an update makes."""
+    return len(update.removed) + len(update.added)
+
+
+def bytes_of(update: ChainUpdate) -> int:
+    """The bytes that the rows of an update stand for on the topics."""
+    blocks: tuple[object, ...] = (*update.removed, *update.added)
+    return sum(block.size for block in blocks if isinstance(block, HeaderOnly))

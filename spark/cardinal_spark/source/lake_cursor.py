@@ -1,0 +1,85 @@
+"""The cursor behind the end of a lake: ``restartFrom=sink``.
+
+It is made of the ledger's rows alone, so that any stream which holds the same chain can be gone on with. Positions are
+found by time: the lowest block's messages lie above its own time less a margin, and everything that was delivered lies
+below the head's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CursorExpiredError, CursorMismatchError
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
+from cardinal.protocols.streams.types import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cardinal.protocols.streams.types import Partition
+    from cardinal_spark.lake.query import LastCommitted
+
+    from .options import Stream
+
+    Positions = Mapping[Partition, int]
+
+_MICROSECONDS: Final = 1_000
+
+
+def cursor_behind(stream: Stream, lake: str, storage: Mapping[str, str]) -> Cursor | None:
+    """The cursor; None for a lake without rows.
+
+    Raises:
+        CursorMismatchError: the lake belongs to another chain, or was written with other options.
+        CursorExpiredError: the stream does not hold the lake's head.
+
+    """
+    from cardinal_spark.lake import last_committed  # noqa: PLC0415 - the lake's dependencies
+
+    last = last_committed(lake, depth=stream.app.reorg_threshold + 1, storage=storage)
+    if last is None:
+        return None
+    expected = stream.fingerprint.hex()
+    if last.lineage != expected + short(last.first.hash).hex():
+        raise CursorMismatchError(
+            f"the lake {lake} was written from another chain or with other options (reorgThreshold, tracked, "
+            "whitelist): give the same ones, or start a new lake",
+            expected=expected,
+            found=last.lineage,
+        )
+    times = [row.published_at // _MICROSECONDS for row in last.chain if row.published_at]
+    source = stream.open()
+    try:
+        marks = source.watermarks()
+        floor = source.offsets_for_time(max(0, min(times) - BEFORE_BATCH_MS)) if times else {}
+        next_ = source.offsets_for_time(max(times) + 1) if times else {}
+    finally:
+        source.close()
+    if times and all(low >= next_.get(where, high) for where, (low, high) in marks.items() if high > low):
+        raise CursorExpiredError(
+            f"block {last.head.number} (0x{last.head.hash.hex()}), the last one of the lake {lake}, is not on the "
+            "topics any more: read a stream that still holds it, or start a new lake",
+            missing={},
+        )
+    floor = {where: max(low, min(floor.get(where, low), high)) for where, (low, high) in marks.items()}
+    next_ = {where: max(floor[where], min(next_.get(where, high), high)) for where, (_, high) in marks.items()}
+    return _cursor(stream, last, next_, floor)
+
+
+def _cursor(stream: Stream, last: LastCommitted, next_: Positions, floor: Positions) -> Cursor:
+    chain = last.chain
+    lowest = chain[0]
+    return Cursor(
+        lineage=bytes.fromhex(last.lineage),
+        app=stream.app.name,
+        chain=stream.app.chain,
+        seq=last.seq,
+        ring=tuple(row.head for row in reversed(chain)),
+        weight=int.from_bytes(chain[-1].weight or b""),
+        next=next_,
+        floor=floor,
+        start=last.first,
+        missing=frozenset(row.hash for row in chain if not row.parent),
+        root=(lowest.parent or b"") if lowest.number == last.first.number else b"",
+    )
