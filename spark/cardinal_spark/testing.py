@@ -165,14 +165,14 @@ def commit_batch(
     place: Place,
     tasks: Iterable[Sequence[RawRow]],
     *,
-    fresh: bool = False,
+    query: str = "query",
     on_commit: Callable[[str], None] = lambda table: None,  # noqa: ARG005 - called with it
     settings: LakeSettings | None = None,
 ) -> LakeState | None:
     """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits."""
     chosen = settings or LakeSettings()
-    results = [write_task([raw_batch(rows)], place, chosen, fresh=fresh) for rows in tasks]
-    return Committer(place, chosen, on_commit).commit(results, fresh=fresh)
+    results = [write_task([raw_batch(rows)], place, chosen, query) for rows in tasks]
+    return Committer(place, chosen, on_commit).commit(results)
 
 
 def _contents(rows: Iterable[RawRow]) -> list[tuple[int, bytes, bytes | None]]:

@@ -29,7 +29,7 @@ def test_spark_reads_lists_of_structures(spark: SparkSession, tmp_path: Path) ->
         *(payload.parent, weight_bytes(payload.weight), payload_content(payload)),
     )
     folder = str(tmp_path / "lake")
-    commit_batch(Place.of(folder), [[row]], fresh=True)
+    commit_batch(Place.of(folder), [[row]])
     table = spark.read.format("cardinal_lake").option("table", "current_transactions").load(folder)
     wanted = frames([payload])["transactions"]
     found = table.toArrow().sort_by("transaction_index")

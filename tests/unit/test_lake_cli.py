@@ -25,8 +25,8 @@ UPDATES = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("cli") / "lake")
-    for number, update in enumerate(UPDATES):
-        commit_batch(Place.of(folder), [update], fresh=number == 0)
+    for update in UPDATES:
+        commit_batch(Place.of(folder), [update])
     return folder
 
 

@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Place:
 
 def test_two_tasks_of_a_batch_become_one_state(place: Place) -> None:
     [rows] = script("1a 2a 3a 4a")
-    state = commit_batch(place, [rows[2:], rows[:2]], fresh=True)
+    state = commit_batch(place, [rows[2:], rows[:2]])
     assert state is not None
     assert (state.seq, state.number, state.hash) == (4, 4, block_hash("4a"))
     assert image(place.root) == image_of(rows)
@@ -50,7 +50,7 @@ def test_two_tasks_of_a_batch_become_one_state(place: Place) -> None:
 
 def test_a_reorg_to_a_shorter_chain_removes_the_heights_above(place: Place) -> None:
     first, second = script("1a 2a 3a 4a | -4a -3a -2a 2b")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     commit_batch(place, [second])
     assert [number for number, _, _ in image(place.root).chain] == [1, 2]
     assert image(place.root) == image_of(first + second)
@@ -58,14 +58,14 @@ def test_a_reorg_to_a_shorter_chain_removes_the_heights_above(place: Place) -> N
 
 def test_blocks_that_come_and_go_within_a_batch_leave_nothing_in_canonical(place: Place) -> None:
     updates = script("1a | 2a 3a | -3a -2a 2b | 3b")
-    commit_batch(place, [list(chain(*updates))], fresh=True)
+    commit_batch(place, [list(chain(*updates))])
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
 def test_a_batch_whose_net_change_is_nothing_still_moves_the_state(place: Place) -> None:
     """A MERGE that changes no row commits nothing; the seq must move all the same."""
     first, second, third = script("1a | 2a | -2a 2b")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     state = commit_batch(place, [[*second, third[0]]])  # cut inside an update, which the source never does
     assert state is not None
     assert (state.seq, state.number, state.hash) == (3, 1, block_hash("1a"))
@@ -76,15 +76,15 @@ def test_a_batch_whose_net_change_is_nothing_still_moves_the_state(place: Place)
 
 def test_a_reorg_across_a_partition_of_canonical(place: Place) -> None:
     first, second = script("9998a 9999a 10000a 10001a | -10001a -10000a -9999a 9999b 10000b")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     commit_batch(place, [second])
     assert image(place.root) == image_of(first + second)
 
 
 def test_a_block_that_comes_back_is_once_in_current(place: Place) -> None:
     updates = script("1a 2a | -2a 2b 3b | -3b -2b 2a 3a 4a")
-    for number, update in enumerate(updates):
-        commit_batch(place, [update], fresh=number == 0)
+    for update in updates:
+        commit_batch(place, [update])
     assert image(place.root) == image_of(list(chain(*updates)))
     assert len(read(place.root, "payload", from_block=2, to_block=2)) == 3 * 5
     assert len(read(place.root, "current_payload", from_block=2, to_block=2)) == 5
@@ -92,34 +92,34 @@ def test_a_block_that_comes_back_is_once_in_current(place: Place) -> None:
 
 def test_a_batch_committed_twice_changes_nothing(place: Place) -> None:
     [rows] = script("1a 2a 3a")
-    commit_batch(place, [rows], fresh=True)
+    commit_batch(place, [rows])
     before = {name: place.open(name).version() for name in ("payload", "events", "canonical")}
-    commit_batch(place, [rows], fresh=True)
+    commit_batch(place, [rows])
     commit_batch(place, [rows])
     assert {name: place.open(name).version() for name in before} == before
     assert image(place.root) == image_of(rows)
 
 
 def test_an_empty_batch_is_no_state(place: Place) -> None:
-    assert commit_batch(place, [[], []], fresh=True) is None
+    assert commit_batch(place, [[], []]) is None
     with pytest.raises(LakeError, match="there is no lake"):
         image(place.root)
 
 
 def test_another_block_under_a_known_seq_is_refused_by_both_names(place: Place) -> None:
     [rows], [others] = script("1a 2a"), script("1a 2b")
-    commit_batch(place, [rows], fresh=True)
+    commit_batch(place, [rows])
     with pytest.raises(LakeDivergedError, match="restartFrom=sink") as caught:
-        commit_batch(place, [others], fresh=True)
+        commit_batch(place, [others])
     assert (caught.value.seq, caught.value.expected, caught.value.found) == (2, block_hash("2a"), block_hash("2b"))
     assert image(place.root) == image_of(rows)
 
 
 def test_another_lineage_is_refused_with_what_to_do(place: Place) -> None:
     [rows], [others] = script("1a 2a"), script("1a 2a 3a", lineage="lineage-2")
-    commit_batch(place, [rows], fresh=True)
+    commit_batch(place, [rows])
     with pytest.raises(LakeDivergedError, match=r"'lineage-1'.*'lineage-2'.*another folder"):
-        commit_batch(place, [others], fresh=True)
+        commit_batch(place, [others])
     assert image(place.root) == image_of(rows)
 
 
@@ -127,7 +127,7 @@ def test_a_gap_is_refused(place: Place) -> None:
     first, _, third = script("1a | 2a | 3a")
     with pytest.raises(LakeError, match="ends at seq 0 and the stream goes on at 3"):
         commit_batch(place, [third])
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     with pytest.raises(LakeError, match="ends at seq 1 and the stream goes on at 3"):
         commit_batch(place, [third])
     with pytest.raises(LakeError, match="goes from seq 1 to 3"):
@@ -136,26 +136,26 @@ def test_a_gap_is_refused(place: Place) -> None:
 
 def test_a_second_driver_between_write_and_commit_is_refused(place: Place) -> None:
     first, second = script("1a | 2a")
-    commit_batch(place, [first], fresh=True)
-    late = write_task([raw_batch(second)], place, LakeSettings(), fresh=False)
+    commit_batch(place, [first])
+    late = write_task([raw_batch(second)], place, LakeSettings(), "query")
     commit_batch(place, [second])
     with pytest.raises(LakeError, match="another query writes"):
-        Committer(place).commit([late], fresh=False)
+        Committer(place).commit([late])
     assert image(place.root) == image_of(first + second)
 
 
 def test_mixed_lineages_and_applications_are_refused(place: Place) -> None:
     [one], [two] = script("1a"), script("1a 2a", lineage="lineage-2")
     with pytest.raises(LakeError, match="mixes the lineages"):
-        commit_batch(place, [one, two[1:]], fresh=True)
+        commit_batch(place, [one, two[1:]])
     [other] = script("1a 2a", app='{"name":"other"}')
     with pytest.raises(LakeError, match="mixes the applications"):
-        commit_batch(place, [one, other[1:]], fresh=True)
+        commit_batch(place, [one, other[1:]])
 
 
 def test_rows_that_are_not_raw_are_refused(place: Place) -> None:
     with pytest.raises(LakeError, match="lack _seq"):
-        write_task([pa.record_batch({"number": [1]})], place, LakeSettings(), fresh=True)
+        write_task([pa.record_batch({"number": [1]})], place, LakeSettings(), "query")
 
 
 def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: Place) -> None:
@@ -163,21 +163,21 @@ def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: P
     held = pa.schema([("lineage", pa.string()), ("seq", pa.int64()), ("change", pa.string())])
     DeltaTable.create(place.uri("events"), schema=held)
     with pytest.raises(LakeError, match="column change of events"):
-        commit_batch(place, [rows], fresh=True)
+        commit_batch(place, [rows])
 
 
 def test_columns_that_a_newer_release_knows_are_added(place: Place) -> None:
     [rows] = script("1a")
     DeltaTable.create(place.uri("events"), schema=pa.schema([("lineage", pa.string()), ("seq", pa.int64())]))
-    commit_batch(place, [rows], fresh=True)
+    commit_batch(place, [rows])
     assert image(place.root) == image_of(rows)
 
 
 def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: Place) -> None:
     assert last_committed(place.root) is None
     updates = script("1a 2a 3a | -3a -2a 2b | 3b 4b 5b")
-    for number, update in enumerate(updates):
-        commit_batch(place, [update], fresh=number == 0)
+    for update in updates:
+        commit_batch(place, [update])
     found = last_committed(place.root, depth=3)
     assert found is not None
     assert (found.lineage, found.app, found.seq) == ("lineage-1", updates[0][0].app, 9)
@@ -191,17 +191,17 @@ def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: Place) -> 
 def test_canonical_far_behind_is_caught_up_from_events(place: Place) -> None:
     """A driver died between events and canonical, and the checkpoint is gone: the next rows come after events' end."""
     first, second, third = script("1a 2a | -2a 2b 3b | 4b")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     with pytest.raises(Killed):
         commit_batch(place, [second], on_commit=die_after("events"))
     assert image(place.root) == image_of(first)
-    commit_batch(place, [third], fresh=True)
+    commit_batch(place, [third])
     assert image(place.root) == image_of(first + second + third)
 
 
 def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: Place) -> None:
     first, second, third = script("1a 2a | 3a | 4a 5a")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     with pytest.raises(Killed):
         commit_batch(place, [second], on_commit=die_after("payload"))
     commit_batch(place, [second, third])
@@ -210,7 +210,7 @@ def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: Place) 
 
 def test_a_replay_of_less_than_was_written_shows_only_that(place: Place) -> None:
     first, second, third = script("1a 2a | 3a | 4a 5a")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     with pytest.raises(Killed):
         commit_batch(place, [second, third], on_commit=die_after("payload"))
     commit_batch(place, [second])
@@ -223,19 +223,37 @@ def test_what_a_lost_checkpoint_left_beyond_events_is_written_anew(place: Place)
     """The payload is ahead of events, the checkpoint is gone, and the stream took another fork."""
     first, second = script("1a 2a | -2a 2b 3b")
     [_, other] = script("1a 2a | -2a 2c 3c 4c")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     with pytest.raises(Killed):
         commit_batch(place, [second], on_commit=die_after("payload"))
     found = last_committed(place.root)
     assert found is not None
     assert found.seq == 2
-    commit_batch(place, [other], fresh=True)
+    assert commit_batch(place, [[]], query="later") is None  # an empty batch of the new query says nothing
+    commit_batch(place, [other], query="later")
+    assert image(place.root) == image_of(first + other)
+
+
+def test_a_driver_that_was_thought_dead_cannot_commit_to_events(place: Place) -> None:
+    """It has written its tables; another query removes its rows and writes others; then it wakes up."""
+    first, second = script("1a 2a | -2a 2b 3b")
+    [_, other] = script("1a 2a | -2a 2c 3c 4c")
+    commit_batch(place, [first])
+
+    def wake(table: str) -> None:
+        if table == "payload":
+            with pytest.raises(Killed):
+                commit_batch(place, [other], query="later", on_commit=die_after("payload"))
+
+    with pytest.raises(LakeError, match="another query"):
+        commit_batch(place, [second], on_commit=wake)
+    commit_batch(place, [other], query="later")
     assert image(place.root) == image_of(first + other)
 
 
 def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: Place) -> None:
     first, second = script("1a 2a 3a | -3a -2a 2b 3b 4b")
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     snapshot = Snapshot.at(place.root)
     commit_batch(place, [second])
     assert set(snapshot.scan("current_payload").read_all().column("_block_number").to_pylist()) == {1, 2, 3}
@@ -243,7 +261,7 @@ def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: Place) -> N
 
 
 def test_unknown_names_are_refused_with_those_that_exist(place: Place) -> None:
-    commit_batch(place, script("1a"), fresh=True)
+    commit_batch(place, script("1a"))
     with pytest.raises(LakeError, match="current_payload"):
         read(place.root, "currrent_payload")
     with pytest.raises(ConfigurationError, match="no column 'paht'"):
@@ -255,12 +273,12 @@ def test_unknown_names_are_refused_with_those_that_exist(place: Place) -> None:
 def test_a_store_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file where the folder should be")
     with pytest.raises(LakeError) as caught:
-        commit_batch(Place.of(str(tmp_path / "lake")), script("1a"), fresh=True)
+        commit_batch(Place.of(str(tmp_path / "lake")), script("1a"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_file_is_one_sentence(place: Place) -> None:
-    commit_batch(place, script("1a"), fresh=True)
+    commit_batch(place, script("1a"))
     [file] = Path(place.uri("payload")).glob("*.parquet")
     file.write_bytes(b"no longer a file of Parquet")
     with pytest.raises(LakeError, match="could not read payload") as caught:
@@ -276,7 +294,7 @@ def test_an_object_store_is_a_lake_too(tmp_path: Path) -> None:
     assert not store.is_local
     assert "5s" not in repr(store)
     first, second = script("1a 2a | -2a 2b 3b")
-    commit_batch(store, [first], fresh=True)
+    commit_batch(store, [first])
     commit_batch(store, [second])
     assert image(f"{tmp_path}/lake") == image_of(first + second)
     assert Snapshot.of(store).scan("current_payload").read_all().num_rows == 3 * 5
@@ -286,7 +304,7 @@ def test_an_object_store_is_a_lake_too(tmp_path: Path) -> None:
 def test_other_writers_rows_in_a_table_are_not_shown(place: Place) -> None:
     """Rows beyond the state's seq belong to nobody yet."""
     [rows] = script("1a")
-    commit_batch(place, [rows], fresh=True)
+    commit_batch(place, [rows])
     stray = read(place.root, "payload").set_column(0, "_seq", pa.array([7] * 5, pa.int64()))
     write_deltalake(place.uri("payload"), stray, mode="append")
     assert image(place.root) == image_of(rows)

@@ -91,7 +91,7 @@ def lake(rows: DevRows, tmp_path_factory: pytest.TempPathFactory) -> str:
     updates = iter(rows.updates)
     batch_id = 0
     while batch := list(chain.from_iterable(islice(updates, batch_id % 4 + 1))):
-        commit_batch(Place.of(folder), [batch[::2], batch[1::2]], fresh=batch_id == 0)
+        commit_batch(Place.of(folder), [batch[::2], batch[1::2]])
         batch_id += 1
     return folder
 
@@ -200,13 +200,13 @@ def test_a_kill_between_any_two_tables_leaves_no_trace(
     first, second, third = (
         list(chain(*part)) for part in (rows.updates[:3], rows.updates[3:half], rows.updates[half:])
     )
-    commit_batch(place, [first], fresh=True)
+    commit_batch(place, [first])
     with pytest.raises(Killed):
         commit_batch(place, [second], on_commit=die)
     held = last_committed(str(tmp_path))
     assert held is not None
     if new_checkpoint:
-        commit_batch(place, [[row for row in second + third if row.seq > held.seq]], fresh=True)
+        commit_batch(place, [[row for row in second + third if row.seq > held.seq]])
     else:
         commit_batch(place, [second + third])
     snapshot = Snapshot.of(place)
@@ -234,7 +234,7 @@ def count(block: DevBlock, name: str) -> int:
 
 def test_wide_numbers_are_kept_as_chosen_and_stay_so(rows: DevRows, tmp_path: Path) -> None:
     place = Place.of(str(tmp_path))
-    commit_batch(place, rows.updates[:2], fresh=True, settings=LakeSettings("decimal"))
+    commit_batch(place, rows.updates[:2], settings=LakeSettings("decimal"))
     assert str(Snapshot.of(place).schema("transactions").field("value").type) == "decimal128(38, 0)"
     with pytest.raises(LakeError, match="integers"):
         commit_batch(place, rows.updates[2:3])
@@ -245,14 +245,14 @@ def test_wide_numbers_are_kept_as_chosen_and_stay_so(rows: DevRows, tmp_path: Pa
 
 
 def test_senders_can_be_left_out(rows: DevRows, tmp_path: Path) -> None:
-    commit_batch(Place.of(str(tmp_path)), rows.updates, fresh=True, settings=LakeSettings(senders=False))
+    commit_batch(Place.of(str(tmp_path)), rows.updates, settings=LakeSettings(senders=False))
     assert set(read(str(tmp_path), "transactions").column("from_address").to_pylist()) == {None}
 
 
 def test_a_block_that_does_not_decode_stops_the_batch(rows: DevRows, tmp_path: Path) -> None:
     broken = rows.updates[0][0]._replace(content=payload_content(payload_with_broken_header(rows)))
     with pytest.raises(ApplicationError):
-        commit_batch(Place.of(str(tmp_path)), [[broken]], fresh=True)
+        commit_batch(Place.of(str(tmp_path)), [[broken]])
 
 
 def payload_with_broken_header(rows: DevRows) -> Payload:
@@ -273,7 +273,7 @@ def test_a_mainnet_block_is_in_the_lake_as_the_node_gives_it(tmp_path: Path) -> 
     case = json.loads(gzip.decompress((FIXTURES / "14000000.json.gz").read_bytes()))
     total = {"totalDifficulty": "0x" + case["values"][f"c/1/b/{case['hash']}/d"]}
     payload = payload_from_rpc({**case["block"], **total}, case["receipts"], chain_id=1)
-    commit_batch(Place.of(str(tmp_path)), [[row(payload, 1, 1, 1, 1)]], fresh=True)
+    commit_batch(Place.of(str(tmp_path)), [[row(payload, 1, 1, 1, 1)]])
     found = current(str(tmp_path), "transactions", "transaction_index")
     assert [(t["hash"], t["from_address"]) for t in found] == [
         (t["hash"], t["from"].lower()) for t in case["block"]["transactions"]

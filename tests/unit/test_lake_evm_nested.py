@@ -48,7 +48,7 @@ def test_lists_of_structures_come_out_of_a_lake_as_they_went_in(tmp_path: Path, 
         call(2),
     )
     folder = str(tmp_path / "lake")
-    commit_batch(Place.of(folder), [[row(payload)]], fresh=True)
+    commit_batch(Place.of(folder), [[row(payload)]])
     if compacted:
         assert compact(Place.of(folder), min_files=1)
     wanted = frames([payload])["transactions"]

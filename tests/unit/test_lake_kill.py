@@ -36,7 +36,7 @@ done = int(checkpoint.read_text()) if checkpoint.exists() else 0
 print("ready", flush=True)
 for number, update in enumerate(script(sys.argv[2])):
     if number >= done:
-        commit_batch(place, [update[::2], update[1::2]], fresh=number == 0)
+        commit_batch(place, [update[::2], update[1::2]])
         checkpoint.with_suffix(".new").write_text(str(number + 1))
         os.replace(checkpoint.with_suffix(".new"), checkpoint)
 """

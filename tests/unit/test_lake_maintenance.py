@@ -29,7 +29,7 @@ def grow(place: Place, updates: int) -> Script:
     """A lake of one file per table and block, from height 19,990 on, so that canonical has two partitions."""
     writer = Script()
     for number in range(updates):
-        commit_batch(place, [writer.update(f"{19_990 + number}a")], fresh=number == 0)
+        commit_batch(place, [writer.update(f"{19_990 + number}a")])
     return writer
 
 
@@ -66,17 +66,17 @@ def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: Place) -> Non
 def test_a_compaction_between_write_and_commit_does_not_disturb(place: Place) -> None:
     writer = grow(place, 12)
     rows = writer.update("-20001a -20000a -19999a 19999b 20000b")
-    late = write_task([raw_batch(rows)], place, LakeSettings(), fresh=False)
+    late = write_task([raw_batch(rows)], place, LakeSettings(), "query")
     compact(place, reorg_threshold=0, min_files=4)
     place.open("canonical").optimize.compact()  # what rule 1 forbids, and a MERGE survives
-    assert Committer(place).commit([late], fresh=False) is not None
+    assert Committer(place).commit([late]) is not None
     assert [number for number, _, _ in image(place.root).chain] == list(range(19_990, 20_001))
 
 
 def test_clean_removes_orphans_and_nothing_that_is_read(place: Place) -> None:
     [first, second] = script("1a 2a | -2a 2b")
-    commit_batch(place, [first], fresh=True)
-    write_task([raw_batch(second)], place, LakeSettings(), fresh=False)  # a task whose driver dies
+    commit_batch(place, [first])
+    write_task([raw_batch(second)], place, LakeSettings(), "query")  # a task whose driver dies
     commit_batch(place, [second])
     files = set(Path(place.uri("payload")).glob("*.parquet"))
     assert len(files) == 3
@@ -96,7 +96,7 @@ def test_clean_keeps_what_is_younger_than_the_retention(place: Place) -> None:
 def test_publishing_never_puts_an_old_state_behind_a_new_commit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver commits between publish's reading and its commit: publish must lose."""
     updates = script("1a 2a | 3a")
-    commit_batch(place, [updates[0]], fresh=True)
+    commit_batch(place, [updates[0]])
     opened = Place.open
 
     def open_late(self: Place, table: str, version: int | None = None) -> object:

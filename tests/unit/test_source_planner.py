@@ -335,7 +335,7 @@ def to_lake(rows: Sequence[PlannedBlock], path: Path) -> None:
         RawRow(*row.key(None), row.lineage, spec, row.parent, weight_bytes(row.weight), encode_content([], {}))
         for row, *_ in rows
     ]
-    commit_batch(Place.of(str(path)), [batch], fresh=True)
+    commit_batch(Place.of(str(path)), [batch])
 
 
 def test_a_lake_that_the_topics_do_not_hold_is_refused(topics: Topics, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ How a batch arrives exactly once, whatever is killed:
 3. A table that moved between the tasks' reading and the commit was moved by a second driver: nothing is committed.
    delta-rs refuses a second transaction of one application id from the same version, so a late commit of a driver
    that was thought dead cannot slip in either.
-4. The first batch of a checkpoint removes from the appended tables what lies beyond ``events``. It was written under
-   a checkpoint that is gone and no reader has seen it. After that every seq is in a table once.
+4. ``events`` knows by their ids the queries that have written it. The first batch of another one removes from the
+   appended tables what lies beyond ``events``: it was written under a checkpoint that is gone and no reader has seen
+   it. Before it does so it writes ``events``' transaction once more, so that a driver which was thought dead, and is
+   between its tables and ``events``, cannot commit there any more. After that every seq is in a table once.
 5. ``canonical`` may lie behind ``events``; the rows between are read from there.
 
 Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
@@ -54,6 +56,7 @@ from .tables import (
     LakeSettings,
     app_id,
     bucket,
+    query_id,
 )
 from .typed import append_schemas
 
@@ -89,10 +92,10 @@ class Committer:
     settings: LakeSettings = field(default_factory=LakeSettings)
     on_commit: Callable[[str], None] = _nothing
 
-    def commit(self, results: Iterable[TaskResult], *, fresh: bool) -> LakeState | None:
+    def commit(self, results: Iterable[TaskResult]) -> LakeState | None:
         """Commit what the tasks of one batch wrote; the lake's state afterwards, None for a batch without rows.
 
-        ``fresh``: the batch is the first of its checkpoint. Raises LakeDivergedError where the lake holds other
+        Raises LakeDivergedError where the lake holds other
         blocks or another lineage, LakeError where rows are missing or a second driver writes.
         """
         done = [result for result in results if result.ledger]
@@ -102,13 +105,9 @@ class Committer:
         apps = {result.app for result in done}
         if len(apps) > 1:
             raise LakeError(f"a batch mixes the applications {' and '.join(sorted(apps))}: one query, one stream")
-        if any(result.fresh is not fresh for result in done):
-            raise LakeError(
-                "tasks and driver disagree on whether this is a checkpoint's first batch; restart the query"
-            )
         batch = _Batch(self, apps.pop(), ledger, done)
         with mapped(f"commit to the lake {self.place.root}"):
-            return batch.run(fresh=fresh)
+            return batch.run()
 
 
 class _Batch:
@@ -121,18 +120,24 @@ class _Batch:
         self._app = app
         self._lineage = ledger[0].lineage
         self._id = app_id(self._lineage)
+        self._query = query_id(self._lineage, results[0].query)
         self._ledger = ledger
         self._last = ledger[-1].seq
         self._results = results
         self._versions: dict[str, int] = {}
 
-    def run(self, *, fresh: bool) -> LakeState:
+    def run(self) -> LakeState:
         schemas = append_schemas(AppSpec.parse(self._app), self._settings)
         events = self._events()
         held = self._seq(events)
         new = [row for row in self._ledger if row.seq > held]
         need_next(self._place.root, held or None, new)
         self._need_base(EVENTS, held)
+        fresh = events.transaction_version(self._query) is None
+        if any(result.fresh is not fresh for result in self._results):
+            raise LakeError("events changed while the batch was written: another query writes to this lake; stop one")
+        if fresh:
+            events = self._fence(events, held)
         for table, schema in schemas.items():
             self._append(table, self._table(table, schema), held, fresh=fresh)
         self._append_events(events, new)
@@ -151,11 +156,16 @@ class _Batch:
             need_same(self._read_events(events, again[0].seq, again[-1].seq), again)
         return events
 
+    def _fence(self, events: DeltaTable, held: int) -> DeltaTable:
+        """Write the transaction that ``events`` has once more: who read it before this cannot commit there."""
+        self._transact(EVENTS, events, [], [Transaction(self._id, held)])
+        return self._place.open(EVENTS)
+
     def _append_events(self, events: DeltaTable, new: Sequence[EventRow]) -> None:
         if new:
             writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
             writer.write(events_table(new))
-            self._add(EVENTS, events, writer.close())
+            self._add(EVENTS, events, writer.close(), Transaction(self._query, self._last))
         self._note(EVENTS, events)
 
     def _read_events(self, events: DeltaTable, low: int, high: int) -> list[EventRow]:
@@ -193,14 +203,17 @@ class _Batch:
         self._on_commit(name)
         return table
 
-    def _add(self, name: str, table: DeltaTable, parts: Sequence[Part]) -> None:
+    def _add(self, name: str, table: DeltaTable, parts: Sequence[Part], *more: Transaction) -> None:
+        self._transact(name, table, parts, [Transaction(self._id, self._last), *more])
+
+    def _transact(self, name: str, table: DeltaTable, parts: Sequence[Part], transactions: list[Transaction]) -> None:
         now_ms = time.time_ns() // 1_000_000
         try:
             table.create_write_transaction(
                 [part.action(now_ms) for part in parts],
                 "append",
                 table.schema(),
-                commit_properties=CommitProperties(app_transactions=[Transaction(self._id, self._last)]),
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
         except CommitFailedError as error:
             raise _second_driver(name) from error

@@ -6,8 +6,9 @@ Rules:
 2. Rows up to a table's last transaction are left out, so that a replayed batch writes what is missing and no more
    (spark facts, rule 9). A task reads these versions once, before its first row, and hands them to the driver,
    which refuses to commit if they have moved.
-3. The first batch of a checkpoint trusts only ``events``: what lies beyond it in a table was written under a
-   checkpoint that is gone, may be other blocks, and is written again (the driver removes the old rows).
+3. A query that ``events`` does not know yet trusts only ``events``: what lies beyond it in a table was written by
+   another query, under a checkpoint that is gone, may be other blocks, and is written again (the driver removes the
+   old rows).
 4. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
 """
 
@@ -24,11 +25,13 @@ from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row
 
 from .ledger import EventRow
 from .parts import Part, PartWriter
-from .tables import EVENTS, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id
+from .tables import EVENTS, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id, query_id
 from .typed import append_schemas, typed_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from deltalake import DeltaTable
 
     from cardinal.protocols.streams.payload import Payload
 
@@ -48,7 +51,8 @@ class TaskResult:
 
     Attributes:
         app: the application's specification, empty where the task saw no row.
-        fresh: whether the task took its batch for the first of a checkpoint.
+        query: the id of the query that runs the task.
+        fresh: whether the query has committed nothing yet.
         base: table to the last seq that the task found committed.
         ledger: the rows of ``events``, of every raw row.
         parts: the files that it wrote.
@@ -56,6 +60,7 @@ class TaskResult:
     """
 
     app: str = ""
+    query: str = ""
     fresh: bool = False
     base: Mapping[str, int] = field(default_factory=dict)
     ledger: tuple[EventRow, ...] = ()
@@ -69,19 +74,23 @@ def committed(place: Place, table: str, lineage: str) -> int:
     return NONE if version is None else version
 
 
-def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings, *, fresh: bool) -> TaskResult:
-    """Write the files of one task of a batch.
+def is_fresh(events: DeltaTable | None, lineage: str, query: str) -> bool:
+    """Whether a query has committed no row of a lineage to ``events`` yet."""
+    return events is None or events.transaction_version(query_id(lineage, query)) is None
 
-    ``fresh`` says that the batch is the first of its checkpoint.
+
+def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings, query: str) -> TaskResult:
+    """Write the files of one task of a batch of a query.
+
     Raises LakeError where rows are not those of ``table=raw`` or a block does not decode.
     """
     task: _Task | None = None
     for batch in batches:
         for row in raw_rows(_checked(batch)):
             if task is None:
-                task = _Task(place, row, settings, fresh=fresh)
+                task = _Task(place, row, settings, query)
             task.take(row)
-    return TaskResult(fresh=fresh) if task is None else task.finish()
+    return TaskResult(query=query) if task is None else task.finish()
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -94,17 +103,17 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Task:
     """The state of one task: the versions it started from, the blocks that wait, the open files."""
 
-    def __init__(self, place: Place, first: RawRow, settings: LakeSettings, *, fresh: bool) -> None:
+    def __init__(self, place: Place, first: RawRow, settings: LakeSettings, query: str) -> None:
         self._app = first.app
         self._spec = AppSpec.parse(first.app)
         self._settings = settings
-        self._fresh = fresh
+        self._query = query
         schemas = append_schemas(self._spec, settings)
         self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
         self._schemas = schemas
         self._base = {table: committed(place, table, first.lineage) for table in (*schemas, EVENTS)}
-        # a first batch trusts events alone; later ones each table's own transaction
-        self._skip = {table: self._base[EVENTS if fresh else table] for table in schemas}
+        self._fresh = is_fresh(place.find(EVENTS), first.lineage, query)
+        self._skip = {table: self._base[EVENTS if self._fresh else table] for table in schemas}
         self._ledger: list[EventRow] = []
         self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
         self._bytes = 0
@@ -125,7 +134,7 @@ class _Task:
     def finish(self) -> TaskResult:
         self._flush()
         parts = tuple(part for writer in self._writers.values() for part in writer.close())
-        return TaskResult(self._app, self._fresh, self._base, tuple(self._ledger), parts)
+        return TaskResult(self._app, self._query, self._fresh, self._base, tuple(self._ledger), parts)
 
     def _flush(self) -> None:
         if not self._waiting:

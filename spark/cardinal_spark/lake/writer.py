@@ -4,7 +4,7 @@ Rules:
 
 1. ``write`` runs on executors and touches no table's log; ``commit`` runs on the driver and may be called again for
    the same batch.
-2. Batch 0 is the first of a checkpoint. Tasks learn the batch's number from Spark's local property.
+2. Tasks learn the query's id, which its checkpoint keeps, from Spark's local property, and hand it to the driver.
 3. Nothing is kept between batches: Spark builds the writer anew for every one.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class LakeWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Decode one task's blocks into Parquet files."""
         context = TaskContext.get()
-        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
-        if batch_id is None:
+        query = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if query is None:
             raise LakeError("cardinal_lake is a streaming sink: use writeStream")
-        return Written(write_task(iterator, self._place, self._settings, fresh=int(batch_id) == 0))
+        return Written(write_task(iterator, self._place, self._settings, query))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Commit the batch to every table."""
         results = [message.result for message in messages if isinstance(message, Written)]
-        Committer(self._place, self._settings).commit(results, fresh=batchId == 0)
+        Committer(self._place, self._settings).commit(results)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the files where they are: they are in no table, and ``clean`` removes them."""
