@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from .lake.commit import Committer
 from .lake.decode import write_task
 from .lake.query import Snapshot
+from .lake.state import find_state
 from .lake.tables import LakeSettings
 from .rows import ADDED, REMOVED, AppSpec, RawRow, decode_content, encode_content, raw_batch, weight_bytes
 
@@ -165,13 +166,13 @@ def commit_batch(
     place: Place,
     tasks: Iterable[Sequence[RawRow]],
     *,
-    query: str = "query",
     on_commit: Callable[[str], None] = lambda table: None,  # noqa: ARG005 - called with it
     settings: LakeSettings | None = None,
 ) -> LakeState | None:
     """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits."""
     chosen = settings or LakeSettings()
-    results = [write_task([raw_batch(rows)], place, chosen, query) for rows in tasks]
+    shown = find_state(place)
+    results = [write_task([raw_batch(rows)], place, chosen, shown) for rows in tasks]
     return Committer(place, chosen, on_commit).commit(results)
 
 

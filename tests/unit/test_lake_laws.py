@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cardinal_spark.rows import RawRow
 
 COMMITS = 5
-"""Transactions of a batch at most: of a new query the fence and the cut of a table; payload, events, canonical."""
+"""Transactions of a batch at most: the fence and the cut of a table that goes on; payload, events, canonical."""
 
 
 class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of the lake
@@ -89,28 +89,28 @@ def test_cuts_replays_and_kills_leave_no_trace(data: st.DataObject) -> None:
         stream.go_on()
     with tempfile.TemporaryDirectory() as folder:
         place = Place.of(folder)
-        position, query, kills = 0, 0, 0
+        position, kills = 0, 0
         while position < len(stream.updates):
             end = position + data.draw(st.integers(1, len(stream.updates) - position), label="cut")
             rows = flat(stream.updates[position:end])
             kill_after = data.draw(st.integers(1, COMMITS + 2), label="kill after") if kills < 4 else COMMITS + 1
-            if survives(place, rows, data.draw(st.integers(1, 3), label="tasks"), f"query {query}", kill_after):
+            if survives(place, rows, data.draw(st.integers(1, 3), label="tasks"), kill_after):
                 position = end
                 continue
             kills += 1
             assert_readable(place, stream)
             restart = data.draw(st.sampled_from(("same", "from start", "from sink")), label="restart")
             if restart == "from start":
-                position, query = 0, query + 1
+                position = 0
             elif restart == "from sink":
-                position, query = updates_held(place, stream), query + 1
+                position = updates_held(place, stream)
                 stream.forget_after(position)
                 if data.draw(st.booleans(), label="other forks") or position == len(stream.updates):
                     stream.go_on()
         assert image(folder) == image_of(flat(stream.updates))
 
 
-def survives(place: Place, rows: list[RawRow], tasks: int, query: str, kill_after: int) -> bool:
+def survives(place: Place, rows: list[RawRow], tasks: int, kill_after: int) -> bool:
     """Commit a batch; False where the driver was killed after that many transactions."""
     done = 0
 
@@ -122,7 +122,7 @@ def survives(place: Place, rows: list[RawRow], tasks: int, query: str, kill_afte
             raise Killed
 
     try:
-        commit_batch(place, split(rows, tasks), query=query, on_commit=count)
+        commit_batch(place, split(rows, tasks), on_commit=count)
     except Killed:
         return False
     return True

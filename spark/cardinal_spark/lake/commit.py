@@ -2,17 +2,15 @@
 
 How a batch arrives exactly once, whatever is killed:
 
-1. Every transaction carries (lineage, last seq). A table whose transaction is at or beyond the batch's last seq is
-   left alone, so a replay goes on where the killed driver stopped.
+1. Every transaction carries (lineage, last seq).
 2. ``canonical`` comes last, and its commit names the version of every other table. Readers start from it: what was
-   committed before a kill and is not yet named is invisible.
-3. A table that moved between the tasks' reading and the commit was moved by a second driver: nothing is committed.
-   delta-rs refuses a second transaction of one application id from the same version, so a late commit of a driver
-   that was thought dead cannot slip in either.
-4. ``events`` knows by their ids the queries that have written it. The first batch of another one removes from the
-   appended tables what lies beyond ``events``: it was written under a checkpoint that is gone and no reader has seen
-   it. Before it does so it writes ``events``' transaction once more, so that a driver which was thought dead, and is
-   between its tables and ``events``, cannot commit there any more. After that every seq is in a table once.
+   committed before a kill and is not yet named is invisible, and nobody will ever need it.
+3. So a batch is appended to tables that end where the batch begins. Where a table goes on beyond that, by a killed
+   driver or under a checkpoint that is gone, those rows are removed first, whatever they say.
+4. Who removes rows writes ``events``' transaction once more before. delta-rs refuses a second transaction of one
+   application id from the same version, so a driver that was thought dead, and is between its tables and ``events``,
+   cannot commit there any more. A ``canonical`` that moved since the batch was planned was moved by a second driver
+   too: nothing is committed.
 5. ``canonical`` may lie behind ``events``; the rows between are read from there.
 
 Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
@@ -56,7 +54,6 @@ from .tables import (
     LakeSettings,
     app_id,
     bucket,
-    query_id,
 )
 from .typed import append_schemas
 
@@ -120,7 +117,6 @@ class _Batch:
         self._app = app
         self._lineage = ledger[0].lineage
         self._id = app_id(self._lineage)
-        self._query = query_id(self._lineage, results[0].query)
         self._ledger = ledger
         self._last = ledger[-1].seq
         self._results = results
@@ -128,20 +124,24 @@ class _Batch:
 
     def run(self) -> LakeState:
         schemas = append_schemas(AppSpec.parse(self._app), self._settings)
+        canonical = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"], CHANGE_FEED)
+        shown = self._seq(canonical)
+        if self._last > shown and any(result.base != shown for result in self._results):
+            raise _second_driver(CANONICAL)
         events = self._events()
         held = self._seq(events)
         new = [row for row in self._ledger if row.seq > held]
         need_next(self._place.root, held or None, new)
-        self._need_base(EVENTS, held)
-        fresh = events.transaction_version(self._query) is None
-        if any(result.fresh is not fresh for result in self._results):
-            raise LakeError("events changed while the batch was written: another query writes to this lake; stop one")
-        if fresh:
+        if self._last <= shown:
+            return read_state(self._place)
+        begin = max(shown, self._ledger[0].seq - 1)
+        tables = {name: self._table(name, schema) for name, schema in schemas.items()}
+        if any(self._seq(table) > begin for table in tables.values()):
             events = self._fence(events, held)
-        for table, schema in schemas.items():
-            self._append(table, self._table(table, schema), held, fresh=fresh)
+        for name, table in tables.items():
+            self._append(name, table, begin)
         self._append_events(events, new)
-        return self._merge_canonical(events)
+        return self._merge_canonical(canonical, shown, events)
 
     # --- events first in judgement, later in writing ---------------------------------------------------------
 
@@ -158,14 +158,14 @@ class _Batch:
 
     def _fence(self, events: DeltaTable, held: int) -> DeltaTable:
         """Write the transaction that ``events`` has once more: who read it before this cannot commit there."""
-        self._transact(EVENTS, events, [], [Transaction(self._id, held)])
+        self._transact(EVENTS, events, [], held)
         return self._place.open(EVENTS)
 
     def _append_events(self, events: DeltaTable, new: Sequence[EventRow]) -> None:
         if new:
             writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
             writer.write(events_table(new))
-            self._add(EVENTS, events, writer.close(), Transaction(self._query, self._last))
+            self._add(EVENTS, events, writer.close())
         self._note(EVENTS, events)
 
     def _read_events(self, events: DeltaTable, low: int, high: int) -> list[EventRow]:
@@ -174,23 +174,18 @@ class _Batch:
 
     # --- tables that tasks wrote -----------------------------------------------------------------------------
 
-    def _append(self, name: str, table: DeltaTable, held: int, *, fresh: bool) -> None:
+    def _append(self, name: str, table: DeltaTable, begin: int) -> None:
+        """Add the batch's files behind the rows up to ``begin``."""
         reached = self._seq(table)
-        self._need_base(name, reached)
-        if fresh and reached > held:
-            table = self._cut(name, table, held)
-            reached = held
-        if reached < self._last:
-            self._add(name, table, [part for result in self._results for part in result.parts if part.table == name])
-        self._note(name, table)
-
-    def _need_base(self, name: str, reached: int) -> None:
-        base = {result.base.get(name, NONE) for result in self._results}
-        if base != {reached}:
+        if reached < begin:
             raise LakeError(
-                f"{name} went from seq {min(base)} to {reached} while the batch was written: "
-                "another query writes to this lake; stop one of them"
+                f"{name} ends at seq {reached}, before {begin} where the batch begins: the table was changed by "
+                "others; write a new lake"
             )
+        if reached > begin:
+            table = self._cut(name, table, begin)
+        self._add(name, table, [part for result in self._results for part in result.parts if part.table == name])
+        self._note(name, table)
 
     def _cut(self, name: str, table: DeltaTable, held: int) -> DeltaTable:
         """Remove the rows beyond ``held`` and set the table's transaction back to it."""
@@ -203,17 +198,17 @@ class _Batch:
         self._on_commit(name)
         return table
 
-    def _add(self, name: str, table: DeltaTable, parts: Sequence[Part], *more: Transaction) -> None:
-        self._transact(name, table, parts, [Transaction(self._id, self._last), *more])
+    def _add(self, name: str, table: DeltaTable, parts: Sequence[Part]) -> None:
+        self._transact(name, table, parts, self._last)
 
-    def _transact(self, name: str, table: DeltaTable, parts: Sequence[Part], transactions: list[Transaction]) -> None:
+    def _transact(self, name: str, table: DeltaTable, parts: Sequence[Part], seq: int) -> None:
         now_ms = time.time_ns() // 1_000_000
         try:
             table.create_write_transaction(
                 [part.action(now_ms) for part in parts],
                 "append",
                 table.schema(),
-                commit_properties=CommitProperties(app_transactions=transactions),
+                commit_properties=CommitProperties(app_transactions=[Transaction(self._id, seq)]),
             )
         except CommitFailedError as error:
             raise _second_driver(name) from error
@@ -221,11 +216,7 @@ class _Batch:
 
     # --- canonical -------------------------------------------------------------------------------------------
 
-    def _merge_canonical(self, events: DeltaTable) -> LakeState:
-        table = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"], CHANGE_FEED)
-        reached = self._seq(table)
-        if reached >= self._last:
-            return read_state(self._place)
+    def _merge_canonical(self, table: DeltaTable, reached: int, events: DeltaTable) -> LakeState:
         rows = [row for row in self._ledger if row.seq > reached]
         if rows[0].seq > reached + 1:
             rows = self._read_events(events, reached + 1, rows[0].seq - 1) + rows

@@ -3,46 +3,40 @@
 Rules:
 
 1. Only added blocks are decoded; a removed block changes ``events`` and ``canonical`` and nothing else.
-2. Rows up to a table's last transaction are left out, so that a replayed batch writes what is missing and no more
-   (spark facts, rule 9). A task reads these versions once, before its first row, and hands them to the driver,
-   which refuses to commit if they have moved.
-3. A query that ``events`` does not know yet trusts only ``events``: what lies beyond it in a table was written by
-   another query, under a checkpoint that is gone, may be other blocks, and is written again (the driver removes the
-   old rows).
-4. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
+2. Rows that the lake shows already are left out. The driver says up to which seq, when it plans the batch, and refuses
+   to commit if the lake has moved since. A task opens no table.
+3. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cardinal.errors import LakeError
 from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row_payload
 
 from .ledger import EventRow
 from .parts import Part, PartWriter
-from .tables import EVENTS, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id, query_id
+from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
 from .typed import append_schemas, typed_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from deltalake import DeltaTable
+    from collections.abc import Iterable
 
     from cardinal.protocols.streams.payload import Payload
 
     from .place import Place
+    from .state import LakeState
     from .tables import LakeSettings
 
 _CHUNK_BYTES: Final = 8 << 20
 _CHUNK_BLOCKS: Final = 1024
 
 NONE: Final = 0
-"""The version of a table without a transaction: below every seq."""
+"""The seq of what has none: below every seq."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +45,22 @@ class TaskResult:
 
     Attributes:
         app: the application's specification, empty where the task saw no row.
-        query: the id of the query that runs the task.
-        fresh: whether the query has committed nothing yet.
-        base: table to the last seq that the task found committed.
+        base: the last seq that the lake showed when the batch was planned.
         ledger: the rows of ``events``, of every raw row.
         parts: the files that it wrote.
 
     """
 
     app: str = ""
-    query: str = ""
-    fresh: bool = False
-    base: Mapping[str, int] = field(default_factory=dict)
+    base: int = NONE
     ledger: tuple[EventRow, ...] = ()
     parts: tuple[Part, ...] = ()
 
 
-def committed(place: Place, table: str, lineage: str) -> int:
-    """The last seq that a table holds of a lineage, 0 where there is none."""
-    found = place.find(table)
-    version = None if found is None else found.transaction_version(app_id(lineage))
-    return NONE if version is None else version
-
-
-def is_fresh(events: DeltaTable | None, lineage: str, query: str) -> bool:
-    """Whether a query has committed no row of a lineage to ``events`` yet."""
-    return events is None or events.transaction_version(query_id(lineage, query)) is None
-
-
-def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings, query: str) -> TaskResult:
-    """Write the files of one task of a batch of a query.
+def write_task(
+    batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings, shown: LakeState | None
+) -> TaskResult:
+    """Write the files of one task of a batch. ``shown``: what the lake showed when the batch was planned.
 
     Raises LakeError where rows are not those of ``table=raw`` or a block does not decode.
     """
@@ -88,9 +68,9 @@ def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSe
     for batch in batches:
         for row in raw_rows(_checked(batch)):
             if task is None:
-                task = _Task(place, row, settings, query)
+                task = _Task(place, row, settings, shown)
             task.take(row)
-    return TaskResult(query=query) if task is None else task.finish()
+    return TaskResult() if task is None else task.finish()
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -103,17 +83,14 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Task:
     """The state of one task: the versions it started from, the blocks that wait, the open files."""
 
-    def __init__(self, place: Place, first: RawRow, settings: LakeSettings, query: str) -> None:
+    def __init__(self, place: Place, first: RawRow, settings: LakeSettings, shown: LakeState | None) -> None:
         self._app = first.app
         self._spec = AppSpec.parse(first.app)
         self._settings = settings
-        self._query = query
         schemas = append_schemas(self._spec, settings)
         self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
         self._schemas = schemas
-        self._base = {table: committed(place, table, first.lineage) for table in (*schemas, EVENTS)}
-        self._fresh = is_fresh(place.find(EVENTS), first.lineage, query)
-        self._skip = {table: self._base[EVENTS if self._fresh else table] for table in schemas}
+        self._base = shown.seq if shown is not None and shown.lineage == first.lineage else NONE
         self._ledger: list[EventRow] = []
         self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
         self._bytes = 0
@@ -122,7 +99,7 @@ class _Task:
         if row.app != self._app:
             raise LakeError(f"a batch mixes the applications {self._app} and {row.app}: one query, one stream")
         self._ledger.append(EventRow.of(row))
-        if row.change != ADDED or row.content is None or row.seq <= min(self._skip.values()):
+        if row.change != ADDED or row.content is None or row.seq <= self._base:
             return
         if row.hash in self._waiting:  # left and came back within the chunk: typed rows tell blocks apart by hash
             self._flush()
@@ -134,7 +111,7 @@ class _Task:
     def finish(self) -> TaskResult:
         self._flush()
         parts = tuple(part for writer in self._writers.values() for part in writer.close())
-        return TaskResult(self._app, self._query, self._fresh, self._base, tuple(self._ledger), parts)
+        return TaskResult(self._app, self._base, tuple(self._ledger), parts)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -144,11 +121,7 @@ class _Task:
         keys = key_columns(rows)
         tables = {PAYLOAD: payload_rows(payloads, keys), **typed_rows(self._spec, payloads, keys, self._settings)}
         for table, writer in self._writers.items():
-            found = tables[table]
-            skip = self._skip[table]
-            if rows[0].seq <= skip:
-                found = found.filter(pc.greater(found.column("_seq"), skip))
-            writer.write(found.cast(self._schemas[table]))
+            writer.write(tables[table].cast(self._schemas[table]))
         self._waiting.clear()
         self._bytes = 0
 

@@ -123,11 +123,6 @@ def app_id(lineage: str) -> str:
     return f"cardinal/{lineage}"
 
 
-def query_id(lineage: str, query: str) -> str:
-    """The id of the transactions by which ``events`` knows the queries that have written a lineage."""
-    return f"{app_id(lineage)}/{query}"
-
-
 def bucket(number: int) -> int:
     """The partition of ``canonical`` that a height lies in."""
     return number // BUCKET_SIZE

@@ -4,8 +4,7 @@ Rules:
 
 1. ``write`` runs on executors and touches no table's log; ``commit`` runs on the driver and may be called again for
    the same batch.
-2. Tasks learn the query's id, which its checkpoint keeps, from Spark's local property, and hand it to the driver.
-3. Nothing is kept between batches: Spark builds the writer anew for every one.
+2. Nothing is kept between batches: Spark builds the writer anew for every one, on the driver, and hands it to tasks.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from cardinal_spark.rows import RAW_ARROW
 from .commit import Committer
 from .decode import TaskResult, write_task
 from .place import Place
+from .state import find_state
 from .tables import LakeSettings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class LakeWriter(DataSourceStreamArrowWriter):
                 f"cardinal_lake takes the rows of format('cardinal') with table=raw; these lack {', '.join(missing)}",
                 setting="table",
             )
+        self._shown = find_state(self._place)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Decode one task's blocks into Parquet files."""
         context = TaskContext.get()
-        query = None if context is None else context.getLocalProperty(_QUERY_ID)
-        if query is None:
+        if context is None or context.getLocalProperty(_BATCH_ID) is None:
             raise LakeError("cardinal_lake is a streaming sink: use writeStream")
-        return Written(write_task(iterator, self._place, self._settings, query))
+        return Written(write_task(iterator, self._place, self._settings, self._shown))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Commit the batch to every table."""
