@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from cardinal.errors import ConfigurationError, LakeError
 
 from .lake.maintenance import compact
-from .lake.place import STORAGE_PREFIX, Place
+from .lake.place import Place
 from .lake.query import last_committed
 from .lake.state import find_state
+from .options import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -90,7 +91,7 @@ class BatchStatus:
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query. ConfigurationError where the job cannot work."""
-    lake = {name: value for name, value in job.options.items() if name.startswith(STORAGE_PREFIX) or name in _OF_SINK}
+    lake = {name: value for name, value in job.options.items() if name.startswith(STORAGE) or name in _OF_SINK}
     source = {name: value for name, value in job.options.items() if name not in lake}
     rows = spark.readStream.format("cardinal").options(**source_options(job), **source).load()
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)
@@ -103,7 +104,7 @@ def source_options(job: Job) -> dict[str, str]:
     options = {"url": job.source, "table": "raw"}
     checkpoint = job.checkpoint_path
     if "://" not in checkpoint and not Path(checkpoint, "offsets").is_dir() and _has_rows(job):
-        storage = {f"{STORAGE_PREFIX}{name}": value for name, value in job.place.storage.items()}
+        storage = {f"{STORAGE}{name}": value for name, value in job.place.storage.items()}
         options |= {"restartFrom": "sink", "sinkPath": job.place.root, **storage}
     return options
 

@@ -34,14 +34,19 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
+_TASK_TRIES: Final = 4
+"""A killed Python worker costs its task one try, not the query."""
+
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 
-def local_session(name: str = "cardinal", *, cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(
+    name: str = "cardinal", *, cores: int = 2, master: str = "", settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """A local Spark session with Cardinal's formats registered.
 
     Finds a Java that this Spark runs on and names this Python as the workers' interpreter (Spark would start
-    whatever ``python3`` is). ``settings`` are Spark's and win over ours.
+    whatever ``python3`` is). ``settings`` are Spark's and win over ours. ``master`` names a cluster instead.
 
     Raises MissingExtraError without PySpark or any Java, JavaNotFoundError where the Java found does not run.
     """
@@ -52,7 +57,7 @@ def local_session(name: str = "cardinal", *, cores: int = 2, settings: Mapping[s
     from . import register  # noqa: PLC0415 - imports PySpark
 
     _prepare_environment()
-    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    builder = SparkSession.builder.appName(name).master(master or f"local[{cores},{_TASK_TRIES}]")
     logging = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}
     for key, value in {**_SETTINGS, **logging, **(settings or {})}.items():
         builder = builder.config(key, value)

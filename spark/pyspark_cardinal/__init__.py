@@ -27,15 +27,17 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table that the options name."""
-        from cardinal_spark.source.reader import source_schema  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.options import kept_in  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.source.reader import source_schema  # noqa: PLC0415 - the same
 
-        return source_schema(self.options)
+        return kept_in(source_schema(self.options), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The chain as it stands."""
-        from cardinal_spark.source.reader import CardinalReader  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.options import options_of  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.source.reader import CardinalReader  # noqa: PLC0415 - the same
 
-        return CardinalReader(self.options, schema)
+        return CardinalReader(options_of(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The streaming source."""

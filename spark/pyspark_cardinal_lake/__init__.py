@@ -32,14 +32,16 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the table to be read."""
         from cardinal_spark.lake.reader import read_schema  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.options import kept_in  # noqa: PLC0415 - the same
 
-        return read_schema(self.options)
+        return kept_in(read_schema(self.options), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader of one table."""
         from cardinal_spark.lake.reader import LakeReader  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.options import options_of  # noqa: PLC0415 - the same
 
-        return LakeReader(self.options, schema)
+        return LakeReader(options_of(self.options, schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, FBT001 - Spark's names
         """The sink of a streaming query in append mode."""

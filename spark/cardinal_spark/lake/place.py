@@ -26,14 +26,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.options import STORAGE
 
 from .tables import BOUND_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-STORAGE_PREFIX: Final = "storage."
-"""Options that begin so are handed to the object store without the prefix."""
 
 
 _HARMLESS: Final = frozenset({"timestampNtz"})
@@ -71,9 +69,7 @@ class Place:
         if not path:
             raise ConfigurationError("a lake needs a path: option path or an argument", setting="path")
         storage = {
-            name.removeprefix(STORAGE_PREFIX): value
-            for name, value in (options or {}).items()
-            if name.startswith(STORAGE_PREFIX)
+            name.removeprefix(STORAGE): value for name, value in (options or {}).items() if name.startswith(STORAGE)
         }
         if "://" in path and not path.startswith("file://"):
             return cls(path.rstrip("/"), storage)

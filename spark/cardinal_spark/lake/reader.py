@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from cardinal.errors import ConfigurationError
+from cardinal_spark.options import given_options
 
 from .place import Place, mapped
 from .query import Heights, Snapshot
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _GROUP_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 14
 _SMALL: Final = (EVENTS, CANONICAL)
+_NAMES: Final = ("path", "table", "fromBlock", "toBlock", "columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +53,19 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Read them. ConfigurationError names the one that cannot work."""
-        table = options.get("table")
+        given = given_options(options, _NAMES, "cardinal_lake")
+        table = given.get("table")
         if not table:
             raise ConfigurationError(
                 "cardinal_lake needs the option table, for example current_logs or events", setting="table"
             )
         ends = []
-        for name in ("fromblock", "toblock"):
-            text = options.get(name)
+        for name in ("fromBlock", "toBlock"):
+            text = given.get(name.lower())
             if text is not None and not text.isdecimal():
                 raise ConfigurationError(f"{name} must be a block number, not {text!r}", setting=name)
             ends.append(None if text is None else int(text))
-        columns = tuple(name.strip() for name in options.get("columns", "").split(",") if name.strip())
+        columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
         return cls(table, Heights(*ends), columns)
 
 

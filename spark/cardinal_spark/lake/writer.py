@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.options import given_options
 from cardinal_spark.rows import RAW_ARROW
 
 from .commit import Committer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+_NAMES: Final = ("path", "integers", "senders")
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
@@ -44,8 +46,9 @@ class LakeWriter(DataSourceStreamArrowWriter):
     """Writes ``table=raw`` rows into the lake at option ``path``; further options as in ``LakeSettings``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        given = given_options(options, _NAMES, "cardinal_lake")
         self._place = Place.of(options.get("path", ""), options)
-        self._settings = LakeSettings.of(options)
+        self._settings = LakeSettings.of(given)
         missing = [name for name in RAW_ARROW.names if name not in schema.names]
         if missing:
             raise ConfigurationError(

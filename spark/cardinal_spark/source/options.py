@@ -29,7 +29,6 @@ failOnDataLoss        ``true``: a chain cannot go on over a gap
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -46,6 +45,7 @@ from cardinal.protocols.streams.following.follower import assembler_of
 from cardinal.protocols.streams.types import HASH_SIZE
 from cardinal.transports import open_source
 from cardinal.transports.settings import find_url
+from cardinal_spark.options import STORAGE, given_options
 from cardinal_spark.rows import AppSpec
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
 
 TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals", "payload", "events", "raw")
-STORAGE: Final = "storage."
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -70,9 +69,6 @@ _NAMES: Final = (
     *("maxBlocksPerTrigger", "maxBytesPerTrigger", "integers", "senders", "topicsTimeout", "failOnDataLoss"),
     *("tracked", "whitelist", "blacklist", "skip", "onIncomplete", "onFinalityViolation", "config"),
 )
-_SPARKS: Final = frozenset({"path", "checkpointlocation"})
-"""Options that Spark itself may add."""
-
 _TOPICS_SECONDS: Final = 60.0
 
 
@@ -102,8 +98,7 @@ class SourceOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Read Spark's options, whose names have no case. ConfigurationError for what cannot work."""
-        given = {name.lower(): value for name, value in options.items()}
-        _need_known(given)
+        given = given_options(options, _NAMES, "cardinal")
         if not given.get("url"):
             raise ConfigurationError(
                 "format('cardinal') needs the option url, as in kafka://localhost:9092", setting="url"
@@ -138,16 +133,6 @@ class SourceOptions:
             topics_timeout=float(_number("topicsTimeout", given.get("topicstimeout", str(int(_TOPICS_SECONDS))))),
             consuming=_consuming(given),
         )
-
-
-def _need_known(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _NAMES}
-    for name in given:
-        if name in known or name in _SPARKS or name.startswith(STORAGE):
-            continue
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {known[near[0]]}?" if near else f"it has {', '.join(_NAMES)}"
-        raise ConfigurationError(f"format('cardinal') has no option {name!r}; {hint}", setting=name)
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:

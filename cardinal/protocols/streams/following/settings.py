@@ -87,16 +87,17 @@ class FollowerSettings:
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for every option that decides which content is delivered under which number.
 
-        Outside are ``start``, its weight and ``patient``: they say where to begin from nothing, and the first block
-        delivered is part of a lineage by itself. So are ``on_finality_violation``, ``on_incomplete`` and ``blacklist``:
-        they say what to do about a stream that stands still or goes astray, contradict nothing that was delivered (a
-        cursor that delivered a block of the blacklist is refused), and changing them is how an operator lets it go on.
-        ``default_topic``, ``history`` and the bounds say what can be followed at all; ``finality_of`` belongs to the
+        Outside is what the application declares: with a release that adds a topic, a stream goes on. So are ``start``,
+        its weight and ``patient``: they say where to begin from nothing, and the first block delivered is part of a
+        lineage by itself; and ``on_finality_violation``, ``on_incomplete`` and ``blacklist``: they say what to do about
+        a stream that stands still or goes astray, contradict nothing that was delivered (a cursor that delivered a
+        block of the blacklist is refused), and changing them is how an operator lets it go on. ``default_topic``,
+        ``history``, ``max_update`` and the bounds say what can be followed at all; ``finality_of`` belongs to the
         application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())
-        tracked = None if self.tracked is None else (sorted(self.tracked), self.inline)
+        tracked = None if self.tracked is None or self.inline else sorted(self.tracked)
         quorum = self.policy != "first"
         trusted = (self.policy, sorted(self.producers), sorted(self.volatile)) if quorum else ()
-        facts = (self.app, self.chain, tracked, sorted(self.prefixes), self.reorg_threshold, pinned, trusted)
+        facts = (self.app, self.chain, tracked, self.reorg_threshold, pinned, trusted)
         return blake2b(repr(facts).encode(), digest_size=SHORT, person=b"cardinal-line").digest()

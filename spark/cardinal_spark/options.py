@@ -1,0 +1,82 @@
+"""The options that Spark hands to a format: names without case, nothing unknown, no copies.
+
+Of a table of the catalog (``CREATE TABLE … USING``) Spark 4.2 gives them when the table is made, and none when it is
+read. So they are kept in the metadata of the table's first column. What may hold a password is refused there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql.types import StructType
+
+STORAGE: Final = "storage."
+"""What the settings of an object store begin with."""
+
+_SPARKS: Final = frozenset(
+    {
+        *("path", "checkpointlocation", "queryname"),
+        *("provider", "owner", "location", "comment", "external", "is_managed_location"),
+    }
+)
+"""Options that Spark itself may add, the second row with tables of a catalog."""
+_KEPT: Final = "cardinal.options"
+_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@|password=|secret=|token=", re.IGNORECASE)
+_COPIES: Final = "option."
+"""What ``CREATE TABLE … OPTIONS`` puts before an option, or before a second copy of it."""
+
+
+def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The schema of a table: of one in the catalog, with its options.
+
+    Raises:
+        ConfigurationError: an option may hold a password.
+
+    """
+    if not any(name.lower().startswith(_COPIES) for name in options):
+        return schema
+    given = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
+    for name, value in given.items():
+        if name.startswith(STORAGE) or _PASSWORD.search(value):
+            raise ConfigurationError(
+                f"the catalog would keep the option {name} for all to read: give secrets by file (password_file=…) or "
+                "by the environment, or use a temporary view",
+                setting=name,
+            )
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 - planners and tests without Spark are here
+
+    first, *others = schema.fields
+    kept = StructField(first.name, first.dataType, first.nullable, {_KEPT: json.dumps(given)})
+    return StructType([kept, *others])
+
+
+def options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """The options, of a table in the catalog those that its schema keeps."""
+    kept = schema.fields[0].metadata.get(_KEPT) if not options and schema.fields else None
+    return options if kept is None else json.loads(kept)
+
+
+def given_options(options: Mapping[str, str], known: Iterable[str], format_name: str) -> dict[str, str]:
+    """The options by their lower-case names.
+
+    Raises:
+        ConfigurationError: one that the format does not have; the nearest name is named.
+
+    """
+    given = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
+    names = {name.lower(): name for name in known}
+    for name in given:
+        if name in names or name in _SPARKS or name.startswith(STORAGE):
+            continue
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(names.values())}"
+        raise ConfigurationError(f"format({format_name!r}) has no option {name!r}; {hint}", setting=name)
+    return given

@@ -1,0 +1,67 @@
+"""The formats in SQL, and what Spark says of options that cannot work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from published_chain import PublishedChain
+from pyspark.errors import PySparkException
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from cardinal.embedded import EmbeddedKafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def test_a_stream_and_its_lake_are_tables_of_the_catalog(
+    spark: SparkSession, cardinal_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", blocks=12)
+    chain.publish()
+    named = f"OPTIONS (url '{chain.url}', chainId '{chain.chain_id}', table 'blocks')"
+    spark.sql(f"CREATE TABLE live_blocks USING cardinal {named}")
+    try:
+        heights = [row["number"] for row in spark.sql("SELECT number FROM live_blocks ORDER BY number").collect()]
+        assert heights == [block.number for block in chain.chain]
+        rows = spark.readStream.format("cardinal").options(url=chain.url, chainId=str(chain.chain_id), table="raw")
+        writer = rows.load().writeStream.format("cardinal_lake").option("checkpointLocation", str(tmp_path / "c"))
+        query = writer.trigger(availableNow=True).start(str(tmp_path / "lake"))
+        assert query.awaitTermination(180)
+        spark.sql(
+            f"CREATE TABLE lake_blocks USING cardinal_lake OPTIONS (path '{tmp_path / 'lake'}', table 'current_blocks')"
+        )
+        found = spark.sql("SELECT l.number FROM lake_blocks l JOIN live_blocks s ON l.hash = s.hash").collect()
+        assert sorted(row["number"] for row in found) == heights
+    finally:
+        chain.close()
+        spark.sql("DROP TABLE IF EXISTS live_blocks")
+        spark.sql("DROP TABLE IF EXISTS lake_blocks")
+
+
+@pytest.mark.parametrize("url", ["kafka://user:s3cr3t@h", "kafka://h?sasl.password=s3cr3t"])
+def test_a_table_of_the_catalog_keeps_no_password(spark: SparkSession, url: str) -> None:
+    with pytest.raises(PySparkException, match="give secrets by file") as refused:
+        spark.sql(f"CREATE TABLE kept USING cardinal OPTIONS (url '{url}', chainId '5', table 'blocks')")
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_read_without_rows_is_empty(spark: SparkSession, cardinal_broker: EmbeddedKafka) -> None:
+    chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", blocks=3)
+    chain.publish()
+    chain.close()
+    options = {"url": chain.url, "chainId": str(chain.chain_id), "startingOffsets": "latest"}
+    for table in ("blocks", "events", "raw"):
+        assert spark.read.format("cardinal").options(**options, table=table).load().collect() == []
+
+
+@pytest.mark.parametrize("options", [{"tabel": "events"}, {"table": "events", "fromblok": "1"}])
+def test_an_option_that_the_lake_does_not_have_is_refused(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str]
+) -> None:
+    with pytest.raises(PySparkException, match="did you mean"):
+        spark.read.format("cardinal_lake").options(path=str(tmp_path), **options).load()
