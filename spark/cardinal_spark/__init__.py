@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["register", "views"]
 
 
 def register(spark: SparkSession) -> None:
@@ -21,3 +23,33 @@ def register(spark: SparkSession) -> None:
 
     spark.dataSource.register(pyspark_cardinal.DefaultSource)
     spark.dataSource.register(pyspark_cardinal_lake.DefaultSource)
+
+
+def views(
+    spark: SparkSession, path: str, prefix: str = "", *, storage: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Make a temporary view of every table of a lake, ``current_logs`` and so on; returns their names.
+
+    A query reads each view as it stands when the query is planned.
+
+    Arguments:
+        spark: the session.
+        path: folder or URL of the lake.
+        prefix: what the names begin with, for several lakes in one session.
+        storage: settings of an object store.
+
+    Raises:
+        LakeError: there is no lake.
+
+    """
+    from cardinal_spark.lake import Snapshot  # noqa: PLC0415 - see above
+    from cardinal_spark.options import STORAGE  # noqa: PLC0415 - the same
+
+    options = {f"{STORAGE}{name}": value for name, value in (storage or {}).items()} | {"path": path}
+    names = []
+    for table in Snapshot.at(path, storage).tables:
+        spark.read.format("cardinal_lake").options(**options, table=table).load().createOrReplaceTempView(
+            f"{prefix}{table}"
+        )
+        names.append(f"{prefix}{table}")
+    return tuple(names)

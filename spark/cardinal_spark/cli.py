@@ -59,6 +59,7 @@ _option = click.option(
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
 @click.option("--until-caught-up", "--available-now", is_flag=True, help="End when the lake has what is there now.")
 @click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
+@click.option("--master", default="", metavar="URL", help="A Spark cluster  [default: this machine]")
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
 @click.option("--compact-every", type=click.FloatRange(0), default=10, show_default=True, help="Minutes; 0: never.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
@@ -71,6 +72,7 @@ def run(
     checkpoint: str | None,
     until_caught_up: bool,
     trigger: str,
+    master: str,
     cores: int,
     compact_every: float,
     as_json: bool,
@@ -82,14 +84,19 @@ def run(
 
     chosen = _options(options) | ({} if chain_id is None else {"chainId": str(chain_id)})
     job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, chosen)
+    pipeline.check(job)
     stopping = threading.Event()
-    spark = local_session(f"cardinal lake {target}", cores=cores)
+    spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
         signal.signal(number, lambda *_: stopping.set())
     upkeep = pipeline.Upkeep(job.place, compact_every, lambda line: click.echo(line, err=True))
+    nothing = True
     for status in pipeline.run(spark, job, upkeep, stopping):
         click.echo(json.dumps(asdict(status)) if as_json else _line(status))
         sys.stdout.flush()
+        nothing = False
+    if nothing and not stopping.is_set():
+        click.echo("nothing new: the lake has all that is on the topics", err=True)
 
 
 def _line(status: BatchStatus) -> str:

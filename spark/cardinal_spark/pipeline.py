@@ -26,6 +26,7 @@ from .lake.place import Place
 from .lake.query import last_committed
 from .lake.state import find_state
 from .options import STORAGE
+from .source.options import SourceOptions, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -91,12 +92,34 @@ class BatchStatus:
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query. ConfigurationError where the job cannot work."""
-    lake = {name: value for name, value in job.options.items() if name.startswith(STORAGE) or name in _OF_SINK}
-    source = {name: value for name, value in job.options.items() if name not in lake}
+    source = _of_source(job)
+    lake = {name: value for name, value in job.options.items() if name not in source}
     rows = spark.readStream.format("cardinal").options(**source_options(job), **source).load()
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)
     writer = writer.trigger(availableNow=True) if job.until_caught_up else writer.trigger(processingTime=job.trigger)
     return writer.start(job.place.root)
+
+
+def check(job: Job) -> None:
+    """Look at both ends of a job before Spark is started, which takes longer.
+
+    Raises:
+        ConfigurationError: an option cannot work.
+        UnreachableError, TopicError: the stream is not there.
+        LakeError: the lake cannot be written.
+
+    """
+    job.place.need_writable()
+    checkpoint = job.checkpoint_path
+    if "://" not in checkpoint:
+        Place.of(checkpoint).need_writable()
+    given = SourceOptions.of({**_of_source(job), **source_options(job)})
+    Stream.find(given).open().close()
+
+
+def _of_source(job: Job) -> dict[str, str]:
+    """The options that are not the lake's own."""
+    return {name: value for name, value in job.options.items() if not name.startswith(STORAGE) and name not in _OF_SINK}
 
 
 def source_options(job: Job) -> dict[str, str]:
@@ -119,7 +142,7 @@ def run(spark: SparkSession, job: Job, upkeep: Upkeep, stopping: threading.Event
     ``stopping``, once it is set, ends the query within the second; what is under way is done again by the next run.
     Raises LakeError where the query or Spark itself fails.
     """
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - an optional dependency
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - an optional dependency
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
 
     try:
@@ -134,6 +157,9 @@ def run(spark: SparkSession, job: Job, upkeep: Upkeep, stopping: threading.Event
     except PySparkException as error:
         if not stopping.is_set():
             raise failure(str(error)) from None
+    except Py4JJavaError as error:
+        if not stopping.is_set():
+            raise failure(str(error.java_exception)) from None
     except (Py4JError, ConnectionError) as error:
         # who sends a signal to the whole group ends Java before us
         if not stopping.is_set():

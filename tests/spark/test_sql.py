@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from published_chain import PublishedChain
 from pyspark.errors import PySparkException
+
+from cardinal.errors import ConfigurationError, LakeError, UnreachableError
+from cardinal_spark import views
+from cardinal_spark.lake.place import Place
+from cardinal_spark.pipeline import Job, check
+from cardinal_spark.testing import commit_batch, script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +72,25 @@ def test_an_option_that_the_lake_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(PySparkException, match="did you mean"):
         spark.read.format("cardinal_lake").options(path=str(tmp_path), **options).load()
+
+
+def test_every_table_of_a_lake_is_a_view(spark: SparkSession, tmp_path: Path) -> None:
+    commit_batch(Place.of(str(tmp_path)), script("1a 2a 3a -3a 3b"))
+    names = views(spark, str(tmp_path), "mine_")
+    assert set(names) >= {"mine_events", "mine_canonical", "mine_payload", "mine_current_payload"}
+    assert spark.sql("SELECT count(*) AS n FROM mine_canonical").first()["n"] == 3
+    joined = "SELECT p.value FROM mine_payload p JOIN mine_canonical c ON p._seq = c.seq AND p._block_hash = c.hash"
+    current = spark.table("mine_current_payload").select("value").collect()
+    assert Counter(spark.sql(joined).collect()) == Counter(current)
+    for name in names:
+        spark.catalog.dropTempView(name)
+
+
+def test_both_ends_of_a_job_are_looked_at_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakeError, match="write to the lake"):
+        check(Job("kafka://127.0.0.1:1", str(tmp_path / "file" / "lake")))
+    with pytest.raises(UnreachableError, match="no Kafka broker answered"):
+        check(Job("kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500", str(tmp_path / "lake")))
+    with pytest.raises(ConfigurationError, match="did you mean chainId"):
+        check(Job("kafka://127.0.0.1:1", str(tmp_path / "lake"), options={"chainid_": "1"}))

@@ -13,6 +13,7 @@ It never writes by itself; it opens, and creates empty tables.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,7 @@ from deltalake.fs import DeltaStorageHandler
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.options import STORAGE
 
-from .tables import BOUND_COLUMNS
+from .tables import BOUND_COLUMNS, CANONICAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,6 +82,16 @@ class Place:
     def is_local(self) -> bool:
         """Whether the lake is a folder of this machine."""
         return "://" not in self.root
+
+    def need_writable(self) -> None:
+        """LakeError where a folder cannot be written, or an object store cannot be reached."""
+        if not self.is_local:
+            self.find(CANONICAL)
+            return
+        with mapped(f"write to the lake {self.root}"):
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
 
     def uri(self, table: str) -> str:
         """The path or URL of a table."""
