@@ -61,7 +61,7 @@ _option = click.option(
 @click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
 @click.option("--master", default="", metavar="URL", help="A Spark cluster  [default: this machine]")
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
-@click.option("--compact-every", type=click.FloatRange(0), default=10, show_default=True, help="Minutes; 0: never.")
+@click.option("--compact-every", type=click.IntRange(0), metavar="BATCHES", help="0: never.  [default: 256]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
 @_option
 def run(
@@ -74,7 +74,7 @@ def run(
     trigger: str,
     master: str,
     cores: int,
-    compact_every: float,
+    compact_every: int | None,
     as_json: bool,
     options: tuple[str, ...],
 ) -> None:
@@ -83,15 +83,16 @@ def run(
     from cardinal_spark.session import local_session  # noqa: PLC0415 - the same
 
     chosen = _options(options) | ({} if chain_id is None else {"chainId": str(chain_id)})
+    if compact_every is not None:
+        chosen["compactEvery"] = str(compact_every)
     job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, chosen)
     pipeline.check(job)
     stopping = threading.Event()
     spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
         signal.signal(number, lambda *_: stopping.set())
-    upkeep = pipeline.Upkeep(job.place, compact_every, lambda line: click.echo(line, err=True))
     nothing = True
-    for status in pipeline.run(spark, job, upkeep, stopping):
+    for status in pipeline.run(spark, job, stopping):
         click.echo(json.dumps(asdict(status)) if as_json else _line(status))
         sys.stdout.flush()
         nothing = False
@@ -187,7 +188,7 @@ def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
 @click.option("--min-files", type=click.IntRange(2), default=64, show_default=True, help="Small files that start it.")
 @click.option("--clean", is_flag=True, help="Then remove the files that nothing within the retention names.")
 @click.option(
-    "--retention-hours", type=click.IntRange(0), default=168, show_default=True, help="More than any query runs."
+    "--retention-hours", type=click.IntRange(0), default=24, show_default=True, help="More than any query runs."
 )
 @_option
 def compact(

@@ -17,11 +17,10 @@ import re
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import ConfigurationError, LakeError
 
-from .lake.maintenance import compact
 from .lake.place import Place
 from .lake.query import last_committed
 from .lake.state import find_state
@@ -29,13 +28,13 @@ from .options import STORAGE
 from .source.options import SourceOptions, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINT: Final = "_checkpoint"
-_OF_SINK: Final = ("integers", "senders")
+_OF_SINK: Final = ("integers", "senders", "compactEvery", "retentionHours")
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -136,7 +135,7 @@ def _has_rows(job: Job) -> bool:
     return last_committed(job.place.root, depth=1, storage=job.place.storage) is not None
 
 
-def run(spark: SparkSession, job: Job, upkeep: Upkeep, stopping: threading.Event) -> Iterator[BatchStatus]:
+def run(spark: SparkSession, job: Job, stopping: threading.Event) -> Iterator[BatchStatus]:
     """Run the job to its end and give every batch as it is done; stops Spark in the end.
 
     ``stopping``, once it is set, ends the query within the second; what is under way is done again by the next run.
@@ -147,13 +146,12 @@ def run(spark: SparkSession, job: Job, upkeep: Upkeep, stopping: threading.Event
 
     try:
         query = start(spark, job)
-        with upkeep:
-            for status in batches(query, job):
-                if status is not None:
-                    yield status
-                if stopping.is_set():
-                    query.stop()
-                    return
+        for status in batches(query, job):
+            if status is not None:
+                yield status
+            if stopping.is_set():
+                query.stop()
+                return
     except PySparkException as error:
         if not stopping.is_set():
             raise failure(str(error)) from None
@@ -192,41 +190,6 @@ def _status(progress: Any, job: Job) -> BatchStatus | None:  # noqa: ANN401 - Sp
     return BatchStatus(
         progress["batchId"], progress["numInputRows"], seconds, state.seq, state.number, f"0x{state.hash.hex()}"
     )
-
-
-class Upkeep:
-    """Compacts a lake from time to time beside its query, in a thread of its own; ``with`` starts and ends it.
-
-    ``minutes`` of 0 does nothing. What goes wrong is told to ``tell`` and tried again the next time: a lake that is
-    not compacted is slow, not wrong.
-    """
-
-    def __init__(self, place: Place, minutes: float, tell: Callable[[str], None]) -> None:
-        self._place = place
-        self._seconds = minutes * 60
-        self._tell = tell
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="lake-upkeep", daemon=True)
-
-    def __enter__(self) -> Self:
-        """Start the thread."""
-        if self._seconds:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """End the thread, after the compaction that it is in."""
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _work(self) -> None:
-        while not self._ending.wait(self._seconds):
-            try:
-                for done in compact(self._place) if find_state(self._place) is not None else ():
-                    self._tell(f"{done.table}: {done.removed} files became {done.added}")
-            except LakeError as error:
-                self._tell(f"compaction: {error}")
 
 
 def failure(text: str) -> LakeError:

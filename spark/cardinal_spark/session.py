@@ -56,7 +56,7 @@ def local_session(
         raise MissingExtraError("a Spark session", "spark") from None
     from . import register  # noqa: PLC0415 - imports PySpark
 
-    _prepare_environment()
+    prepare_environment()
     builder = SparkSession.builder.appName(name).master(master or f"local[{cores},{_TASK_TRIES}]")
     logging = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}
     for key, value in {**_SETTINGS, **logging, **(settings or {})}.items():
@@ -66,7 +66,8 @@ def local_session(
     return spark
 
 
-def _prepare_environment() -> None:
+def prepare_environment() -> None:
+    """Name the Java that this Spark runs on, and this Python as the workers' interpreter; before a session is made."""
     from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
 
     os.environ["JAVA_HOME"] = str(java_home_for_spark())

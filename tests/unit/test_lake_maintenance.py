@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from itertools import chain
 from pathlib import Path
 
@@ -12,11 +11,10 @@ from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.lake import Snapshot
 from cardinal_spark.lake.commit import Committer
 from cardinal_spark.lake.decode import write_task
-from cardinal_spark.lake.maintenance import clean, compact, publish
+from cardinal_spark.lake.maintenance import clean, compact, publish, upkeep
 from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.lake.tables import LakeSettings
-from cardinal_spark.pipeline import Upkeep
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import Script, commit_batch, image, image_of, script
 
@@ -26,11 +24,11 @@ def place(tmp_path: Path) -> Place:
     return Place.of(str(tmp_path / "lake"))
 
 
-def grow(place: Place, updates: int) -> Script:
+def grow(place: Place, updates: int, settings: LakeSettings | None = None) -> Script:
     """A lake of one file per table and block, from height 19,990 on, so that canonical has two partitions."""
     writer = Script()
     for number in range(updates):
-        commit_batch(place, [writer.update(f"{19_990 + number}a")])
+        commit_batch(place, [writer.update(f"{19_990 + number}a")], settings=settings)
     return writer
 
 
@@ -125,10 +123,24 @@ def test_no_lake_is_said_so(place: Place) -> None:
             call(place)
 
 
-def test_upkeep_compacts_beside_a_writer_and_ends(place: Place) -> None:
-    grow(place, 70)
-    lines: queue.Queue[str] = queue.Queue()
-    with Upkeep(place, 0.0005, lines.put):
-        said = {lines.get(timeout=30).split(":")[0], lines.get(timeout=30).split(":")[0]}
-    assert said == {"payload", "events"}
-    assert len(image(place.root).chain) == 70
+def test_the_driver_keeps_a_lake_small(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """It joins small files every so many batches and removes old ones every so many times."""
+    caplog.set_level("INFO")
+    grow(place, 162, LakeSettings(compact_every=10, retention_hours=1))
+    assert {name: len(place.open(name).file_uris()) < 80 for name in ("payload", "events")} == {
+        "payload": True,
+        "events": True,
+    }
+    assert "files removed" in caplog.text
+    assert len(image(place.root).chain) == 162
+
+
+def test_upkeep_that_fails_is_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    upkeep(Place.of(str(tmp_path)), LakeSettings(compact_every=1), 0, 1)
+    assert "is tried again: there is no lake" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"compactevery": "often"}, {"retentionhours": "-1"}])
+def test_a_setting_of_upkeep_that_is_no_number_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="must be a number of 0 or more"):
+        LakeSettings.of(options)

@@ -41,6 +41,7 @@ from .ledger import (
     need_next,
     need_same,
 )
+from .maintenance import upkeep
 from .parts import Part, PartWriter
 from .place import Place, mapped
 from .state import LakeState, read_state
@@ -141,7 +142,10 @@ class _Batch:
         for name, table in tables.items():
             self._append(name, table, begin)
         self._append_events(events, new)
-        return self._merge_canonical(canonical, shown, events)
+        before = canonical.version()
+        state = self._merge_canonical(canonical, shown, events)
+        upkeep(self._place, self._settings, before, before + 1)
+        return state
 
     # --- events first in judgement, later in writing ---------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Compaction and clean-up of a lake, beside a running query.
+"""Compaction and clean-up of a lake: by its own driver between two batches, or by a command beside it.
 
 Rules:
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,21 +26,27 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
-from cardinal.errors import ConfigurationError
+from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.rows import AppSpec
 
 from .parts import TARGET_BYTES
 from .place import Place, mapped
 from .state import LakeState, read_state
-from .tables import BUCKET_SIZE, CANONICAL
+from .tables import BUCKET_SIZE, CANONICAL, RETENTION_HOURS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+    from .tables import LakeSettings
+
 MIN_FILES: Final = 64
 """Small files of a table from which on it is compacted (spark facts, rule 13)."""
 
-RETENTION_HOURS: Final = 168
-"""How long files stay that the newest state no longer names."""
+_CLEAN_EVERY: Final = 16
+"""Compactions between two clean-ups."""
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,24 @@ class Compaction:
     table: str
     removed: int
     added: int
+
+
+def upkeep(place: Place, settings: LakeSettings, before: int, after: int) -> None:
+    """What is due after a batch that took ``canonical`` from one version to another.
+
+    What goes wrong is logged, and tried again the next time: a lake that is not compacted is slow, not wrong.
+    """
+    due = after // settings.compact_every - before // settings.compact_every if settings.compact_every else 0
+    if not due:
+        return
+    try:
+        threshold = AppSpec.parse(read_state(place).app).options.get("reorg_threshold", REORG_THRESHOLD)
+        for done in compact(place, reorg_threshold=threshold):
+            _LOG.info("%s: %d files became %d", done.table, done.removed, done.added)
+        if settings.retention_hours and after // settings.compact_every % _CLEAN_EVERY == 0:
+            _LOG.info("%d files removed", clean(place, retention_hours=settings.retention_hours))
+    except LakeError as error:
+        _LOG.warning("the lake's upkeep failed and is tried again: %s", error)
 
 
 def compact(place: Place, *, reorg_threshold: int = 128, min_files: int = MIN_FILES) -> list[Compaction]:

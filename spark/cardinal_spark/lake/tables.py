@@ -81,14 +81,26 @@ CANONICAL_SCHEMA: Final = pa.schema(
     [("bucket", pa.int64()), ("number", pa.int64()), ("hash", pa.binary()), ("seq", pa.int64())]
 )
 
-LOG_SETTINGS: Final = {"delta.checkpointInterval": "20", "delta.logRetentionDuration": "interval 1 days"}
-"""A table gets a commit per batch: without frequent checkpoints and short logs, opening it grows slow."""
+LOG_SETTINGS: Final = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+}
+"""A table gets a commit per batch: with long logs, and with checkpoints that name every file removed in a week, opening
+it grows slow. History lies in ``events``, not in old versions."""
 
 CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 """Of ``canonical``: streams downstream read what changed."""
 
 BOUND_COLUMNS: Final = frozenset({"_seq", "_block_number", "seq", "number", "block_number"})
 """Columns by whose bounds our readers leave files out."""
+
+
+COMPACT_EVERY: Final = 256
+"""Batches between two compactions."""
+
+RETENTION_HOURS: Final = 24
+"""How long files stay that nothing names any more: longer than any query runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +110,19 @@ class LakeSettings:
     Attributes:
         integers: how 256-bit values are kept, one of ``INTEGERS``; fixed when the lake is created.
         senders: whether senders are recovered from signatures, which takes more time than all the rest.
+        compact_every: batches after which the driver joins small files; 0: never.
+        retention_hours: how old a file is that nothing names when the driver removes it; 0: never.
 
     """
 
     integers: str = INTEGERS[0]
     senders: bool = True
+    compact_every: int = COMPACT_EVERY
+    retention_hours: int = RETENTION_HOURS
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeSettings:
-        """Read the options ``integers`` and ``senders``. ConfigurationError for a value that is none of theirs."""
+        """Read the options by their lower-case names. ConfigurationError for a value that is none of theirs."""
         integers = options.get("integers", INTEGERS[0])
         if integers not in INTEGERS:
             raise ConfigurationError(
@@ -115,7 +131,13 @@ class LakeSettings:
         senders = options.get("senders", "true").lower()
         if senders not in ("true", "false"):
             raise ConfigurationError(f"senders must be true or false, not {senders!r}", setting="senders")
-        return cls(integers, senders == "true")
+        numbers = []
+        for name, default in (("compactEvery", COMPACT_EVERY), ("retentionHours", RETENTION_HOURS)):
+            text = options.get(name.lower(), str(default))
+            if not text.isdecimal():
+                raise ConfigurationError(f"{name} must be a number of 0 or more, not {text!r}", setting=name)
+            numbers.append(int(text))
+        return cls(integers, senders == "true", *numbers)
 
 
 def app_id(lineage: str) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_NAMES: Final = ("path", "integers", "senders")
+_NAMES: Final = ("path", "integers", "senders", "compactEvery", "retentionHours")
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
