@@ -8,8 +8,9 @@ Rules:
 2. Appended tables are compacted when they have ``min_files`` small files.
 3. Both end with a commit to ``canonical`` that names the new versions, so that readers leave the old files before
    ``clean`` removes them.
-4. ``clean`` removes files that no version within the retention names, orphans of killed tasks included. The
-   retention must exceed the longest query and the longest batch.
+4. ``clean`` removes files that no table has named for the retention, orphans of killed tasks included. It keeps a list
+   of them beside the lake's log, each with the time at which it was first seen without a name, because the tables' own
+   logs forget removed files much sooner. The retention must exceed the longest query and the longest batch.
 
 No row is ever changed here.
 """
@@ -18,12 +19,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake.exceptions import CommitFailedError
 
 from cardinal.apps.base import REORG_THRESHOLD
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 MIN_FILES: Final = 64
 """Small files of a table from which on it is compacted (spark facts, rule 13)."""
 
+_UNNAMED: Final = "_cardinal_unnamed.json"
 _CLEAN_EVERY: Final = 16
 """Compactions between two clean-ups."""
 
@@ -95,7 +100,7 @@ def compact(place: Place, *, reorg_threshold: int = 128, min_files: int = MIN_FI
 
 
 def clean(place: Place, *, retention_hours: int = RETENTION_HOURS) -> int:
-    """Remove the files that no version within ``retention_hours`` names; how many they were.
+    """Remove the files that no table has named for so many hours, as far as earlier calls saw; how many they were.
 
     Raises ConfigurationError for a negative retention, LakeError where there is no lake.
     """
@@ -105,17 +110,42 @@ def clean(place: Place, *, retention_hours: int = RETENTION_HOURS) -> int:
     removed = 0
     for name in (*state.versions, CANONICAL):
         with mapped(f"clean {name} of the lake {place.root}"):
-            table = place.open(name)
-            removed += len(
-                table.vacuum(
-                    retention_hours,
-                    dry_run=False,
-                    enforce_retention_duration=False,
-                    full=True,
-                )
-            )
+            removed += _clean(place, name, retention_hours * 3600)
             place.open(name).cleanup_metadata()
     return removed
+
+
+def _clean(place: Place, name: str, seconds: int) -> int:
+    """Remove a table's files that have had no name for so many seconds."""
+    files = place.files(name)
+    here = {
+        info.path: info.mtime.timestamp()
+        for info in files.get_file_info(pafs.FileSelector("", recursive=True))
+        if info.path.endswith(".parquet") and not info.path.startswith("_delta_log/")
+    }
+    named = set(pa.table(place.open(name).get_add_actions(flatten=True)).column("path").to_pylist())
+    known, now = _seen(files), time.time()
+    # The change feed's files have no name but that of their commit: they go by their age.
+    seen = {
+        path: made if path.startswith("_change_data/") else known.get(path, now)
+        for path, made in here.items()
+        if path not in named
+    }
+    gone = {path for path, first in seen.items() if now - first >= seconds}
+    for path in gone:
+        files.delete_file(path)
+    with files.open_output_stream(_UNNAMED) as stream:
+        stream.write(json.dumps({path: first for path, first in seen.items() if path not in gone}).encode())
+    return len(gone)
+
+
+def _seen(files: pafs.FileSystem) -> dict[str, float]:
+    """When each file was first seen without a name."""
+    try:
+        with files.open_input_stream(_UNNAMED) as stream:
+            return dict(json.loads(stream.read()))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def publish(place: Place) -> LakeState:

@@ -83,11 +83,11 @@ CANONICAL_SCHEMA: Final = pa.schema(
 
 LOG_SETTINGS: Final = {
     "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.logRetentionDuration": "interval 10 minutes",
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
 }
-"""A table gets a commit per batch: with long logs, and with checkpoints that name every file removed in a week, opening
-it grows slow. History lies in ``events``, not in old versions."""
+"""A table gets a commit per batch, and each costs more with every removed file that the log still names. How long such
+files stay for running queries is ``clean``'s own business. History lies in ``events``, not in old versions."""
 
 CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 """Of ``canonical``: streams downstream read what changed."""
