@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from .lake.commit import Committer
 from .lake.decode import write_task
 from .lake.query import Snapshot
-from .lake.state import find_state
 from .lake.tables import LakeSettings
 from .rows import ADDED, REMOVED, AppSpec, RawRow, decode_content, encode_content, raw_batch, weight_bytes
 
@@ -171,8 +170,7 @@ def commit_batch(
 ) -> LakeState | None:
     """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits."""
     chosen = settings or LakeSettings()
-    shown = find_state(place)
-    results = [write_task([raw_batch(rows)], place, chosen, shown) for rows in tasks]
+    results = [write_task([raw_batch(rows)], place, chosen) for rows in tasks]
     return Committer(place, chosen, on_commit).commit(results)
 
 

@@ -15,7 +15,6 @@ from cardinal_spark.lake import Snapshot, last_committed, read, scan
 from cardinal_spark.lake.commit import Committer
 from cardinal_spark.lake.decode import write_task
 from cardinal_spark.lake.place import Place
-from cardinal_spark.lake.state import find_state
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import block_hash, commit_batch, image, image_of, script
@@ -138,9 +137,7 @@ def test_a_gap_is_refused(place: Place) -> None:
 def test_a_second_driver_between_write_and_commit_is_refused(place: Place) -> None:
     first, second, third = script("1a | 2a | 3a")
     commit_batch(place, [first])
-    late, later = (
-        write_task([raw_batch(rows)], place, LakeSettings(), find_state(place)) for rows in (second, second + third)
-    )
+    late, later = (write_task([raw_batch(rows)], place, LakeSettings()) for rows in (second, second + third))
     commit_batch(place, [second])
     Committer(place).commit([late])  # the same batch once more, as Spark may
     with pytest.raises(LakeError, match="another query committed to canonical"):
@@ -159,7 +156,7 @@ def test_mixed_lineages_and_applications_are_refused(place: Place) -> None:
 
 def test_rows_that_are_not_raw_are_refused(place: Place) -> None:
     with pytest.raises(LakeError, match="lack _seq"):
-        write_task([pa.record_batch({"number": [1]})], place, LakeSettings(), None)
+        write_task([pa.record_batch({"number": [1]})], place, LakeSettings())
 
 
 def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: Place) -> None:
@@ -192,15 +189,20 @@ def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: Place) -> 
     assert [row.hash for row in whole.chain] == [block_hash(name) for name in ("1a", "2b", "3b", "4b", "5b")]
 
 
-def test_canonical_far_behind_is_caught_up_from_events(place: Place) -> None:
-    """A driver died between events and canonical, and the checkpoint is gone: the next rows come after events' end."""
-    first, second, third = script("1a 2a | -2a 2b 3b | 4b")
+def test_events_that_go_on_beyond_canonical_are_of_no_use(place: Place) -> None:
+    """A driver died between events and canonical, its replay after a cut, and the checkpoint is gone: another fork."""
+    first, second = script("1a 2a | -2a 2b 3b")
+    [_, other] = script("1a 2a | -2a 2c 3c 4c")
     commit_batch(place, [first])
-    with pytest.raises(Killed):
-        commit_batch(place, [second], on_commit=die_after("events"))
-    assert image(place.root) == image_of(first)
-    commit_batch(place, [third])
-    assert image(place.root) == image_of(first + second + third)
+    for last in ("events", "payload"):
+        with pytest.raises(Killed):
+            commit_batch(place, [second], on_commit=die_after(last))
+        assert image(place.root) == image_of(first)
+        found = last_committed(place.root)
+        assert found is not None
+        assert (found.seq, found.head.hash) == (2, block_hash("2a"))
+    commit_batch(place, [other])
+    assert image(place.root) == image_of(first + other)
 
 
 def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: Place) -> None:
@@ -237,19 +239,21 @@ def test_what_a_lost_checkpoint_left_beyond_events_is_written_anew(place: Place)
     assert image(place.root) == image_of(first + other)
 
 
-def test_a_driver_that_was_thought_dead_cannot_commit_to_events(place: Place) -> None:
-    """It has written its tables; another one removes its rows, and then it wakes up."""
+@pytest.mark.parametrize("asleep", ["payload", "events"])
+def test_a_driver_that_was_thought_dead_commits_nothing(place: Place, asleep: str) -> None:
+    """It has written some tables; another one removes its rows, and dies or goes on; then it wakes up."""
     first, second = script("1a 2a | -2a 2b 3b")
     [_, other] = script("1a 2a | -2a 2c 3c 4c")
     commit_batch(place, [first])
 
     def wake(table: str) -> None:
-        if table == "payload":
+        if table == asleep:
             with pytest.raises(Killed):
                 commit_batch(place, [other], on_commit=die_after("payload"))
 
     with pytest.raises(LakeError, match="another query"):
         commit_batch(place, [second], on_commit=wake)
+    assert image(place.root) == image_of(first)
     commit_batch(place, [other])
     assert image(place.root) == image_of(first + other)
 

@@ -15,7 +15,6 @@ from cardinal_spark.lake.commit import Committer
 from cardinal_spark.lake.decode import write_task
 from cardinal_spark.lake.maintenance import clean, compact, publish, upkeep
 from cardinal_spark.lake.place import Place
-from cardinal_spark.lake.state import find_state
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import Script, commit_batch, image, image_of, script
@@ -67,7 +66,7 @@ def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: Place) -> Non
 def test_a_compaction_between_write_and_commit_does_not_disturb(place: Place) -> None:
     writer = grow(place, 12)
     rows = writer.update("-20001a -20000a -19999a 19999b 20000b")
-    late = write_task([raw_batch(rows)], place, LakeSettings(), find_state(place))
+    late = write_task([raw_batch(rows)], place, LakeSettings())
     compact(place, reorg_threshold=0, min_files=4)
     place.open("canonical").optimize.compact()  # what rule 1 forbids, and a MERGE survives
     assert Committer(place).commit([late]) is not None
@@ -77,7 +76,7 @@ def test_a_compaction_between_write_and_commit_does_not_disturb(place: Place) ->
 def test_clean_removes_orphans_and_nothing_that_is_read(place: Place) -> None:
     [first, second] = script("1a 2a | -2a 2b")
     commit_batch(place, [first])
-    write_task([raw_batch(second)], place, LakeSettings(), find_state(place))  # a task whose driver dies
+    write_task([raw_batch(second)], place, LakeSettings())  # a task whose driver dies
     commit_batch(place, [second])
     files = set(Path(place.uri("payload")).glob("*.parquet"))
     assert len(files) == 3

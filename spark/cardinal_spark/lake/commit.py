@@ -5,13 +5,11 @@ How a batch arrives exactly once, whatever is killed:
 1. Every transaction carries (lineage, last seq).
 2. ``canonical`` comes last, and its commit names the version of every other table. Readers start from it: what was
    committed before a kill and is not yet named is invisible, and nobody will ever need it.
-3. So a batch is appended to tables that end where the batch begins. Where a table goes on beyond that, by a killed
-   driver or under a checkpoint that is gone, those rows are removed first, whatever they say.
-4. Who removes rows writes ``events``' transaction once more before. delta-rs refuses a second transaction of one
-   application id from the same version, so a driver that was thought dead, and is between its tables and ``events``,
-   cannot commit there any more. A ``canonical`` that moved since the batch was planned was moved by a second driver
-   too: nothing is committed.
-5. ``canonical`` may lie behind ``events``; the rows between are read from there.
+3. So a batch is appended to tables that end where ``canonical`` does. Where one goes on beyond that, by a killed driver
+   or under a checkpoint that is gone, those rows are removed first, whatever they say.
+4. Who removes rows raises the number of fences in ``canonical`` before. A driver that was thought dead finds it raised,
+   or its transaction refused: delta-rs refuses a second one of one application id from the same version. A
+   ``canonical`` that moved since a task began was moved by a second driver too: nothing is committed.
 
 Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
 """
@@ -126,93 +124,99 @@ class _Batch:
     def run(self) -> LakeState:
         schemas = append_schemas(AppSpec.parse(self._app), self._settings)
         canonical = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"], CHANGE_FEED)
-        shown = self._seq(canonical)
-        if self._last > shown and any(result.base != shown for result in self._results):
-            raise _second_driver(CANONICAL)
-        events = self._events()
-        held = self._seq(events)
-        new = [row for row in self._ledger if row.seq > held]
-        need_next(self._place.root, held or None, new)
+        shown, before = self._seq(canonical), canonical.version()
+        events = self._table(EVENTS, EVENTS_SCHEMA)
+        self._need_same(events, shown)
         if self._last <= shown:
             return read_state(self._place)
-        begin = max(shown, self._ledger[0].seq - 1)
-        tables = {name: self._table(name, schema) for name, schema in schemas.items()}
-        if any(self._seq(table) > begin for table in tables.values()):
-            events = self._fence(events, held)
-        for name, table in tables.items():
-            self._append(name, table, begin)
-        self._append_events(events, new)
-        before = canonical.version()
-        state = self._merge_canonical(canonical, shown, events)
+        if any(result.base != shown for result in self._results):
+            raise _second_driver(CANONICAL)
+        new = [row for row in self._ledger if row.seq > shown]
+        need_next(self._place.root, shown or None, new)
+        tables = {EVENTS: events, **{name: self._table(name, schema) for name, schema in schemas.items()}}
+        beyond = [name for name, table in tables.items() if self._reaches(name, table, shown)]
+        if beyond:
+            canonical = self._fence(canonical, shown)
+        fences = self._fences(canonical)
+        for name in beyond:
+            tables[name] = self._cut(name, tables[name], shown)
+        for name in schemas:
+            self._add(name, tables[name], [p for result in self._results for p in result.parts if p.table == name])
+            self._note(name, tables[name])
+        self._append_events(tables[EVENTS], new)
+        state = self._merge_canonical(canonical, shown, fences, new)
         upkeep(self._place, self._settings, before, before + 1)
         return state
 
-    # --- events first in judgement, later in writing ---------------------------------------------------------
-
-    def _events(self) -> DeltaTable:
-        """The events table, once its content agrees with the batch."""
-        events = self._table(EVENTS, EVENTS_SCHEMA)
-        held = self._seq(events)
-        if held == NONE:  # empty, or another lineage's
+    def _need_same(self, events: DeltaTable, shown: int) -> None:
+        """What comes again must be what the lake shows."""
+        if not shown:  # empty, or another lineage's
             need_lineage(self._place.root, any_lineage(self._place, events), self._ledger)
-        again = [row for row in self._ledger if row.seq <= held]
+        again = [row for row in self._ledger if row.seq <= shown]
         if again:
-            need_same(self._read_events(events, again[0].seq, again[-1].seq), again)
-        return events
+            seq = pads.field("seq")
+            within = (seq >= again[0].seq) & (seq <= again[-1].seq)
+            need_same(event_rows(self._place.dataset(EVENTS, events).to_table(filter=within)), again)
 
-    def _fence(self, events: DeltaTable, held: int) -> DeltaTable:
-        """Write the transaction that ``events`` has once more: who read it before this cannot commit there."""
-        self._transact(EVENTS, events, [], held)
-        return self._place.open(EVENTS)
+    def _reaches(self, name: str, table: DeltaTable, shown: int) -> bool:
+        """Whether a table goes on beyond what is shown; LakeError where it ends before that."""
+        end = self._seq(table)
+        if end < shown:
+            raise LakeError(
+                f"{name} ends at seq {end}, before {shown} where the batch begins: the table was changed by others; "
+                "write a new lake"
+            )
+        return end > shown
+
+    # --- fences ----------------------------------------------------------------------------------------------
+
+    def _fence(self, canonical: DeltaTable, shown: int) -> DeltaTable:
+        """Let nobody commit to ``canonical`` who has begun before this."""
+        raised = Transaction(f"{self._id}/fences", self._fences(canonical) + 1)
+        self._transact(CANONICAL, canonical, [], [Transaction(self._id, shown), raised], ["bucket"])
+        return self._place.open(CANONICAL)
+
+    def _fences(self, canonical: DeltaTable) -> int:
+        return int(canonical.transaction_version(f"{self._id}/fences") or 0)
+
+    # --- appending -------------------------------------------------------------------------------------------
 
     def _append_events(self, events: DeltaTable, new: Sequence[EventRow]) -> None:
-        if new:
-            writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
-            writer.write(events_table(new))
-            self._add(EVENTS, events, writer.close())
+        writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
+        writer.write(events_table(new))
+        self._add(EVENTS, events, writer.close())
         self._note(EVENTS, events)
 
-    def _read_events(self, events: DeltaTable, low: int, high: int) -> list[EventRow]:
-        seq = pads.field("seq")
-        return event_rows(self._place.dataset(EVENTS, events).to_table(filter=(seq >= low) & (seq <= high)))
-
-    # --- tables that tasks wrote -----------------------------------------------------------------------------
-
-    def _append(self, name: str, table: DeltaTable, begin: int) -> None:
-        """Add the batch's files behind the rows up to ``begin``."""
-        reached = self._seq(table)
-        if reached < begin:
-            raise LakeError(
-                f"{name} ends at seq {reached}, before {begin} where the batch begins: the table was changed by "
-                "others; write a new lake"
-            )
-        if reached > begin:
-            table = self._cut(name, table, begin)
-        self._add(name, table, [part for result in self._results for part in result.parts if part.table == name])
-        self._note(name, table)
-
-    def _cut(self, name: str, table: DeltaTable, held: int) -> DeltaTable:
-        """Remove the rows beyond ``held`` and set the table's transaction back to it."""
-        mark = CommitProperties(app_transactions=[Transaction(self._id, held)])
-        table.delete(f"_seq > {held}", commit_properties=mark)
+    def _cut(self, name: str, table: DeltaTable, shown: int) -> DeltaTable:
+        """Remove the rows beyond ``shown`` and set the table's transaction back to it."""
+        mark = CommitProperties(app_transactions=[Transaction(self._id, shown)])
+        table.delete(f"{'seq' if name == EVENTS else '_seq'} > {shown}", commit_properties=mark)
         table = self._place.open(name)
-        if self._seq(table) != held:  # a delete that meets no row commits nothing
+        if self._seq(table) != shown:  # a delete that meets no row commits nothing
             table.create_write_transaction([], "append", table.schema(), commit_properties=mark)
             table = self._place.open(name)
         self._on_commit(name)
         return table
 
     def _add(self, name: str, table: DeltaTable, parts: Sequence[Part]) -> None:
-        self._transact(name, table, parts, self._last)
+        self._transact(name, table, parts, [Transaction(self._id, self._last)])
 
-    def _transact(self, name: str, table: DeltaTable, parts: Sequence[Part], seq: int) -> None:
+    def _transact(
+        self,
+        name: str,
+        table: DeltaTable,
+        parts: Sequence[Part],
+        transactions: list[Transaction],
+        partition_by: list[str] | None = None,
+    ) -> None:
         now_ms = time.time_ns() // 1_000_000
         try:
             table.create_write_transaction(
                 [part.action(now_ms) for part in parts],
                 "append",
                 table.schema(),
-                commit_properties=CommitProperties(app_transactions=[Transaction(self._id, seq)]),
+                partition_by,
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
         except CommitFailedError as error:
             raise _second_driver(name) from error
@@ -220,10 +224,7 @@ class _Batch:
 
     # --- canonical -------------------------------------------------------------------------------------------
 
-    def _merge_canonical(self, table: DeltaTable, reached: int, events: DeltaTable) -> LakeState:
-        rows = [row for row in self._ledger if row.seq > reached]
-        if rows[0].seq > reached + 1:
-            rows = self._read_events(events, reached + 1, rows[0].seq - 1) + rows
+    def _merge_canonical(self, table: DeltaTable, shown: int, fences: int, rows: Sequence[EventRow]) -> LakeState:
         head = rows[-1].head
         state = LakeState(self._lineage, self._app, self._last, head.number, head.hash, dict(self._versions))
         for _ in range(_COLLISIONS):
@@ -232,7 +233,7 @@ class _Batch:
                 break
             except CommitFailedError as error:
                 table = self._place.open(CANONICAL)
-                if self._seq(table) != reached:
+                if self._seq(table) != shown or self._fences(table) != fences:
                     raise _second_driver(CANONICAL) from error
         else:
             raise LakeError(f"canonical was changed by others {_COLLISIONS} times in a row; is a compaction looping?")

@@ -3,8 +3,8 @@
 Rules:
 
 1. Only added blocks are decoded; a removed block changes ``events`` and ``canonical`` and nothing else.
-2. Rows that the lake shows already are left out. The driver says up to which seq, when it plans the batch, and refuses
-   to commit if the lake has moved since. A task opens no table.
+2. Rows that the lake shows already are left out: up to the seq of ``canonical``'s transaction, the one table that a
+   task opens. The driver refuses to commit if it has moved since.
 3. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
 """
 
@@ -20,7 +20,7 @@ from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row
 
 from .ledger import EventRow
 from .parts import Part, PartWriter
-from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
+from .tables import CANONICAL, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id
 from .typed import append_schemas, typed_rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
 
     from .place import Place
-    from .state import LakeState
     from .tables import LakeSettings
 
 _CHUNK_BYTES: Final = 8 << 20
@@ -45,7 +44,7 @@ class TaskResult:
 
     Attributes:
         app: the application's specification, empty where the task saw no row.
-        base: the last seq that the lake showed when the batch was planned.
+        base: the last seq that the lake showed when the task began.
         ledger: the rows of ``events``, of every raw row.
         parts: the files that it wrote.
 
@@ -57,10 +56,8 @@ class TaskResult:
     parts: tuple[Part, ...] = ()
 
 
-def write_task(
-    batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings, shown: LakeState | None
-) -> TaskResult:
-    """Write the files of one task of a batch. ``shown``: what the lake showed when the batch was planned.
+def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings) -> TaskResult:
+    """Write the files of one task of a batch.
 
     Raises LakeError where rows are not those of ``table=raw`` or a block does not decode.
     """
@@ -68,7 +65,7 @@ def write_task(
     for batch in batches:
         for row in raw_rows(_checked(batch)):
             if task is None:
-                task = _Task(place, row, settings, shown)
+                task = _Task(place, row, settings)
             task.take(row)
     return TaskResult() if task is None else task.finish()
 
@@ -83,14 +80,16 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 class _Task:
     """The state of one task: the versions it started from, the blocks that wait, the open files."""
 
-    def __init__(self, place: Place, first: RawRow, settings: LakeSettings, shown: LakeState | None) -> None:
+    def __init__(self, place: Place, first: RawRow, settings: LakeSettings) -> None:
         self._app = first.app
         self._spec = AppSpec.parse(first.app)
         self._settings = settings
         schemas = append_schemas(self._spec, settings)
         self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
         self._schemas = schemas
-        self._base = shown.seq if shown is not None and shown.lineage == first.lineage else NONE
+        canonical = place.find(CANONICAL)
+        held = None if canonical is None else canonical.transaction_version(app_id(first.lineage))
+        self._base = NONE if held is None else int(held)
         self._ledger: list[EventRow] = []
         self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
         self._bytes = 0

@@ -23,6 +23,7 @@ import pyarrow.dataset as pads
 
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal.protocols.streams.types import BlockRef
+from cardinal_spark.options import STORAGE
 
 from .ledger import FIRST_SEQ, EventRow, chain_before, event_rows
 from .place import Place, mapped
@@ -196,7 +197,7 @@ class LastCommitted:
 
     Attributes:
         lineage: the lineage of the ledger.
-        app: the application's specification, JSON; empty where only events were committed before a kill.
+        app: the application's specification, JSON.
         seq: the ledger's last row; the stream's next row is ``seq + 1``.
         head: the head of the chain at ``seq``.
         first: the first block of the lineage.
@@ -218,38 +219,29 @@ def last_committed(
 ) -> LastCommitted | None:
     """Where the ledger ends, None for a lake without rows.
 
-    This is ``events``' end, which may lie ahead of what readers see until the next batch is committed (rule 9 of
-    the Spark facts). ``depth``: how many blocks of the chain are returned at most.
+    This is the last row that readers see; what lies beyond it in ``events`` will be removed. ``depth``: how many blocks
+    of the chain are returned at most.
     """
-    place = Place.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()})
-    events = place.find(EVENTS)
-    if events is None:
-        return None
-    with mapped(f"read events of the lake {place.root}"):
-        rows, chain = _ledger_end(events, place, depth)
-        first = event_rows(place.dataset(EVENTS, events).to_table(filter=pads.field("seq") == FIRST_SEQ))
-    if not rows:
-        return None
+    place = Place.of(path, {f"{STORAGE}{name}": value for name, value in (storage or {}).items()})
     state = find_state(place)
+    if state is None:
+        return None
+    events = place.open(EVENTS)
+    with mapped(f"read events of the lake {place.root}"):
+        rows, chain = _ledger_end(events, place, state.seq, depth)
+        first = event_rows(place.dataset(EVENTS, events).to_table(filter=pads.field("seq") == FIRST_SEQ))
     last = rows[-1]
-    app = "" if state is None or state.lineage != last.lineage else state.app
-    return LastCommitted(last.lineage, app, last.seq, last.head, first[0].head, tuple(chain))
+    return LastCommitted(last.lineage, state.app, last.seq, last.head, first[0].head, tuple(chain))
 
 
-def _ledger_end(events: DeltaTable, place: Place, depth: int) -> tuple[list[EventRow], list[EventRow]]:
-    """The ledger's last rows, as many as hold the chain's last ``depth`` blocks, and these blocks."""
+def _ledger_end(events: DeltaTable, place: Place, last: int, depth: int) -> tuple[list[EventRow], list[EventRow]]:
+    """The ledger's last rows up to a seq, as many as hold the chain's last ``depth`` blocks, and these blocks."""
     whole = place.dataset(EVENTS, events)
-    last = _newest_seq(events)
-    reach = 2 * depth
+    reach, seq = 2 * depth, pads.field("seq")
     while True:
-        rows = event_rows(whole.to_table(filter=pads.field("seq") > last - reach))
+        rows = event_rows(whole.to_table(filter=(seq > last - reach) & (seq <= last)))
         chain = chain_before(rows, depth)
         linked = len(chain) >= depth and all(b.parent in (None, a.hash) for a, b in itertools.pairwise(chain))
         if linked or reach >= last:
             return rows, chain
         reach *= 4
-
-
-def _newest_seq(events: DeltaTable) -> int:
-    highest = pa.table(events.get_add_actions(flatten=True)).column("max.seq").to_pylist()
-    return max((seq for seq in highest if seq is not None), default=0)

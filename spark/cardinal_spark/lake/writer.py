@@ -22,7 +22,6 @@ from cardinal_spark.rows import RAW_ARROW
 from .commit import Committer
 from .decode import TaskResult, write_task
 from .place import Place
-from .state import find_state
 from .tables import LakeSettings
 
 if TYPE_CHECKING:
@@ -55,14 +54,13 @@ class LakeWriter(DataSourceStreamArrowWriter):
                 f"cardinal_lake takes the rows of format('cardinal') with table=raw; these lack {', '.join(missing)}",
                 setting="table",
             )
-        self._shown = find_state(self._place)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Decode one task's blocks into Parquet files."""
         context = TaskContext.get()
         if context is None or context.getLocalProperty(_BATCH_ID) is None:
             raise LakeError("cardinal_lake is a streaming sink: use writeStream")
-        return Written(write_task(iterator, self._place, self._settings, self._shown))
+        return Written(write_task(iterator, self._place, self._settings))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Commit the batch to every table."""
