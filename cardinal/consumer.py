@@ -49,6 +49,7 @@ from cardinal.consuming.options import (
 from cardinal.consuming.reader import Reader
 from cardinal.consuming.start_position import Beginning, at_number, at_time
 from cardinal.consuming.topics import wanted_topics
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
@@ -110,7 +111,8 @@ class Consumer:
         url = find_url(url, options.config)
         self.app = application_of(url, app, chain_id, options.topics_timeout)
         # At the tail the first blocks are incomplete: their first messages lie below it.
-        settings = replace(options.follower_settings(self.app), patient=start != "tail")
+        at_tail = start == "tail" if cursor is None else not cursor.ring
+        settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
         self._request()
         self._closed = threading.Event()
@@ -226,7 +228,14 @@ class Consumer:
         return self._loop.follower.explain(block_hash_of(block_hash, "block_hash"))
 
     def supply(self, messages: Iterable[Routed]) -> None:
-        """Supply messages that an incomplete block lacks. They count where no topic has a copy."""
+        """Supply messages that an incomplete block lacks. They count where no topic has a copy.
+
+        Raises:
+            ConfigurationError: with ``content="ranges"``, whose readers find nothing that lies on no topic.
+
+        """
+        if self._options.content != "values":
+            raise ConfigurationError("content='ranges' delivers what lies on topics alone", setting="content")
         with self._reading:
             self._loop.supply(messages)
 

@@ -101,7 +101,8 @@ class ConsumerOptions:
             still waits for messages or parents, it ends after 10 seconds without progress. None: never.
         content: ``values`` delivers blocks with their content, as :class:`~cardinal.Payload`. ``ranges`` leaves the
             content on the topics and delivers :class:`~cardinal.HeaderOnly`, which says where it lies: for a planner
-            whose workers read it. Not with a quorum.
+            whose workers read it. Not with a quorum, and not with
+            messages that are supplied.
         max_update: blocks in one update at most, unless it is a reorg.
 
     Raises:
@@ -149,6 +150,8 @@ class ConsumerOptions:
             raise ConfigurationError(
                 "content='ranges' needs policy='first': a quorum compares values", setting="content"
             )
+        if self.content != "values" and self.heal is not None:
+            raise ConfigurationError("content='ranges' delivers what lies on topics alone: no heal", setting="content")
 
     def follower_settings(self, app: Application) -> FollowerSettings:
         """These options and what the application declares, for the follower.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
 
 from cardinal.errors import ConfigurationError
+from cardinal.transports.address import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +30,6 @@ _SPARKS: Final = frozenset(
 )
 """Options that Spark itself may add, the second row with tables of a catalog."""
 _KEPT: Final = "cardinal.options"
-_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@|password=|secret=|token=", re.IGNORECASE)
 _COPIES: Final = "option."
 """What ``CREATE TABLE … OPTIONS`` puts before an option, or before a second copy of it."""
 
@@ -45,7 +45,7 @@ def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
         return schema
     given = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
     for name, value in given.items():
-        if name.startswith(STORAGE) or _PASSWORD.search(value):
+        if name.startswith(STORAGE) or _may_hold_secret(value):
             raise ConfigurationError(
                 f"the catalog would keep the option {name} for all to read: give secrets by file (password_file=…) or "
                 "by the environment, or use a temporary view",
@@ -58,10 +58,18 @@ def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
     return StructType([kept, *others])
 
 
+def _may_hold_secret(value: str) -> bool:
+    """Whether a value is a URL with a password, or with an option of which nobody shows the value."""
+    if "://" not in value:
+        return False
+    parts = urlsplit(value)
+    return parts.password is not None or any(is_secret(name) for name, _ in parse_qsl(parts.query))
+
+
 def options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options, of a table in the catalog those that its schema keeps."""
-    kept = schema.fields[0].metadata.get(_KEPT) if not options and schema.fields else None
-    return options if kept is None else json.loads(kept)
+    """The options; of a table in the catalog those that its schema keeps, and what was given beside them."""
+    kept = schema.fields[0].metadata.get(_KEPT) if schema.fields else None
+    return options if kept is None else {**json.loads(kept), **options}
 
 
 def given_options(options: Mapping[str, str], known: Iterable[str], format_name: str) -> dict[str, str]:

@@ -41,6 +41,7 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The streaming source."""
-        from cardinal_spark.source.reader import CardinalStreamReader  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.options import options_of  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.source.reader import CardinalStreamReader  # noqa: PLC0415 - the same
 
-        return CardinalStreamReader(self.options, schema)
+        return CardinalStreamReader(options_of(self.options, schema), schema)

@@ -44,13 +44,21 @@ def test_a_stream_and_its_lake_are_tables_of_the_catalog(
         )
         found = spark.sql("SELECT l.number FROM lake_blocks l JOIN live_blocks s ON l.hash = s.hash").collect()
         assert sorted(row["number"] for row in found) == heights
+        some = spark.read.option("fromBlock", str(heights[-2])).table("lake_blocks")
+        assert sorted(row["number"] for row in some.collect()) == heights[-2:]
+        live = spark.readStream.table("live_blocks").writeStream.format("memory").queryName("live")
+        live = live.option("checkpointLocation", str(tmp_path / "live")).trigger(once=True).start()
+        assert live.awaitTermination(180)
+        assert sorted(row["number"] for row in spark.table("live").collect()) == heights
     finally:
         chain.close()
         spark.sql("DROP TABLE IF EXISTS live_blocks")
         spark.sql("DROP TABLE IF EXISTS lake_blocks")
 
 
-@pytest.mark.parametrize("url", ["kafka://user:s3cr3t@h", "kafka://h?sasl.password=s3cr3t"])
+@pytest.mark.parametrize(
+    "url", ["kafka://user:s3cr3t@h", "kafka://h?sasl.password=s3cr3t", "kafka://h?ssl.key.pem=s3cr3t"]
+)
 def test_a_table_of_the_catalog_keeps_no_password(spark: SparkSession, url: str) -> None:
     with pytest.raises(PySparkException, match="give secrets by file") as refused:
         spark.sql(f"CREATE TABLE kept USING cardinal OPTIONS (url '{url}', chainId '5', table 'blocks')")

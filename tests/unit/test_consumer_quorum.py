@@ -127,6 +127,8 @@ def test_producers_that_are_not_asked_for_do_not_count(broker: MemoryBroker) -> 
         ({"producers": ("a", "a")}, "producers"),
         ({"on_incomplete": "wait"}, "on_incomplete"),
         ({"on_finality_violation": "ask"}, "on_finality_violation"),
+        ({"content": "ranges"}, "content"),
+        ({"max_update": 0}, "max_update"),
     ],
 )
 def test_what_cannot_work_is_named(broker: MemoryBroker, options: dict[str, object], setting: str) -> None:

@@ -61,6 +61,26 @@ def test_options_are_a_value_and_every_field_of_it_a_keyword(broker: MemoryBroke
         Consumer(broker.url, Blocks(), traked="b/")  # type: ignore[call-arg]
 
 
+def test_ranges_say_where_the_content_lies_and_are_of_topics_alone(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 3))
+    with Consumer(broker.url, Blocks(), until="end", content="ranges", max_update=1) as consumer:
+        updates = list(consumer)
+        assert steps(updates) == ["+1a", "+2a", "+3a"]
+        for update in updates:
+            (one,) = update.added
+            assert isinstance(one, cardinal.HeaderOnly)
+            inside = [
+                record
+                for record in broker.records()
+                if one.ranges.get(record[:2], (0, 0))[0] <= record.offset < one.ranges.get(record[:2], (0, 0))[1]
+            ]
+            assert {record.key[1:33] for record in inside} == {one.hash}
+        with pytest.raises(ConfigurationError, match="lies on topics alone"):
+            consumer.supply([])
+    with pytest.raises(ConfigurationError, match="lies on topics alone"):
+        ConsumerOptions(content="ranges", heal=lambda _: [])
+
+
 # --- until the end -------------------------------------------------------------------------------------------
 
 

@@ -376,6 +376,7 @@ def test_a_batch_read_refuses_a_block_that_is_not_whole(topics: Topics) -> None:
         ({"url": "kafka://h", "startingOffsets": "-1"}, "startingOffsets"),
         ({"url": "kafka://h", "startingOffsets": "2026-01-31T12:00:00"}, "time with its zone"),
         ({"url": "kafka://h", "maxBlocksPerTrigger": "0"}, "maxBlocksPerTrigger"),
+        ({"url": "kafka://h", "maxBlocksPerTrigger": "20001"}, "20,000 or fewer"),
         ({"url": "kafka://h", "failOnDataLoss": "false"}, "failOnDataLoss"),
         ({"url": "kafka://h", "restartFrom": "sink"}, "sinkPath"),
         ({"url": "kafka://h", "blacklist": "0x12"}, "blacklist"),
@@ -508,3 +509,47 @@ def test_partitions_that_are_added_are_read(topics: Topics) -> None:
             rows += planner.plan(start, end)
             start = end
     assert replayed(rows) == topics.chain
+
+
+def test_a_record_that_is_skipped_is_no_part_of_a_block(topics: Topics) -> None:
+    """A bad copy before every good one: all of them are named."""
+    topics.publish(10)
+    start = newest(topics)
+    head = topics.payloads[topics.chain[-1]]
+    block = forked(replace(head, number=head.number + 1), 77, head.hash)
+    bad: list[str] = []
+    for message in split(block, topics.app.topics, topics.app.default_topic):
+        for copy in (message._replace(value=b"BAD"), message):
+            topics.broker.take(copy, ())
+            if copy.value == b"BAD":
+                newest_record = max(
+                    (record for record in topics.broker.records(message.topic) if record.key == message.key),
+                    key=lambda record: record.offset,
+                )
+                bad.append("/".join(map(str, newest_record[:3])))
+    planner = topics.planner(skip=",".join(bad))
+    (row,) = rows_of(planner, start)
+    ((_, payload),) = read_blocks(planner.stream, [row])
+    assert payload is not None
+    assert dict(payload.updates) == dict(block.updates)
+    (end,) = batches(topics.planner(skip=",".join(bad)), start)
+    assert topics.planner(skip=",".join(bad)).plan({}, end) == [row]
+
+
+def test_latest_is_where_the_first_run_stood(topics: Topics) -> None:
+    topics.publish(10)
+    start = topics.planner(startingOffsets="latest").first()
+    before = set(topics.payloads)
+    assert rows_of(topics.planner(startingOffsets="latest"), start) == []
+    topics.publish(10)
+    rows = rows_of(topics.planner(startingOffsets="latest"), start)
+    assert rows
+    assert not before & {row.hash for row, *_ in rows}
+
+
+def test_what_is_there_at_opening_is_waited_for(topics: Topics) -> None:
+    """With Trigger.Once nobody asks a second time."""
+    topics.publish()
+    planner = topics.planner()
+    start = planner.first()
+    assert planner.next_offset(start, UNLIMITED) != start

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.events import ChainUpdate, Event
     from cardinal.protocols.streams.types import BlockRef
 
-_ROWS_MAX: Final = 20_000
-_BYTES_MAX: Final = 256 << 20
+ROWS_MAX: Final = 20_000
+"""Of what is held, and so of a batch; the bytes are those on the topics."""
+BYTES_MAX: Final = 256 << 20
 _LOGGED_MAX: Final = 20
 """Reports of one kind that are logged; all are counted."""
 _SERIOUS: Final = (
@@ -89,10 +90,10 @@ class Feed:
         self._thread = threading.Thread(target=self._read, name="cardinal-feed", daemon=True)
         self._thread.start()
 
-    def take(self, rows: int, size: int, seconds: float | None) -> list[ChainUpdate]:
+    def take(self, rows: int, size: int, seconds: float) -> list[ChainUpdate]:
         """The next updates, of so many rows and bytes at most, but for the first one.
 
-        Empty when none came in so many seconds, or when the consumer has ended; None waits for either.
+        Empty when none came in so many seconds, or when the consumer has ended.
         """
         taken: list[ChainUpdate] = []
         with self._changed:
@@ -109,6 +110,17 @@ class Feed:
                 self._bytes -= bytes_of(update)
             self._changed.notify_all()
         return taken
+
+    @property
+    def ended(self) -> bool:
+        """The consumer has read what it was to read, and everything was taken."""
+        with self._changed:
+            return self._ended and not self._updates
+
+    @property
+    def is_behind(self) -> bool:
+        """Something that was there at opening is not read yet."""
+        return not self.ended and not self._consumer.caught_up
 
     @property
     def head(self) -> BlockRef | None:
@@ -161,7 +173,7 @@ class Feed:
 
     @property
     def _has_room(self) -> bool:
-        return not self._updates or (self._rows < _ROWS_MAX and self._bytes < _BYTES_MAX)
+        return not self._updates or (self._rows < ROWS_MAX and self._bytes < BYTES_MAX)
 
 
 def rows_of(update: ChainUpdate) -> int:

@@ -12,8 +12,8 @@ table                 ``blocks``, ``transactions``, ``receipts``, ``logs``, ``wi
 startingOffsets       ``earliest`` (default), ``latest``, a block's number, a time with its zone
                       (``2026-01-31T12:00:00Z``) or a cursor; only for a new checkpoint
 restartFrom           ``sink``: a new checkpoint goes on behind the end of the lake at ``sinkPath`` (and ``storage.*``)
-maxBlocksPerTrigger,  how much one batch takes; an update is never split
-maxBytesPerTrigger
+maxBlocksPerTrigger,  how much one batch takes, 20,000 blocks at most; an update is never split. Without a limit it
+maxBytesPerTrigger    takes 4,000 blocks or 64 MiB
 tracked               the part of each block that is waited for: names of the application, with commas between them
 whitelist             ``number=hash``, with commas between them: the only hash accepted at that number
 blacklist             hashes of blocks that are never accepted, with commas between them
@@ -47,6 +47,8 @@ from cardinal.transports import open_source
 from cardinal.transports.settings import find_url
 from cardinal_spark.options import STORAGE, given_options
 from cardinal_spark.rows import AppSpec
+
+from .feed import ROWS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +128,7 @@ class SourceOptions:
             starting=_starting(given.get("startingoffsets", EARLIEST).strip()),
             sink=given.get("sinkpath"),
             storage={name: value for name, value in options.items() if name.lower().startswith(STORAGE)},
-            max_blocks=_optional(given, "maxBlocksPerTrigger"),
+            max_blocks=_optional(given, "maxBlocksPerTrigger", ROWS_MAX),
             max_bytes=_optional(given, "maxBytesPerTrigger"),
             integers=_choice("integers", given.get("integers", "string"), ("string", "decimal", "binary")),
             senders=_choice("senders", given.get("senders", "true").lower(), ("true", "false")) == "true",
@@ -221,12 +223,14 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-def _optional(given: Mapping[str, str], name: str) -> int | None:
+def _optional(given: Mapping[str, str], name: str, most: int | None = None) -> int | None:
     if name.lower() not in given:
         return None
     value = _number(name, given[name.lower()])
     if value < 1:
         raise ConfigurationError(f"{name} must be 1 or more", setting=name)
+    if most is not None and value > most:
+        raise ConfigurationError(f"{name} must be {most:,} or fewer", setting=name)
     return value
 
 

@@ -16,13 +16,13 @@ import json
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cardinal.errors import MissingPayloadError
 from cardinal.protocols.streams.assembly.digests import HeaderOnly
 from cardinal.protocols.streams.cursor import Cursor
 
-from .feed import Feed
+from .feed import BYTES_MAX, ROWS_MAX, Feed
 from .lake_cursor import cursor_behind
 from .offsets import VERSION, PlannedBlock, batch_at, cursor_at, offset_of
 from .options import LATEST, start_of
@@ -32,7 +32,8 @@ from .tasks import located
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cardinal.protocols.streams.events import ChainUpdate, Header
+    from cardinal.protocols.streams.events import ChainUpdate
+    from cardinal.protocols.streams.payload import MissingPayload
 
     from .options import SourceOptions, Stream
 
@@ -43,6 +44,7 @@ BATCH_ROWS: Final = 4_000
 
 _WAIT_SECONDS: Final = 0.05
 """For an update. Spark asks again every 10 ms."""
+_LOOK_SECONDS: Final = 1.0
 _WAITED_SECONDS: Final = 60.0
 _PLANS_KEPT: Final = 4
 
@@ -84,12 +86,21 @@ class Planner:
             if cursor is not None:
                 return offset_of(cursor)
         start = self._options.starting
+        if start == LATEST:
+            return offset_of(self._tail())
         if isinstance(given := start_of(start), Cursor):
             return offset_of(given)
-        offset = {"v": VERSION, "seq": 0, "number": -1, "start": start}
-        if start == LATEST:
-            self._feed_at(offset)  # the tail is where it is now
-        return offset
+        return {"v": VERSION, "seq": 0, "number": -1, "start": start}
+
+    def _tail(self) -> Cursor:
+        """The cursor at the end of the topics as they are now: the checkpoint keeps where that was."""
+        source = self.stream.open()
+        try:
+            ends = {where: high for where, (_, high) in source.watermarks().items()}
+        finally:
+            source.close()
+        app = self.stream.app
+        return Cursor(self.stream.fingerprint, app.name, app.chain, 0, (), 0, next=ends, floor=ends)
 
     def freeze(self) -> None:
         """End with what is on the topics already (Trigger.AvailableNow)."""
@@ -98,14 +109,18 @@ class Planner:
     def next_offset(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself where there is nothing to deliver yet."""
         feed = self._feed_at(start)
-        rows = min(limit.blocks or BATCH_ROWS, BATCH_ROWS)
-        updates = feed.take(rows, limit.bytes or BATCH_BYTES, None if self._available_now else _WAIT_SECONDS)
-        now = self._clock()
+        unlimited = limit.blocks is None and limit.bytes is None
+        rows = limit.blocks or (BATCH_ROWS if unlimited else ROWS_MAX)
+        size = limit.bytes or (BATCH_BYTES if unlimited else BYTES_MAX)
+        updates = feed.take(rows, size, _WAIT_SECONDS)
+        # What is there at opening is waited for: with Trigger.Once nobody asks again.
+        while not updates and (feed.is_behind or (self._available_now and not feed.ended)):
+            self._look_after_waiting()
+            updates = feed.take(rows, size, _LOOK_SECONDS)
         if not updates:
-            if now - max(self._quiet_since, self._warned_at) >= _WAITED_SECONDS:
-                self._warn(now)
+            self._look_after_waiting()
             return dict(start)
-        self._quiet_since = now
+        self._quiet_since = self._clock()
         cursor = updates[-1].cursor
         planned = planned_rows(updates, cursor)
         end = offset_of(cursor, planned)
@@ -163,9 +178,10 @@ class Planner:
             self._quiet_since = self._clock()
         return self._feed
 
-    def _warn(self, now: float) -> None:
-        feed = self._feed
-        if feed is None:
+    def _look_after_waiting(self) -> None:
+        """Warn of what the chain waits for, once a minute."""
+        feed, now = self._feed, self._clock()
+        if feed is None or now - max(self._quiet_since, self._warned_at) < _WAITED_SECONDS:
             return
         self._warned_at = now
         seconds = now - self._quiet_since
@@ -182,17 +198,20 @@ def planned_rows(updates: Sequence[ChainUpdate], cursor: Cursor) -> list[Planned
     for update in updates:
         changes = [*((-1, block) for block in update.removed), *((1, block) for block in update.added)]
         for seq, (change, block) in enumerate(changes, update.first_seq):
-            rows.append(planned_block(block, seq, change, update.first_seq, lineage))
+            rows.append(
+                planned_block(cast("HeaderOnly | MissingPayload", block), seq, change, update.first_seq, lineage)
+            )
     return rows
 
 
-def planned_block(block: Header | object, seq: int, change: int, update_id: int, lineage: str) -> PlannedBlock:
+def planned_block(
+    block: HeaderOnly | MissingPayload, seq: int, change: int, update_id: int, lineage: str
+) -> PlannedBlock:
     """One row: of a block whose content lies on the topics, or of one that has none."""
-    if isinstance(block, HeaderOnly):
+    if isinstance(block, HeaderOnly) and block.ranges:
         header = (block.number, block.hash, block.published_ms, lineage, block.parent, block.weight)
         return PlannedBlock(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
-    number, block_hash = block.number, block.hash  # type: ignore[attr-defined] # a MissingPayload
-    return PlannedBlock(KeyRow(seq, change, update_id, number, block_hash, 0, lineage, b"", 0), {}, 0)
+    return PlannedBlock(KeyRow(seq, change, update_id, block.number, block.hash, 0, lineage, b"", 0), {}, 0)
 
 
 def final_chain(stream: Stream, start: str) -> list[PlannedBlock]:

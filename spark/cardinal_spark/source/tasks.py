@@ -50,8 +50,8 @@ _STALL_SECONDS: Final = 120.0
 _TRIES: Final = 5
 _PAUSE: Final = 1.0
 
-_SOURCES: Final[dict[tuple[str, str, tuple[str, ...]], Source]] = {}
-"""The clients of this process that nobody uses now."""
+_SOURCES: Final[dict[tuple[str, str], tuple[tuple[str, ...], Source]]] = {}
+"""The clients of this process that nobody uses now, one a stream, with their topics."""
 
 
 def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> list[list[PlannedBlock]]:
@@ -150,7 +150,7 @@ def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> Heade
     records = sorted(found, key=_position)
     batches = [record for record in records if record[3][0] == BATCH]
     for at in range(len(batches)):
-        passed = batches[:at]
+        passed = batches[:at]  # a reassembler waits for what the first Batch counts; so the others are tried without it
         for event in stream.reassembler(contents).receive([record for record in records if record not in passed]):
             if isinstance(event, Completed):
                 return event.payload
@@ -177,12 +177,13 @@ def _patiently(stream: Stream, span: Ranges, pick: Callable[[Row], bytes | None]
     if not span:
         return {}
     topics = tuple(sorted({topic for topic, _ in span}))
-    held = (stream.url, stream.spec, topics)
+    key = (stream.url, stream.spec)
+    skip = frozenset(stream.consuming.get("skip", ()))
     for attempt in range(1, _TRIES + 1):
         try:
-            source = _SOURCES.pop(held, None) or stream.open(topics)
+            source = _taken(key, topics) or stream.open(topics)
             try:
-                found = _read(source, span, pick)
+                found = _read(source, span, lambda row: None if row[:3] in skip else pick(row))
             except BaseException:
                 source.close()
                 raise
@@ -193,9 +194,18 @@ def _patiently(stream: Stream, span: Ranges, pick: Callable[[Row], bytes | None]
                 raise
             time.sleep(_PAUSE)
         else:
-            _SOURCES[held] = source
+            _SOURCES[key] = topics, source
             return found
     raise AssertionError(attempt)
+
+
+def _taken(key: tuple[str, str], topics: tuple[str, ...]) -> Source | None:
+    """The idle client of a stream, if it reads these topics; another one is closed."""
+    held, source = _SOURCES.pop(key, ((), None))
+    if source is not None and held != topics:
+        source.close()
+        return None
+    return source
 
 
 def _read(source: Source, span: Ranges, pick: Callable[[Row], bytes | None]) -> dict[bytes, list[Row]]:
