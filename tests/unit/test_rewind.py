@@ -149,6 +149,24 @@ def test_every_batch_of_an_evicted_block_says_where_it_stands_as_four_at_most_do
     assert known.positions == {(records[0].topic, 0): 0}
 
 
+def test_a_batch_that_is_taken_after_the_eviction_says_where_the_block_stands() -> None:
+    """Without it a false one of another copy decides alone when the block is forgotten."""
+    evicted = EvictedBlocks(1_000)
+    reassembler = Reassembler(prefixes=tuple(SCHEMA), bounds=Bounds(open_blocks=2), evicted=evicted)
+    content, batch = messages(block("5a", "4a"))[0], messages(block("5a", "4a"))[-1]
+    others = [messages(block(name, "5a"))[0] for name in ("6a", "6b")]
+    records = [
+        Record(routed.topic, 0, offset, routed.key, routed.value)
+        for offset, routed in enumerate([content, *others, batch])
+    ]
+    reassembler.receive(records[:3])
+    known = evicted.get(h("5a"))
+    assert known is not None
+    assert known.links == set()
+    reassembler.receive(records[3:])
+    assert known.links == {(h("4a"), 5)}
+
+
 PLACE = ("blocks", 0)
 
 

@@ -112,6 +112,12 @@ class EvictedBlocks:
             if self._floor is not None and offset < self._floor.get(place, offset + 1):
                 self._floor[place] = offset
 
+    def linked(self, block_hash: bytes, link: Link) -> None:
+        """Note what a Batch says that was taken: of several copies each may name another parent and number."""
+        block = self._named.get(block_hash)
+        if block is not None:
+            block.links.add(link)
+
     def discard(self, block_hash: bytes) -> None:
         """A block needs no re-reading."""
         if self._named.pop(block_hash, None) is not None:

@@ -346,6 +346,7 @@ class Reassembler:
                 return
         candidate = Candidate(record, fields, self._tracked, self._is_prefix)
         beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
+        self._evicted.linked(block.hash, (fields.parent, fields.number))
         if block.candidates[0] is candidate:
             self._open.numbered(block, fields.number)
             events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
