@@ -21,7 +21,8 @@ class DefaultSource(DataSource):
     """The lake: a streaming sink for the rows of ``table=raw``, and a batch reader of its tables.
 
     Options of both: ``path``; ``storage.*``, the settings of an object store. Of the sink: ``integers`` (string,
-    decimal or binary), ``senders`` (true or false). Of the reader: ``table``, ``fromBlock``, ``toBlock``, ``columns``.
+    decimal or binary), ``senders`` (true or false), ``compactEvery`` (batches), ``retentionHours`` (of files without a
+    name). Of the reader: ``table``, ``fromBlock``, ``toBlock``, ``columns``.
     """
 
     @classmethod

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Routed, Row
     from cardinal_spark.source.options import Stream
 
-SEEDS = 200
-PIECE = 20
+SEEDS = 310
+"""Two hundred of them are about one producer and enough memory, and are compared."""
+PIECE = 31
 
 
 class Both(Follower):

@@ -21,6 +21,7 @@ from cardinal.errors import (
     CursorInvalidError,
     CursorMismatchError,
     MissingPayloadError,
+    UnreachableError,
 )
 from cardinal.producer import Producer
 from cardinal.protocols.streams.publishing.splitter import split
@@ -29,6 +30,7 @@ from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.lake.place import Place
 from cardinal_spark.rows import AppSpec, RawRow, encode_content, weight_bytes
+from cardinal_spark.source.feed import Feed
 from cardinal_spark.source.options import SourceOptions, Stream
 from cardinal_spark.source.planner import Limit, Planner, final_chain
 from cardinal_spark.source.tables import TableSettings, block_batches
@@ -553,3 +555,26 @@ def test_what_is_there_at_opening_is_waited_for(topics: Topics) -> None:
     planner = topics.planner()
     start = planner.first()
     assert planner.next_offset(start, UNLIMITED) != start
+
+
+def test_available_now_ends_with_an_error_while_nobody_answers(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot tell what is there, and a stop of the query would wait for it."""
+    topics.publish(4)
+    start = newest(topics)
+    monkeypatch.setattr("cardinal_spark.source.planner._WAITED_SECONDS", 0.2)
+    monkeypatch.setattr(Feed, "connected", property(lambda _: False))
+    monkeypatch.setattr(Feed, "ended", property(lambda _: False))
+    planner = topics.planner()
+    planner.freeze()
+    with pytest.raises(UnreachableError, match="goes on from its checkpoint"):
+        planner.next_offset(start, UNLIMITED)
+
+
+def test_an_answer_about_a_stream_that_is_not_read_yet_does_not_take_for_ever(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.publish(4)
+    start = newest(topics)
+    monkeypatch.setattr("cardinal_spark.source.planner._OPENING_SECONDS", 0.2)
+    monkeypatch.setattr(Feed, "is_behind", property(lambda _: True))
+    assert topics.planner().next_offset(start, UNLIMITED) == start

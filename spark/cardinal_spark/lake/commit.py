@@ -91,8 +91,8 @@ class Committer:
     def commit(self, results: Iterable[TaskResult]) -> LakeState | None:
         """Commit what the tasks of one batch wrote; the lake's state afterwards, None for a batch without rows.
 
-        Raises LakeDivergedError where the lake holds other
-        blocks or another lineage, LakeError where rows are missing or a second driver writes.
+        Raises LakeDivergedError where the lake holds other blocks or another lineage, LakeError where rows are missing
+        or a second driver writes.
         """
         done = [result for result in results if result.ledger]
         ledger = in_order(row for result in done for row in result.ledger)

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. ``write`` runs on executors and touches no table's log; ``commit`` runs on the driver and may be called again for
+1. ``write`` runs on executors and commits nothing; ``commit`` runs on the driver and may be called again for
    the same batch.
 2. Nothing is kept between batches: Spark builds the writer anew for every one, on the driver, and hands it to tasks.
 """

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from cardinal.errors import CursorInvalidError
+from cardinal.protocols.streams.assembly.digests import HeaderOnly
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import HASH_SIZE, SHORT, short
 
@@ -31,6 +32,7 @@ from .tables import KeyRow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cardinal.protocols.streams.payload import MissingPayload
     from cardinal.protocols.streams.types import Partition
 
     Ranges = Mapping[Partition, tuple[int, int]]
@@ -131,13 +133,28 @@ def batch_at(offset: Mapping[str, Any]) -> NamedBatch:
         raise CursorInvalidError("the checkpoint's offset was altered: its batch does not make sense") from None
 
 
+def planned_block(
+    block: HeaderOnly | MissingPayload, seq: int, change: int, update_id: int, lineage: str
+) -> PlannedBlock:
+    """One row: of a block whose content lies on the topics, or of one that has none."""
+    if isinstance(block, HeaderOnly) and block.ranges:
+        header = (block.number, block.hash, block.published_ms, lineage, block.parent, block.weight)
+        return PlannedBlock(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
+    return PlannedBlock(KeyRow(seq, change, update_id, block.number, block.hash, 0, lineage, b"", 0), {}, 0)
+
+
+def widen(span: dict[Partition, tuple[int, int]], ranges: Ranges) -> None:
+    """Let a span reach over these ranges too."""
+    for where, (low, high) in ranges.items():
+        known_low, known_high = span.get(where, (low, high))
+        span[where] = (min(low, known_low), max(high, known_high))
+
+
 def spanned(rows: Sequence[PlannedBlock]) -> dict[Partition, tuple[int, int]]:
     """For every partition the range in which the messages of these rows lie."""
     span: dict[Partition, tuple[int, int]] = {}
     for planned in rows:
-        for where, (low, high) in planned.ranges.items():
-            known_low, known_high = span.get(where, (low, high))
-            span[where] = (min(low, known_low), max(high, known_high))
+        widen(span, planned.ranges)
     return span
 
 

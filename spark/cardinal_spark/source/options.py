@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from cardinal.consuming.loop import OnEvent
     from cardinal.protocols.streams.following.follower import FollowerSettings
     from cardinal.protocols.streams.quorum.reassembler import Assembler
-    from cardinal.transports import Source
+    from cardinal.transports import Source, TransportUrl
 
 TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals", "payload", "events", "raw")
 EARLIEST: Final = "earliest"
@@ -265,6 +265,11 @@ class Stream:
             presets["chain_id"] = int(found.chain.partition(":")[2])
         return cls(options.url, AppSpec(options.app, presets).text(), options.topics_timeout, options.consuming)
 
+    @property
+    def transport(self) -> TransportUrl:
+        """The URL, found by its name where it has one."""
+        return find_url(self.url, self.consuming.get("config"))
+
     @cached_property
     def app(self) -> Application:
         """The application."""
@@ -301,5 +306,4 @@ class Stream:
 
     def open(self, topics: Sequence[str] | None = None) -> Source:
         """A source of these topics, reorg channels among them, or of all topics of the application; of no group."""
-        url = find_url(self.url, self.consuming.get("config"))
-        return open_source(url.beside(), self.app, topics=topics, wait=self.topics_timeout)
+        return open_source(self.transport.beside(), self.app, topics=topics, wait=self.topics_timeout)

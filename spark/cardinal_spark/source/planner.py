@@ -18,20 +18,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cardinal.errors import MissingPayloadError
-from cardinal.protocols.streams.assembly.digests import HeaderOnly
+from cardinal.errors import MissingPayloadError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
 
 from .feed import BYTES_MAX, ROWS_MAX, Feed
 from .lake_cursor import cursor_behind
-from .offsets import VERSION, PlannedBlock, batch_at, cursor_at, offset_of
+from .offsets import VERSION, PlannedBlock, batch_at, cursor_at, offset_of, planned_block
 from .options import LATEST, start_of
-from .tables import KeyRow
 from .tasks import located
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cardinal.protocols.streams.assembly.digests import HeaderOnly
     from cardinal.protocols.streams.events import ChainUpdate
     from cardinal.protocols.streams.payload import MissingPayload
 
@@ -40,11 +39,12 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 64 << 20
 """Bytes of a batch where no limit is given."""
 BATCH_ROWS: Final = 4_000
-"""Rows of a batch at most: each takes nine bytes of the offset."""
+"""Rows of a batch where no limit is given: each takes nine bytes of the offset."""
 
 _WAIT_SECONDS: Final = 0.05
 """For an update. Spark asks again every 10 ms."""
 _LOOK_SECONDS: Final = 1.0
+_OPENING_SECONDS: Final = 10.0
 _WAITED_SECONDS: Final = 60.0
 _PLANS_KEPT: Final = 4
 
@@ -113,8 +113,9 @@ class Planner:
         rows = limit.blocks or (BATCH_ROWS if unlimited else ROWS_MAX)
         size = limit.bytes or (BATCH_BYTES if unlimited else BYTES_MAX)
         updates = feed.take(rows, size, _WAIT_SECONDS)
-        # What is there at opening is waited for: with Trigger.Once nobody asks again.
-        while not updates and (feed.is_behind or (self._available_now and not feed.ended)):
+        # What is there at opening is waited for, with Trigger.Once nobody asks again; but a stop waits for this call.
+        since = time.monotonic()
+        while not updates and self._waits(feed, time.monotonic() - since):
             self._look_after_waiting()
             updates = feed.take(rows, size, _LOOK_SECONDS)
         if not updates:
@@ -178,6 +179,23 @@ class Planner:
             self._quiet_since = self._clock()
         return self._feed
 
+    def _waits(self, feed: Feed, seconds: float) -> bool:
+        """Whether to wait on for an update, after so many seconds.
+
+        Raises:
+            UnreachableError: Trigger.AvailableNow cannot tell what is there while nobody answers.
+
+        """
+        if not self._available_now:
+            return seconds < _OPENING_SECONDS and feed.is_behind
+        if seconds >= _WAITED_SECONDS and not feed.connected and not feed.ended:
+            raise UnreachableError(
+                f"nobody answered for {seconds:.0f} s while what is on the topics was read: start the query again when "
+                "the server is back; it goes on from its checkpoint",
+                address=str(self.stream.transport),
+            )
+        return not feed.ended
+
     def _look_after_waiting(self) -> None:
         """Warn of what the chain waits for, once a minute."""
         feed, now = self._feed, self._clock()
@@ -202,16 +220,6 @@ def planned_rows(updates: Sequence[ChainUpdate], cursor: Cursor) -> list[Planned
                 planned_block(cast("HeaderOnly | MissingPayload", block), seq, change, update.first_seq, lineage)
             )
     return rows
-
-
-def planned_block(
-    block: HeaderOnly | MissingPayload, seq: int, change: int, update_id: int, lineage: str
-) -> PlannedBlock:
-    """One row: of a block whose content lies on the topics, or of one that has none."""
-    if isinstance(block, HeaderOnly) and block.ranges:
-        header = (block.number, block.hash, block.published_ms, lineage, block.parent, block.weight)
-        return PlannedBlock(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
-    return PlannedBlock(KeyRow(seq, change, update_id, block.number, block.hash, 0, lineage, b"", 0), {}, 0)
 
 
 def final_chain(stream: Stream, start: str) -> list[PlannedBlock]:

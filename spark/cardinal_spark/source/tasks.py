@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Final
 from cardinal.errors import CardinalError, CursorExpiredError, MissingPayloadError
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, digested
 from cardinal.protocols.streams.events import Completed
-from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.payload import MissingPayload, Payload
 from cardinal.protocols.streams.types import short
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports.base import RowSource
 
-from .offsets import PlannedBlock, spanned
-from .tables import KeyRow
+from .offsets import planned_block, spanned, widen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Position, Row
     from cardinal.transports import Source
 
-    from .offsets import NamedBatch, Ranges
+    from .offsets import NamedBatch, PlannedBlock, Ranges
     from .options import Stream
+    from .tables import KeyRow
 
 GROUP_BYTES: Final = 16 << 20
 
@@ -60,7 +60,8 @@ def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> lis
     size = needed = 0
     span: dict[Partition, tuple[int, int]] = {}
     for row in rows:
-        widened = _widened(span, row.ranges)
+        widened = dict(span)
+        widen(widened, row.ranges)
         needed += _length(row.ranges)
         size += row.size
         sparse = _length(widened) > _SPARSE * needed + _SPARSE_SLACK
@@ -71,14 +72,6 @@ def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> lis
         groups[-1].append(row)
         span = widened
     return groups
-
-
-def _widened(span: Ranges, ranges: Ranges) -> dict[Partition, tuple[int, int]]:
-    wide = dict(span)
-    for where, (low, high) in ranges.items():
-        known_low, known_high = wide.get(where, (low, high))
-        wide[where] = (min(low, known_low), max(high, known_high))
-    return wide
 
 
 def _length(ranges: Ranges) -> int:
@@ -132,16 +125,10 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
             headers[name] = whole
     rows: list[PlannedBlock] = []
     for row in batch.rows:
-        if row.ref is not None:
-            number, block_hash = row.ref
-            key = KeyRow(row.seq, row.change, row.update_id, number, block_hash, 0, batch.lineage, b"", 0)
-            rows.append(PlannedBlock(key, {}, 0))
-            continue
-        block = headers.get(row.name)
+        block = headers.get(row.name) if row.ref is None else MissingPayload(*row.ref)
         if block is None:
             raise not_whole(None, row.name)
-        header = (block.number, block.hash, block.published_ms, batch.lineage, block.parent, block.weight)
-        rows.append(PlannedBlock(KeyRow(row.seq, row.change, row.update_id, *header), block.ranges, block.size))
+        rows.append(planned_block(block, row.seq, row.change, row.update_id, batch.lineage))
     return rows
 
 
