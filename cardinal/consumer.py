@@ -128,6 +128,7 @@ class Consumer:
             room=settings.bounds.open_blocks // (len(settings.producers) or 1),
             threshold=settings.reorg_threshold,
             without=None if options.content == "values" else partial(digested, keep=finality_paths(self.app)),
+            batches_alone=options.content == "ranges" and not options.skip,
         )
         try:
             follower, ends = self._begin(settings, start if cursor is None else cursor)
@@ -144,7 +145,8 @@ class Consumer:
     ) -> tuple[Follower, dict[Partition, int]]:
         main = self._reader.main
         if isinstance(start, Cursor):
-            follower = Follower(settings, start)
+            alone = self._reader.alone
+            follower = Follower(settings, start if alone is None else alone.resumed(start))
             # Channels that the cursor was reading are looked at first: their records count for what can be resumed.
             self._reader.channels.resume(follower.channels, start.floor)
             marks = self._reader.marks()
@@ -248,8 +250,9 @@ class Consumer:
     @property
     def caught_up(self) -> bool:
         """Everything that was there at opening has been read, and no evicted block is being re-read."""
-        follower = self._loop.follower
-        return follower.caught_up and not follower.resuming and not follower.rewinding
+        follower, alone = self._loop.follower, self._reader.alone
+        reads_all = alone is None or alone.caught_up
+        return reads_all and follower.caught_up and not follower.resuming and not follower.rewinding
 
     @property
     def ready(self) -> bool:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
@@ -32,7 +33,7 @@ from cardinal.producing.pings import Pinger, ping_id
 from cardinal.producing.standby.peer_watch import PeerWatch, is_standby, refuse_foreign_clocks
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
-from cardinal.transports.posting import new_future, size_of
+from cardinal.transports.posting import end, new_future, size_of
 from cardinal.transports.settings import find_url
 from cardinal.transports.url import open_sink
 
@@ -203,13 +204,14 @@ class Producer:
                 named = name_sub_batch(part.batch, batch_id, sub_batch.path)
                 self._sink.check((named,))
                 part.batch = named
+        part, size, future = publication.parts[-1], size_of(messages), new_future()
+        part.written.sends(size)
         if self.transactional:
-            publication.parts[-1].content += messages
-            future = new_future()
+            part.content += messages
             future.set_result(None)
         else:
-            future = self._sink.send(messages, None)
-        self._in_flight.grow(publication, len(messages), size_of(messages))
+            self._sending.poster.post(messages, size, partial(end, future), part.written)
+        self._in_flight.grow(publication, len(messages), size)
 
         def acknowledged(sent: Future[None]) -> None:
             if sent.exception() is None:

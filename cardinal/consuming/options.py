@@ -101,8 +101,8 @@ class ConsumerOptions:
             still waits for messages or parents, it ends after 10 seconds without progress. None: never.
         content: ``values`` delivers blocks with their content, as :class:`~cardinal.Payload`. ``ranges`` leaves the
             content on the topics and delivers :class:`~cardinal.HeaderOnly`, which says where it lies: for a planner
-            whose workers read it. Not with a quorum, and not with
-            messages that are supplied.
+            whose workers read it. Where Batches name the ranges of their blocks, nothing else is read. Not with a
+            quorum, and not with messages that are supplied.
         max_update: blocks in one update at most, unless it is a reorg.
 
     Raises:

@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.consuming.batches_alone import BatchesAlone, is_named
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.lookup import AncestorLookup
 from cardinal.consuming.pacing import InStep
@@ -56,6 +57,7 @@ class Reader:
         room: how many blocks may be open.
         threshold: the application's reorg threshold, blocks.
         without: what takes the content out of records; None leaves it in.
+        batches_alone: read nothing but Batches, as long as these name where the content lies.
 
     Attributes:
         main: the stream's own topics.
@@ -63,6 +65,7 @@ class Reader:
         lookup: older Batches.
         skipping: reports of the records that were passed over.
         in_step: the partitions to pause.
+        alone: the main source, where content is left on its topics.
 
     Raises:
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
@@ -81,10 +84,14 @@ class Reader:
         room: int = 10_000,
         threshold: int = REORG_THRESHOLD,
         without: Callable[[Sequence[Row]], list[Row]] | None = None,
+        batches_alone: bool = False,
     ) -> None:
         beside = find_url(url).beside()
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
+        self.alone: BatchesAlone | None = None
+        if batches_alone and is_named(self.main):
+            self.main = self.alone = BatchesAlone(self.main, app.all_topics, app.default_topic)
         self.in_step = InStep(self.main, room)
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
         self._without = without
@@ -156,6 +163,11 @@ class Reader:
         if self._rewind and not self._rewound():
             time.sleep(seconds)
             return []
+        if self.alone is not None and self.alone.is_short:
+            if not self.alone.widen():
+                time.sleep(seconds)
+                return []
+            self.in_step.rewound()
         self._added.look(time.monotonic())
         self.in_step.pause()
         records = self._poll_main(seconds)
@@ -203,7 +215,10 @@ class Reader:
 
     def _poll_main(self, seconds: float) -> list[Row]:
         limit = self.in_step.limit
-        return [*self.main.poll(limit, seconds)] if self._rows is None else self._rows.poll_rows(limit, seconds)
+        if self._rows is None:
+            return [*self.main.poll(limit, seconds)]
+        rows = self._rows.poll_rows(limit, seconds)
+        return rows if self.alone is None else self.alone.checked(rows)
 
     def _rewound(self) -> bool:
         """Whether a rewind was answered."""

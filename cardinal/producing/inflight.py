@@ -29,8 +29,9 @@ from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, Tr
 from cardinal.protocols.streams.publishing.sealing import SealQueue
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.publishing.standby import Verdict
+from cardinal.protocols.streams.types import path_bytes
 from cardinal.transports.base import TransactionalSink
-from cardinal.transports.posting import PostingSink, end, new_future, posting, tell
+from cardinal.transports.posting import PostingSink, Written, end, new_future, posting, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,10 +58,11 @@ class ProducerStats(NamedTuple):
 
 @dataclass(slots=True)
 class Part:
-    """One block of a publication: its messages, until they are sent, and its Batch."""
+    """One block of a publication: its messages, until they are sent, its Batch, and where the messages were written."""
 
     content: list[Routed]
     batch: Routed
+    written: Written = field(default_factory=partial(Written, {}))
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +106,16 @@ def block(payload: Payload, app: Stream, poster: Poster) -> Publication:
     size = poster.measure(messages)
     count = len(messages)
     batch = messages.pop()
+    written = Written(values_of(payload, app.finality_paths or ()))
+    written.sends(size - len(batch.key) - len(batch.value))
     announced = {one for one, content in payload.sub_batches.items() if content is None}
-    return Publication(payload.hash, payload.parent, [Part(messages, batch)], count, size, announced=announced)
+    return Publication(payload.hash, payload.parent, [Part(messages, batch, written)], count, size, announced=announced)
+
+
+def values_of(payload: Payload, paths: Sequence[str]) -> dict[bytes, bytes]:
+    """The values that a payload has at these paths."""
+    found = ((path, payload.updates.get(path)) for path in paths)
+    return {path_bytes(path): value for path, value in found if value is not None}
 
 
 def together(ancestor: BlockRef, blocks: Sequence[Publication]) -> Publication:
@@ -145,7 +155,8 @@ class Plain:
     def start(self, publication: Publication, done: Done) -> None:
         """Send the content of a block; of a channel all but the last message."""
         if not publication.opening:
-            self.poster.post(publication.take_content(), publication.size, done)
+            part = publication.parts[-1]
+            self.poster.post(publication.take_content(), publication.size, done, part.written)
             return
         announcement, *rest = publication.opening
         announced = self._sink.send((announcement,), None)
@@ -159,7 +170,8 @@ class Plain:
     def finish(self, publication: Publication, done: Done) -> None:
         """Send the Batch of a block; of a channel the last message."""
         if publication.closing is None:
-            self.poster.post_seal(publication.parts[-1].batch, done)
+            part = publication.parts[-1]
+            self.poster.post_seal(part.batch, done, part.written)
         else:
             tell(self._sink.send((publication.closing,), None), done)
 
@@ -183,7 +195,8 @@ class Transactional:
         """Send all of it."""
         content = [*publication.opening, *publication.take_content()]
         last = () if publication.closing is None else (publication.closing,)
-        tell(self._sink.transact(content, [part.batch for part in publication.parts], last), done)
+        batches = [part.batch for part in publication.parts]
+        tell(self._sink.transact(content, batches, last, [part.written for part in publication.parts]), done)
 
 
 def sending(sink: Sink) -> Sending:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition, Record, Routed, Row
 
+    from .posting import Written
+
 
 @runtime_checkable
 class Sink(Protocol):
@@ -87,13 +89,20 @@ class TransactionalSink(Protocol):
     Its ``send`` is a transaction too.
     """
 
-    def transact(self, content: Sequence[Routed], seals: Sequence[Routed], last: Sequence[Routed] = ()) -> Future[None]:
+    def transact(
+        self,
+        content: Sequence[Routed],
+        seals: Sequence[Routed],
+        last: Sequence[Routed] = (),
+        written: Sequence[Written] = (),
+    ) -> Future[None]:
         """Hand over the messages of an update; the future ends when all of them have become readable at once.
 
         Arguments:
             content: messages in any number, sent first.
             seals: Batches, parents first, sent with ``cardinal-sealed`` when all of ``content`` is acknowledged.
             last: messages to stand after the seals in each partition.
+            written: for each seal, where to note where the content was written; it goes into the seal's headers.
 
         Returns:
             A future as :meth:`Sink.send` gives it; where it fails, readers see nothing of the call.
@@ -208,6 +217,16 @@ class ManySource(Protocol):
             UnreachableError: a topic is in none of the places that answer.
 
         """
+        ...
+
+
+@runtime_checkable
+class NamedLog(Protocol):
+    """A source whose log has a name: offsets that were noted under the same name mean the same records."""
+
+    @property
+    def log_name(self) -> str:
+        """The name; empty where the server gives none."""
         ...
 
 

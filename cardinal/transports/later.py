@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Answer = TypeVar("_Answer")
+_Other = TypeVar("_Other")
 
 
 def later(ask: Callable[[], _Answer], name: str) -> Future[_Answer]:
@@ -30,6 +31,14 @@ def now(ask: Callable[[], _Answer]) -> Future[_Answer]:
     future: Future[_Answer] = Future()
     future.set_running_or_notify_cancel()
     _fill(future, ask)
+    return future
+
+
+def mapped(asked: Future[_Answer], change: Callable[[_Answer], _Other]) -> Future[_Other]:
+    """A future of what is made of the answer."""
+    future: Future[_Other] = Future()
+    future.set_running_or_notify_cancel()
+    asked.add_done_callback(lambda answered: _fill(future, lambda: change(answered.result())))
     return future
 
 

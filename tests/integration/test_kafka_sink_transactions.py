@@ -51,8 +51,8 @@ app = small_stream(stem)
 sink = open_sink(url, app, producer_id="one")
 *content, batch = split(a_block("2a", "1a"), app.topics, app.default_topic)
 send = sink._send
-def stage_and_say(stage, count):
-    send(stage, count)
+def stage_and_say(stage):
+    send(stage)
     print("half", flush=True)
     sys.stdin.readline()
 sink._send = stage_and_say

@@ -84,7 +84,7 @@ class Times(Dying):
         return found
 
     def list_topics(self, *_: object, **__: object) -> SimpleNamespace:  # type: ignore[override] # it has them
-        return SimpleNamespace(topics={"block": SimpleNamespace(partitions=range(2), error=None)})
+        return SimpleNamespace(cluster_id=None, topics={"block": SimpleNamespace(partitions=range(2), error=None)})
 
 
 UNSETTLED = [
@@ -118,7 +118,7 @@ class Listing(Dying):
     def list_topics(self, **_: object) -> SimpleNamespace:
         if (names := self.listed(self.asked)) is None:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        return SimpleNamespace(topics=dict.fromkeys(names))
+        return SimpleNamespace(cluster_id=None, topics=dict.fromkeys(names))
 
 
 def listing(monkeypatch: pytest.MonkeyPatch, silent: int, listed: Callable[[int], list[str] | None]) -> Cluster:

@@ -55,6 +55,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
         reasons=cluster.reasons,
         recent=lambda limit: read_recent(settings, app.default_topic, limit),
         channel=admin.ensure_channel,
+        cluster=cluster.name,
     )
     config = settings.producer(max(takes), producer_id, smallest=min(takes))
     if settings.transaction_timeout is None:

@@ -61,6 +61,11 @@ class Cluster:
     Arguments:
         settings: the URL, sorted.
 
+    Attributes:
+        reasons: why the broker refuses.
+        client: asks it.
+        name: the cluster's own, once it has answered.
+
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -68,6 +73,7 @@ class Cluster:
         login = Login(settings, lambda now: Cluster(now).names()) if settings.login_may_change else None
         self.reasons = Reasons(settings.address, partial(reason, settings.properties), login)
         self._answered = False
+        self.name = ""
         # The client is kept: a temporary one would be collected in the middle of a call.
         try:
             config: dict[str, Any] = {**settings.client(), "error_cb": self.reasons}
@@ -121,6 +127,7 @@ class Cluster:
                     raise self.reasons.map(inner, "while asking for its topics") from None
             else:
                 self._answered = True  # from now on it can only be away
+                self.name = metadata.cluster_id or ""
                 self.reasons.forget()
                 return metadata
         raise self.reasons.unreachable(self._settings.connect_timeout)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message, Producer
 
     from cardinal.protocols.streams.types import Routed
+    from cardinal.transports.posting import Written
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 
@@ -52,13 +53,22 @@ class Delivery:
         total: how many messages the call has, 1 or more.
         done: told once, when all of them are acknowledged or have failed, with the last error.
         settled: where it goes then.
+        written: where to note where the messages were written.
 
     """
 
-    __slots__ = ("_reports", "_settled", "_total", "done", "error")
+    __slots__ = ("_reports", "_seen", "_settled", "_total", "_written", "done", "error")
 
-    def __init__(self, total: int, done: Callable[[KafkaError | None], None], settled: deque[Delivery]) -> None:
+    def __init__(
+        self,
+        total: int,
+        done: Callable[[KafkaError | None], None],
+        settled: deque[Delivery],
+        written: Sequence[Written] = (),
+    ) -> None:
         self.done = done
+        self._written = written
+        self._seen: list[tuple[str, int, int]] = []
         self.error: KafkaError | None = None
         self._total = total
         self._settled = settled
@@ -67,11 +77,18 @@ class Delivery:
 
     def report(self, error: KafkaError | None, message: Message | None) -> None:
         """One message was acknowledged, or failed: librdkafka's ``on_delivery``."""
-        del message
         if error is not None:
             self.error = error
+        elif self._written and message is not None:
+            self._seen.append((message.topic(), message.partition(), message.offset()))  # type: ignore[arg-type] # it has them
         if next(self._reports) == self._total:
             self._settled.append(self)
+
+    def tell(self) -> None:
+        """Tell of the call, which is settled."""
+        for written in self._written:
+            written.wrote(self._seen)
+        self.done(self.error)
 
 
 class _OfThread(threading.local):
@@ -117,9 +134,11 @@ class Outbox:
         """This thread makes room by what it does, and never waits for some."""
         self._this.makes_room = True
 
-    def delivery(self, total: int, done: Callable[[KafkaError | None], None]) -> Delivery:
+    def delivery(
+        self, total: int, done: Callable[[KafkaError | None], None], written: Sequence[Written] = ()
+    ) -> Delivery:
         """For one call of so many messages; ``done`` is told when all of them are acknowledged or have failed."""
-        return Delivery(total, done, self._settled)
+        return Delivery(total, done, self._settled, written)
 
     def hand_over(self, messages: Sequence[Routed], headers: Headers, delivery: Delivery) -> None:
         """Give messages to the client. One that it refuses has failed; where its queue is full, this waits."""
@@ -215,7 +234,7 @@ class Outbox:
                     delivery = self._settled.popleft()
                 except IndexError:
                     return  # another thread took the last one
-                delivery.done(delivery.error)
+                delivery.tell()
         finally:
             self._this.telling = False
 

@@ -33,6 +33,7 @@ from cardinal.errors import (
     TransportError,
 )
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
+from cardinal.protocols.streams.wire.ranges import RANGES_HEADER
 from cardinal.transports.posting import end, new_future
 
 from .errors import Reasons, bad_setting
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.transports.posting import Done
+    from cardinal.transports.posting import Done, Written
 
     from .outbox import Delivery
     from .topics import TopicInfo
@@ -51,6 +52,9 @@ HASH: Final = slice(1, 33)
 _PATH: Final = slice(33, None)
 _OVERHEAD: Final = 128
 """Bytes that travel with a key and value at most: batch header, lengths, our two headers without the id."""
+
+_RANGES_OVERHEAD: Final = 16
+"""Bytes of a record's header beyond its name and value, at most."""
 
 _LOG: Final = logging.getLogger("cardinal.transports.kafka")
 _LOG.addHandler(logging.NullHandler())  # what matters is in the errors; whoever wants the rest sets a handler
@@ -70,6 +74,7 @@ class KafkaSink:
         reasons: collects why the broker refuses.
         recent: reads the newest records of the default topic.
         channel: creates the topic of a reorg channel, or checks the one that is there.
+        cluster: its name, for headers that name offsets.
 
     """
 
@@ -83,6 +88,7 @@ class KafkaSink:
         reasons: Reasons,
         recent: Callable[[int], list[Record]],
         channel: Callable[[str], TopicInfo],
+        cluster: str,
     ) -> None:
         self._config = config
         self._reasons = reasons
@@ -96,6 +102,7 @@ class KafkaSink:
         self._queue_bytes = queue_bytes
         self._recent = recent
         self._channel = channel
+        self._cluster = cluster
         self._lock = threading.Lock()
         self._under_way = 0
         self._calls = 0
@@ -221,26 +228,34 @@ class KafkaSink:
             raise TopicError(f"the topic {name} is not of this stream", topic=name) from None
         return total
 
-    def post(self, content: Sequence[Routed], size: int, done: Done) -> None:
+    def post(self, content: Sequence[Routed], size: int, done: Done, written: Written | None = None) -> None:
         """Hand over messages of one block: see :meth:`cardinal.transports.posting.Poster.post`."""
         if content:
-            delivery = self._admit(content[0].key, len(content), size, done)
+            delivery = self._admit(content[0].key, len(content), size, done, written)
             self._outbox.hand_over(content, self._headers, delivery)
         else:
             done(None)
 
-    def post_seal(self, batch: Routed, done: Done) -> None:
+    def post_seal(self, batch: Routed, done: Done, written: Written | None = None) -> None:
         """Hand over a Batch: see :meth:`cardinal.transports.posting.Poster.post_seal`."""
         # One message of a block that was admitted: it does not count, and never waits.
         self._count_in(0)
         delivery = self._delivery(batch.key, 1, 0, done)
-        self._outbox.hand_over((batch,), self._sealed, delivery)
+        self._outbox.hand_over((batch,), self._seal(batch, written), delivery)
 
     def serve(self, seconds: float) -> None:
         """Take acknowledgements in: see :meth:`cardinal.transports.posting.PostingSink.serve`."""
         self._outbox.serve(seconds)
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _seal(self, batch: Routed, written: Written | None) -> Headers:
+        """The headers of a Batch, with the ranges of its block where the topic takes a message of that size."""
+        ranges = None if written is None else written.header(self._cluster)
+        if ranges is None:
+            return self._sealed
+        room = self._limits[batch.topic] - len(batch.key) - len(batch.value) - len(RANGES_HEADER)
+        return [*self._sealed, (RANGES_HEADER, ranges)] if len(ranges) + _RANGES_OVERHEAD <= room else self._sealed
 
     def _look_at_refusal(self) -> None:
         """Where the broker refuses us for good, say so, and let nothing knock on its door until messages expire.
@@ -282,12 +297,12 @@ class KafkaSink:
             limit=limit,
         )
 
-    def _admit(self, key: bytes, count: int, size: int, done: Done) -> Delivery:
+    def _admit(self, key: bytes, count: int, size: int, done: Done, written: Written | None = None) -> Delivery:
         """Wait for room, and take the call in."""
         size += count * self._overhead
         self._wait_for_room(size)
         self._count_in(size, unless_closed=True)
-        return self._delivery(key, count, size, done)
+        return self._delivery(key, count, size, done, written)
 
     def _wait_for_room(self, size: int) -> None:
         """One call that is larger than all the room goes alone."""
@@ -296,7 +311,7 @@ class KafkaSink:
                 break
             self._outbox.serve(_SLICE_SECONDS)
 
-    def _delivery(self, key: bytes, count: int, size: int, done: Done) -> Delivery:
+    def _delivery(self, key: bytes, count: int, size: int, done: Done, written: Written | None = None) -> Delivery:
         """For a call that was counted in."""
 
         def settled(error: KafkaError | None) -> None:
@@ -305,7 +320,7 @@ class KafkaSink:
                 self._reasons.forget()
             done(None if error is None else self._failed(error, key[HASH]))
 
-        return self._outbox.delivery(count, settled)
+        return self._outbox.delivery(count, settled, () if written is None else (written,))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -94,6 +94,11 @@ class KafkaSource:
         """
         return self._partitions.look()
 
+    @property
+    def log_name(self) -> str:
+        """The cluster's id: see :class:`cardinal.transports.base.NamedLog`."""
+        return self._cluster.name
+
     def look_later(self) -> Future[tuple[Partition, ...]]:
         """:meth:`partitions` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
         return self._partitions.look_later()

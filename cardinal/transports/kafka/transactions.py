@@ -22,6 +22,7 @@ A thread of the sink works the calls off, one after the other.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import threading
 import time
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.posting import Done
+    from cardinal.transports.posting import Done, Written
 
     from .outbox import Delivery
 
@@ -53,14 +54,21 @@ _IDLE_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 0.02
 
 
+class _Stage(NamedTuple):
+    """Messages that are acknowledged before the next stage is sent."""
+
+    messages: int
+    hand_over: Callable[[Delivery], None]
+    written: Sequence[Written] = ()
+
+
 class _Call(NamedTuple):
     """What one transaction holds, and whom to tell."""
 
     block_hash: bytes
     size: int
     topics: set[str]
-    stages: list[Callable[[Delivery], None]]
-    counts: list[int]
+    stages: list[_Stage]
     future: Future[None]
 
 
@@ -114,25 +122,33 @@ class TransactionalKafkaSink(KafkaSink):
         """One transaction: see :meth:`cardinal.transports.base.Sink.send`."""
         return self.transact(block, () if seal is None else (seal,))
 
-    def transact(self, content: Sequence[Routed], seals: Sequence[Routed], last: Sequence[Routed] = ()) -> Future[None]:
+    def transact(
+        self,
+        content: Sequence[Routed],
+        seals: Sequence[Routed],
+        last: Sequence[Routed] = (),
+        written: Sequence[Written] = (),
+    ) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.TransactionalSink.transact`."""
         everything = [*content, *seals, *last]
         size = self.measure(everything)
-        stages: list[Callable[[Delivery], None]] = []
-        counts: list[int] = []
+        stages: list[_Stage] = []
         if content:
-            stages.append(lambda delivery: self._outbox.hand_over(content, self._headers, delivery))
-            counts.append(len(content))
+
+            def begin(delivery: Delivery) -> None:
+                self._outbox.hand_over(content, self._headers, delivery)
+
+            stages.append(_Stage(len(content), begin, written))
         if seals or last:
 
             def close(delivery: Delivery) -> None:
-                self._outbox.hand_over(seals, self._sealed, delivery)
+                for batch, where in itertools.zip_longest(seals, written[: len(seals)]):
+                    self._outbox.hand_over((batch,), self._seal(batch, where), delivery)
                 self._outbox.hand_over(last, self._headers, delivery)
 
-            stages.append(close)
-            counts.append(len(seals) + len(last))
+            stages.append(_Stage(len(seals) + len(last), close))
         topics = {message.topic for message in everything}
-        return self._line_up(everything[0].key[HASH] if everything else b"", size, topics, stages, counts)
+        return self._line_up(everything[0].key[HASH] if everything else b"", size, topics, stages)
 
     @property
     def longest(self) -> float:
@@ -149,10 +165,10 @@ class TransactionalKafkaSink(KafkaSink):
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.RecordSink.replay`."""
         size = self.measure([Routed(record.topic, record.key, record.value) for record in records])
-        stages: list[Callable[[Delivery], None]] = [lambda delivery: self._hand_over_records(records, delivery)]
+        stage = _Stage(len(records), lambda delivery: self._hand_over_records(records, delivery))
         first = records[0].key[HASH] if records else b""
         topics = {record.topic for record in records}
-        return self._line_up(first, size, topics, stages if records else [], [len(records)])
+        return self._line_up(first, size, topics, [stage] if records else [])
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
         """One heartbeat into each of these partitions, outside of transactions."""
@@ -168,31 +184,24 @@ class TransactionalKafkaSink(KafkaSink):
 
     # --- PostingSink ---------------------------------------------------------------------------------------
 
-    def post(self, content: Sequence[Routed], size: int, done: Done) -> None:
+    def post(self, content: Sequence[Routed], size: int, done: Done, written: Written | None = None) -> None:
         """One transaction: see :meth:`cardinal.transports.posting.Poster.post`."""
         del size
-        tell(self.transact(content, ()), done)
+        tell(self.transact(content, (), (), () if written is None else (written,)), done)
 
-    def post_seal(self, batch: Routed, done: Done) -> None:
+    def post_seal(self, batch: Routed, done: Done, written: Written | None = None) -> None:
         """One transaction: see :meth:`cardinal.transports.posting.Poster.post_seal`."""
-        tell(self.transact((), (batch,)), done)
+        tell(self.transact((), (batch,), (), () if written is None else (written,)), done)
 
     # --- the worker ----------------------------------------------------------------------------------------
 
-    def _line_up(
-        self,
-        block_hash: bytes,
-        size: int,
-        topics: set[str],
-        stages: list[Callable[[Delivery], None]],
-        counts: list[int],
-    ) -> Future[None]:
+    def _line_up(self, block_hash: bytes, size: int, topics: set[str], stages: list[_Stage]) -> Future[None]:
         future = new_future()
         if stages:
-            size += sum(counts) * self._overhead
+            size += sum(stage.messages for stage in stages) * self._overhead
             self._wait_for_room(size)
             self._count_in(size, unless_closed=True)
-            self._calls_waiting.put(_Call(block_hash, size, topics, stages, counts, future))
+            self._calls_waiting.put(_Call(block_hash, size, topics, stages, future))
         else:
             future.set_result(None)
         return future
@@ -244,8 +253,8 @@ class TransactionalKafkaSink(KafkaSink):
                 self._abort()  # the transaction before could not be: the broker was away
             self._outbox.client.begin_transaction()
             self._since = time.monotonic()
-            for stage, count in zip(call.stages, call.counts, strict=True):
-                self._send(stage, count)
+            for stage in call.stages:
+                self._send(stage)
             self._patiently(self._outbox.client.commit_transaction)
             self._aborted_late = False
             self._reasons.forget()
@@ -255,11 +264,11 @@ class TransactionalKafkaSink(KafkaSink):
             raise self._given_up(kafka_error(error), call.block_hash) from None
         self._since = None
 
-    def _send(self, stage: Callable[[Delivery], None], count: int) -> None:
+    def _send(self, stage: _Stage) -> None:
         """Hand over the messages of a stage and wait until all of them are acknowledged."""
         settled: list[KafkaError | None] = []
-        delivery = self._outbox.delivery(count, settled.append)
-        stage(delivery)
+        delivery = self._outbox.delivery(stage.messages, settled.append, stage.written)
+        stage.hand_over(delivery)
         while not settled:
             if self._outbox.closed:  # nobody else asks the client for acknowledgements any more
                 self._outbox.fail_what_is_left(_SLICE)

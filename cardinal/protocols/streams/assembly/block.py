@@ -25,6 +25,7 @@ from cardinal.protocols.streams.types import NO_ID, Partition, Record, Row, path
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG
+from cardinal.protocols.streams.wire.ranges import BlockRanges
 
 from .counters import Counters, Taken, Tracked
 from .digests import HeaderOnly, kept_value, size_of
@@ -103,6 +104,7 @@ class Candidate:
         announced: ids of the sub batches that are followed.
         waiting: those of them that are not complete.
         surplus: keys of held messages that are not part of the block that this Batch describes.
+        named: where the rest of the block lies, if nothing of it has to be read; None if its messages are counted.
 
     """
 
@@ -113,15 +115,21 @@ class Candidate:
         "counters",
         "deletes",
         "fields",
+        "named",
         "surplus",
         "values",
         "waiting",
     )
 
     def __init__(
-        self, batch: Record, fields: avro.BatchFields, tracked: Tracked | None, is_prefix: Callable[[bytes], bool]
+        self,
+        batch: Record,
+        fields: avro.BatchFields,
+        tracked: Tracked | None,
+        is_prefix: Callable[[bytes], bool],
+        named: BlockRanges | None = None,
     ) -> None:
-        self.batch, self.fields = batch, fields
+        self.batch, self.fields, self.named = batch, fields, named
         everything = fields.entries.values()
         entries = everything if tracked is None else list(filter(tracked.entry, everything))
         counts: dict[bytes, int] = {}
@@ -193,7 +201,7 @@ class Candidate:
 
     def complete(self) -> bool:
         """True when nothing is missing."""
-        return not self.counters.outstanding and not self.waiting
+        return self.named is not None or (not self.counters.outstanding and not self.waiting)
 
 
 class OpenBlock:
@@ -257,6 +265,8 @@ class OpenBlock:
 
     def without_content(self, candidate: Candidate) -> HeaderOnly:
         """The complete block of digested messages: where they lie, and the values that were kept."""
+        if candidate.named is not None:
+            return self._elsewhere(candidate, candidate.named)
         fields, batch = candidate.fields, candidate.batch
         ends: dict[Partition, int] = {}
         size, marks = 0, {}
@@ -271,6 +281,18 @@ class OpenBlock:
                 marks[record[3][HASH_END:]] = kept
         marks |= {entry.path: entry.value for entry in fields.entries.values() if entry.value}
         ranges = {partition: (self.first[partition], end) for partition, end in ends.items()}
+        return HeaderOnly(
+            fields.number, self.hash, fields.parent, fields.weight, marks, ranges, batch.timestamp_ms, size
+        )
+
+    def _elsewhere(self, candidate: Candidate, named: BlockRanges) -> HeaderOnly:
+        """The block whose Batch names where the rest of it lies."""
+        fields, batch = candidate.fields, candidate.batch
+        where = (batch.topic, batch.partition)
+        low, high = named.ranges.get(where, (batch.offset, batch.offset))
+        ranges = {**named.ranges, where: (min(low, batch.offset), max(high, batch.offset + 1))}
+        size = named.size + size_of(batch)
+        marks = {**named.values} | {entry.path: entry.value for entry in fields.entries.values() if entry.value}
         return HeaderOnly(
             fields.number, self.hash, fields.parent, fields.weight, marks, ranges, batch.timestamp_ms, size
         )

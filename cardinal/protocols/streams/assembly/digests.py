@@ -3,6 +3,8 @@
 A Batch and a SubBatchHeader keep their value. Every other value becomes eight bytes of BLAKE2b, of the decoded content
 where the bytes have no fixed order, so that differing copies are still seen to differ; then four bytes with its size;
 and, of the few values that are asked for, a mark and the value itself.
+
+A Batch whose headers name the ranges of its block's content (:mod:`~.wire.ranges`) completes that block by itself.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ from cardinal.protocols.streams.wire.messages import (
     Reorg,
     ReorgComplete,
 )
+from cardinal.protocols.streams.wire.ranges import ranges_of
 
 from .block import (
     DELETE_OVERHEAD,
@@ -344,7 +345,8 @@ class Reassembler:
             events.append(divergence(kept, record))
             if len(held) >= _BATCHES_MAX:
                 return
-        candidate = Candidate(record, fields, self._tracked, self._is_prefix)
+        named = ranges_of(record.headers) if self._contents is Contents.DIGESTS else None
+        candidate = Candidate(record, fields, self._tracked, self._is_prefix, named)
         beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
         self._evicted.linked(block.hash, (fields.parent, fields.number))
         if block.candidates[0] is candidate:

@@ -257,9 +257,8 @@ def read_content(data: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
 # --- writing -----------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
-def _write_long(value: int) -> bytes:
-    """Remembered: the sizes of paths and values come again in every block."""
+def write_long(value: int) -> bytes:
+    """An Avro long; the caller has checked that it fits 64 bits."""
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
     while value >= _MORE:
@@ -269,33 +268,37 @@ def _write_long(value: int) -> bytes:
     return bytes(out)
 
 
+_write_size: Final = lru_cache(maxsize=4096)(write_long)
+"""The sizes of paths and values come again in every block."""
+
+
 def write_int(value: int) -> bytes:
     """An Avro int; the caller has checked that it fits 32 bits."""
-    return _write_long(value)
+    return _write_size(value)
 
 
 def write_batch(number: int, weight: int, parent: bytes, entries: Sequence[Entry]) -> bytes:
     """A Batch's value; the caller has checked the ranges and sorted the entries."""
     big = weight.to_bytes((weight.bit_length() + 7) // 8, "big")
-    out = [_write_long(number), _write_long(len(big)), big, parent]
+    out = [_write_size(number), _write_size(len(big)), big, parent]
     if entries:
-        out.append(_write_long(len(entries)))
+        out.append(_write_size(len(entries)))
     for path, value, count, delete, sub_batch in entries:
-        head, size = _write_long(len(path)), _write_long(len(value))
-        out += (head, path, size, value, _write_long(count), b"\x01" if delete else b"\x00", sub_batch)
+        head, size = _write_size(len(path)), _write_size(len(value))
+        out += (head, path, size, value, _write_size(count), b"\x01" if delete else b"\x00", sub_batch)
     out.append(b"\x00")
     return b"".join(out)
 
 
 def write_content(deletes: Sequence[bytes], updates: Sequence[tuple[bytes, bytes]]) -> bytes:
     """A SubBatchMsg's value; the caller has sorted both."""
-    out = [_write_long(len(deletes))] if deletes else []
+    out = [_write_size(len(deletes))] if deletes else []
     for path in deletes:
-        out += (_write_long(len(path)), path)
+        out += (_write_size(len(path)), path)
     out.append(b"\x00")
     if updates:
-        out.append(_write_long(len(updates)))
+        out.append(_write_size(len(updates)))
     for path, value in updates:
-        out += (_write_long(len(path)), path, _write_long(len(value)), value)
+        out += (_write_size(len(path)), path, _write_size(len(value)), value)
     out.append(b"\x00")
     return b"".join(out)

@@ -1,0 +1,196 @@
+"""A stream's Batches without its content, as long as they name where that lies.
+
+Rules:
+
+1. Only the default topic is read while every Batch of it names its block's ranges (:mod:`~.wire.ranges`) in this very
+   log. A block is complete with its Batch then.
+2. From the first Batch on that does not (of another implementation, of an earlier release, of a stream that was copied)
+   the other topics are read too, from some minutes before it. A block whose Batch names its ranges stays complete with
+   that.
+3. A cursor resumes with the default topic alone where all Batches from its floor on name their ranges: what it has
+   delivered may have to be removed, with its content.
+4. A range of which retention has cut off the beginning counts as if its block lacked messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
+
+from cardinal.consuming.lookup import read_batches
+from cardinal.errors import UnreachableError
+from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import BATCH
+from cardinal.protocols.streams.wire.ranges import RANGES_HEADER, ranges_of
+from cardinal.transports.base import NamedLog, RowSource
+from cardinal.transports.later import mapped
+from cardinal.transports.pace import Unasked
+from cardinal.transports.read_range import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from cardinal.protocols.streams.cursor import Cursor
+    from cardinal.protocols.streams.types import Partition, Record, Row
+    from cardinal.transports.base import Source
+
+    class LogSource(Source, RowSource, NamedLog, Unasked, Protocol):
+        """A log with a name, of which can be asked for while it is read."""
+
+
+_NONE: Final[dict[Partition, int]] = {}
+
+
+def is_named(source: Source) -> TypeGuard[LogSource]:
+    """Whether a source's log has a name, so that ranges of it can be told."""
+    asked = isinstance(source, RowSource) and isinstance(source, Unasked)
+    return asked and isinstance(source, NamedLog) and bool(source.log_name)
+
+
+class BatchesAlone:
+    """A source that shows one topic of another one, until it is widened.
+
+    Arguments:
+        source: reads all topics.
+        topics: those of the application; partitions of others stay out of this.
+        default_topic: where Batches are.
+
+    """
+
+    def __init__(self, source: LogSource, topics: Iterable[str], default_topic: str) -> None:
+        self._source = source
+        self._hidden = frozenset(topics) - {default_topic}
+        self._kept: Mapping[Partition, int] = _NONE
+        self._since: int | None = None
+        self._ends: Mapping[Partition, int] = _NONE
+
+    def resumed(self, cursor: Cursor) -> Cursor:
+        """The cursor to resume from: without the partitions that are not read, or as it was, and all are read.
+
+        Raises:
+            UnreachableError: the records do not arrive.
+
+        """
+        read_all = any(topic in self._hidden for topic, _ in cursor.next)
+        if read_all and cursor.ring and not self._names_all(cursor):
+            self._hidden = frozenset()
+            return cursor
+        following = {where: at for where, at in cursor.next.items() if where[0] not in self._hidden}
+        return replace(cursor, next=following, floor={where: cursor.floor[where] for where in following})
+
+    def checked(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows, with headers that name ranges where these count."""
+        out: list[Row] = []
+        for row in rows:
+            key = row[3]
+            if len(key) == HASH_END and key[0] == BATCH and not self._counts(row):
+                headers = tuple(header for header in row[6] if header[0] != RANGES_HEADER)
+                out.append((*row[:6], headers))
+            else:
+                out.append(row)
+        return out
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the other topics are to be read, and are not yet."""
+        return self._since is not None and bool(self._hidden)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether what the other topics held when they were first needed has been read."""
+        if not self.is_short and self._ends:
+            positions = self._source.positions()
+            if all(positions[where] >= end for where, end in self._ends.items()):
+                self._ends = _NONE
+        return not self.is_short and not self._ends
+
+    def widen(self) -> bool:
+        """Read the other topics too; False while the server does not answer. Nothing is paused after it."""
+        with contextlib.suppress(UnreachableError):
+            source, hidden = self._source, self._hidden
+            begin = source.offsets_for_time(max(0, (self._since or 0) - BEFORE_BATCH_MS))
+            ends = {where: high for where, (_, high) in source.watermarks().items() if where[0] in hidden}
+            source.assign(source.positions() | {where: at for where, at in begin.items() if where[0] in hidden})
+            self._hidden, self._ends = frozenset(), ends
+        return not self._hidden
+
+    def _counts(self, batch: Row) -> bool:
+        """Whether a Batch's ranges count; the first that has none is noted."""
+        named = ranges_of(batch[6])
+        if named is None or named.log != self._source.log_name:
+            self._since = batch[5] if self._since is None else self._since
+            return False
+        return all(low >= self._kept.get(where, 0) for where, (low, _) in named.ranges.items())
+
+    def _names_all(self, cursor: Cursor) -> bool:
+        """Whether all Batches between the floor of a cursor and its position name their ranges."""
+        begin: dict[Partition, int] = {}
+        end: dict[Partition, int] = {}
+        for where, (low, high) in self.watermarks().items():
+            floor, following = max(low, cursor.floor.get(where, high)), min(high, cursor.next.get(where, low))
+            if floor < following:
+                begin[where], end[where] = floor, following
+        finish(self._source, read_batches(self._source, begin, end, lambda batch: not self._counts(batch.record)))
+        named, self._since = self._since is None, None
+        return named
+
+    # --- the source ----------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Those that are read: see :class:`cardinal.transports.base.Source`."""
+        return self._read(self._source.partitions())
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """See :meth:`cardinal.transports.base.Source.assign`."""
+        self._source.assign(positions)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """See :meth:`cardinal.transports.base.Source.pause`."""
+        self._source.pause(partitions)
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """See :meth:`cardinal.transports.base.Source.poll`."""
+        return self._source.poll(limit, timeout)
+
+    def poll_rows(self, limit: int, timeout: float) -> list[Row]:
+        """See :meth:`cardinal.transports.base.RowSource.poll_rows`."""
+        return self._source.poll_rows(limit, timeout)
+
+    def positions(self) -> dict[Partition, int]:
+        """See :meth:`cardinal.transports.base.Source.positions`."""
+        return self._source.positions()
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """Those of what is read: see :meth:`cardinal.transports.base.Source.watermarks`."""
+        return self._marks(self._source.watermarks())
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """Those of what is read: see :meth:`cardinal.transports.base.Source.offsets_for_time`."""
+        found = self._source.offsets_for_time(timestamp_ms)
+        return {where: found[where] for where in self._read(found)}
+
+    def close(self) -> None:
+        """See :meth:`cardinal.transports.base.Source.close`."""
+        self._source.close()
+
+    def at_end(self) -> frozenset[Partition]:
+        """See :meth:`cardinal.transports.pace.Unasked.at_end`."""
+        return self._source.at_end()
+
+    def look_later(self) -> Future[tuple[Partition, ...]]:
+        """See :meth:`cardinal.transports.pace.Unasked.look_later`."""
+        return mapped(self._source.look_later(), self._read)
+
+    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
+        """See :meth:`cardinal.transports.pace.Unasked.watermarks_later`."""
+        return mapped(self._source.watermarks_later(look=look), self._marks)
+
+    def _read(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+        return tuple(where for where in partitions if where[0] not in self._hidden)
+
+    def _marks(self, marks: dict[Partition, tuple[int, int]]) -> dict[Partition, tuple[int, int]]:
+        self._kept = {where: low for where, (low, _) in marks.items()}
+        return {where: marks[where] for where in self._read(marks)}
