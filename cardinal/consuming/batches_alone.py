@@ -50,6 +50,16 @@ def is_named(source: Source) -> TypeGuard[LogSource]:
     return asked and isinstance(source, NamedLog) and bool(source.log_name)
 
 
+def only_of_log(row: Row, log: str) -> Row:
+    """A record without a header that names ranges of another log."""
+    named = ranges_of(row[6])
+    return row if named is None or (log and named.log == log) else _without_ranges(row)
+
+
+def _without_ranges(row: Row) -> Row:
+    return (*row[:6], tuple(header for header in row[6] if header[0] != RANGES_HEADER))
+
+
 class BatchesAlone:
     """A source that shows one topic of another one, until it is widened.
 
@@ -87,8 +97,7 @@ class BatchesAlone:
         for row in rows:
             key = row[3]
             if len(key) == HASH_END and key[0] == BATCH and not self._counts(row):
-                headers = tuple(header for header in row[6] if header[0] != RANGES_HEADER)
-                out.append((*row[:6], headers))
+                out.append(_without_ranges(row))
             else:
                 out.append(row)
         return out
@@ -120,7 +129,7 @@ class BatchesAlone:
     def _counts(self, batch: Row) -> bool:
         """Whether a Batch's ranges count; the first that has none is noted."""
         named = ranges_of(batch[6])
-        if named is None or named.log != self._source.log_name:
+        if named is None or not named.log or named.log != self._source.log_name:
             self._since = batch[5] if self._since is None else self._since
             return False
         return all(low >= self._kept.get(where, 0) for where, (low, _) in named.ranges.items())

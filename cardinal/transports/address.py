@@ -50,6 +50,11 @@ class TransportUrl:
         unread = None if self.unread is None else self.unread.beside()
         return replace(self, options=MappingProxyType(options), members=members, unread=unread)
 
+    def preferring(self, options: Mapping[str, str]) -> TransportUrl:
+        """The same with these options, where it has none of that name; members of a mux keep theirs."""
+        unread = None if self.unread is None else self.unread.preferring(options)
+        return replace(self, options=MappingProxyType({**options, **self.options}), unread=unread)
+
     @property
     def address(self) -> str:
         """The servers or the folder, without credentials: what an error may name."""

@@ -144,17 +144,17 @@ def payload_rows(payloads: Iterable[Payload], keys: pa.Table) -> pa.Table:
         paths += updates.raw
         values += updates.raw.values()
         block += [index] * (len(deletes) + len(updates.raw))
-    text, raw = path_columns(paths)
+    text, raw = path_columns(pa.array(paths, pa.binary()))
     columns = keys.take(pa.array(block, pa.int64())).columns
     return pa.table([*columns, text, raw, pa.array(values, pa.binary())], schema=PAYLOAD_SCHEMA)
 
 
-def path_columns(paths: list[bytes]) -> tuple[pa.Array, pa.Array]:
+def path_columns(raw: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Paths as text, and as bytes where they are not UTF-8."""
-    raw = pa.array(paths, pa.binary())
     try:
-        return raw.cast(pa.string()), pa.nulls(len(paths), pa.binary())
+        return raw.cast(pa.string()), pa.nulls(len(raw), pa.binary())
     except pa.ArrowInvalid:
+        paths = raw.to_pylist()
         texts = [_utf8(path) for path in paths]
         rest = [path if text is None else None for path, text in zip(paths, texts, strict=True)]
         return pa.array(texts, pa.string()), pa.array(rest, pa.binary())

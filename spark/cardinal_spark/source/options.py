@@ -234,6 +234,9 @@ def _optional(given: Mapping[str, str], name: str, most: int | None = None) -> i
     return value
 
 
+_FETCHES_LITTLE: Final = {"queued.max.messages.kbytes": "4096", "max.partition.fetch.bytes": "524288"}
+"""Measured on blocks of 200 messages of 3 kB: 84 % of raw consume per core, 43 % with a reader's usual settings."""
+
 _ONE_BLOCK: Final = Bounds(open_bytes=1 << 62, open_blocks=1 << 62)
 
 
@@ -304,6 +307,12 @@ class Stream:
         """What assembles one block, whose messages were bounded when it was planned."""
         return assembler_of(replace(self.settings, contents=contents, bounds=_ONE_BLOCK))
 
-    def open(self, topics: Sequence[str] | None = None) -> Source:
-        """A source of these topics, reorg channels among them, or of all topics of the application; of no group."""
-        return open_source(self.transport.beside(), self.app, topics=topics, wait=self.topics_timeout)
+    def open(self, topics: Sequence[str] | None = None, *, pieces: bool = False) -> Source:
+        """A source of these topics, reorg channels among them, or of all topics of the application; of no group.
+
+        ``pieces``: it is assigned anew again and again, and what was fetched ahead by then is thrown away.
+        """
+        url = self.transport.beside()
+        if pieces and url.scheme == "kafka":
+            url = url.preferring(_FETCHES_LITTLE)
+        return open_source(url, self.app, topics=topics, wait=self.topics_timeout)

@@ -23,9 +23,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from .columns import payload_batches
 from .options import SourceOptions, Stream
 from .planner import Limit, Planner, final_chain
-from .tables import EVENTS, TableSettings, arrow_schema, block_batches, event_batch
+from .tables import EVENTS, PAYLOAD, TableSettings, arrow_schema, block_batches, event_batch
 from .tasks import grouped, read_blocks
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
     due = to_arrow_schema(schema, timezone="UTC")
     if partition.settings.table == EVENTS:
         batches: Iterator[pa.RecordBatch] = iter([event_batch([row.row for row in partition.rows])])
+    elif partition.settings.table == PAYLOAD:
+        batches = payload_batches(partition.stream, partition.rows, partition.settings)
     else:
         batches = block_batches(read_blocks(partition.stream, partition.rows), partition.settings)
     for batch in batches:

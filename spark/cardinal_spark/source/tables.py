@@ -105,6 +105,19 @@ def block_batches(blocks: Iterable[tuple[KeyRow, Payload | None]], settings: Tab
         yield from _made(rows, settings)
 
 
+def key_batch(rows: Sequence[KeyRow], times: Sequence[int | None]) -> pa.RecordBatch:
+    """The columns of ``KEY_ARROW``."""
+    return _batch([row.key(time) for row, time in zip(rows, times, strict=True)], KEY_ARROW)
+
+
+def payload_table(keys: pa.RecordBatch, block: pa.Array, paths: pa.Array, values: pa.Array) -> pa.Table:
+    """Rows of ``payload``: for each the number of its block's row, its path in bytes, and its value."""
+    from cardinal_spark.lake.decode import path_columns  # noqa: PLC0415 - imports the lake's dependencies
+
+    columns = pa.Table.from_batches([keys]).take(block).columns
+    return pa.table([*columns, *path_columns(paths), values], schema=PAYLOAD_ARROW)
+
+
 def _made(blocks: list[tuple[KeyRow, Payload | None]], settings: TableSettings) -> Iterator[pa.RecordBatch]:
     spec = AppSpec.parse(settings.spec)
     times = [None if payload is None else block_time(spec, payload) for _, payload in blocks]
@@ -121,7 +134,7 @@ def _made(blocks: list[tuple[KeyRow, Payload | None]], settings: TableSettings) 
             for (row, payload), time in zip(blocks, times, strict=True)
         )
         return
-    keys = _batch([row.key(time) for (row, _), time in zip(blocks, times, strict=True)], KEY_ARROW)
+    keys = key_batch([row for row, _ in blocks], times)
     payloads = [payload for _, payload in blocks if payload is not None]
     table = _payload(payloads, keys) if settings.table == PAYLOAD else _typed(payloads, keys, settings)
     yield from table.combine_chunks().to_batches()
@@ -134,8 +147,6 @@ def _batch(values: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
 
 
 def _payload(payloads: Iterable[Payload], keys: pa.RecordBatch) -> pa.Table:
-    from cardinal_spark.lake.decode import path_columns  # noqa: PLC0415 - imports the lake's dependencies
-
     paths: list[bytes] = []
     values: list[bytes | None] = []
     block: list[int] = []
@@ -145,8 +156,8 @@ def _payload(payloads: Iterable[Payload], keys: pa.RecordBatch) -> pa.Table:
         paths += [*deletes, *sorted(raw)]
         values += [*[None] * len(deletes), *(raw[path] for path in sorted(raw))]
         block += [index] * (len(deletes) + len(raw))
-    columns = pa.Table.from_batches([keys]).take(pa.array(block, pa.int64())).columns
-    return pa.table([*columns, *path_columns(paths), pa.array(values, pa.binary())], schema=PAYLOAD_ARROW)
+    indexes = pa.array(block, pa.int64())
+    return payload_table(keys, indexes, pa.array(paths, pa.binary()), pa.array(values, pa.binary()))
 
 
 def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSettings) -> pa.Table:
@@ -169,13 +180,16 @@ def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSet
     return pa.table([*key_rows.columns, *rows.columns], names=schema.names).cast(schema)
 
 
+def time_path(app: AppSpec, block_hash: bytes) -> str | None:
+    """The path of the value that says when a block was made; None where the application has none."""
+    return f"c/{app.options.get('chain_id', 1):x}/b/{block_hash.hex()}/h" if app.name == _EVM else None
+
+
 def block_time(app: AppSpec, payload: Payload) -> int | None:
     """When a block says that it was made, microseconds since 1970; None where the application does not say."""
-    if app.name != _EVM:
-        return None
-    path = f"c/{app.options.get('chain_id', 1):x}/b/{payload.hash.hex()}/h"
-    value = payload.updates.get(path)
-    if value is None:
+    path = time_path(app, payload.hash)
+    value = None if path is None else payload.updates.get(path)
+    if path is None or value is None:
         return None
     from cardinal.apps.evm import decode  # noqa: PLC0415 - the extra of one application
 

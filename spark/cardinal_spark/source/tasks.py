@@ -13,8 +13,11 @@ Rules:
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from cardinal.consuming.batches_alone import only_of_log
+from cardinal.consuming.gc_pause import collector_waits
 from cardinal.errors import CardinalError, CursorExpiredError, MissingPayloadError
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, digested
 from cardinal.protocols.streams.events import Completed
@@ -22,12 +25,12 @@ from cardinal.protocols.streams.payload import MissingPayload, Payload
 from cardinal.protocols.streams.types import short
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
-from cardinal.transports.base import RowSource
+from cardinal.transports.base import NamedLog, RowSource
 
 from .offsets import planned_block, spanned, widen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cardinal.protocols.streams.events import Header
     from cardinal.protocols.streams.types import Partition, Position, Row
@@ -94,7 +97,7 @@ def read_blocks(stream: Stream, rows: Sequence[PlannedBlock]) -> Iterator[tuple[
         low, high = ranges.get(block_hash, {}).get((row[0], row[1]), (0, 0))
         return block_hash if low <= row[2] < high else None
 
-    found = _patiently(stream, spanned(rows), pick)
+    found = read_patiently(stream, spanned(rows), partial(Picked, pick)).records
     blocks = {block_hash: assembled(stream, found.get(block_hash, ()), Contents.VALUES) for block_hash in ranges}
     for planned in rows:
         payload = blocks.get(planned.row.hash)
@@ -117,19 +120,21 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
     def pick(row: Row) -> bytes | None:
         block_hash = row[3][1:HASH_END]
         name = seen.get(block_hash) or seen.setdefault(block_hash, short(block_hash))
-        return name if name in names else None
+        return name if name in names and row[2] < batch.ranges[row[0], row[1]][1] else None
 
     headers: dict[bytes, HeaderOnly] = {}
-    for name, found in _patiently(stream, batch.ranges, pick).items():
-        if isinstance(whole := assembled(stream, digested(found), Contents.DIGESTS), HeaderOnly):
+    picked = read_patiently(stream, batch.ranges, partial(Picked, pick))
+    for name, found in picked.records.items():
+        rows = digested(only_of_log(row, picked.log) for row in found)
+        if isinstance(whole := assembled(stream, rows, Contents.DIGESTS), HeaderOnly):
             headers[name] = whole
-    rows: list[PlannedBlock] = []
+    planned: list[PlannedBlock] = []
     for row in batch.rows:
         block = headers.get(row.name) if row.ref is None else MissingPayload(*row.ref)
         if block is None:
             raise not_whole(None, row.name)
-        rows.append(planned_block(block, row.seq, row.change, row.update_id, batch.lineage))
-    return rows
+        planned.append(planned_block(block, row.seq, row.change, row.update_id, batch.lineage))
+    return planned
 
 
 def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> Header | None:
@@ -159,18 +164,57 @@ def _position(record: Row) -> Position:
     return record[:3]
 
 
-def _patiently(stream: Stream, span: Ranges, pick: Callable[[Row], bytes | None]) -> dict[bytes, list[Row]]:
-    """Read, and read again where the broker went away in between; Spark's own retries would run a new worker."""
+class Taker(Protocol):
+    """Takes what one reading brings. ``log``: what names the log that is read."""
+
+    log: str
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """The next records; some may lie beyond the ranges."""
+        ...
+
+
+class Picked:
+    """Records by what ``pick`` makes of them; those of which it makes None are left out. ``log``: the log's name."""
+
+    def __init__(self, pick: Callable[[Row], bytes | None]) -> None:
+        self.records: dict[bytes, list[Row]] = {}
+        self.log = ""
+        self._pick = pick
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """The next records."""
+        records, pick = self.records, self._pick
+        for row in rows:
+            if (name := pick(row)) is not None:
+                records.setdefault(name, []).append(row)
+
+
+_T = TypeVar("_T", bound=Taker)
+
+
+def read_patiently(stream: Stream, span: Ranges, begin: Callable[[], _T]) -> _T:
+    """Read, and read again where the broker went away in between; Spark's own retries would run a new worker.
+
+    Arguments:
+        stream: what is read.
+        span: the range of every partition.
+        begin: makes who takes the records, for each try.
+
+    """
     if not span:
-        return {}
+        return begin()
     topics = tuple(sorted({topic for topic, _ in span}))
     key = (stream.url, stream.spec)
     skip = frozenset(stream.consuming.get("skip", ()))
     for attempt in range(1, _TRIES + 1):
         try:
-            source = _taken(key, topics) or stream.open(topics)
+            source = _taken(key, topics) or stream.open(topics, pieces=True)
+            taker = begin()
+            taker.log = source.log_name if isinstance(source, NamedLog) else ""
             try:
-                found = _read(source, span, lambda row: None if row[:3] in skip else pick(row))
+                with collector_waits():  # a group is thousands of objects that live until its blocks are whole
+                    _read(source, span, taker, skip)
             except BaseException:
                 source.close()
                 raise
@@ -182,7 +226,7 @@ def _patiently(stream: Stream, span: Ranges, pick: Callable[[Row], bytes | None]
             time.sleep(_PAUSE)
         else:
             _SOURCES[key] = topics, source
-            return found
+            return taker
     raise AssertionError(attempt)
 
 
@@ -195,22 +239,20 @@ def _taken(key: tuple[str, str], topics: tuple[str, ...]) -> Source | None:
     return source
 
 
-def _read(source: Source, span: Ranges, pick: Callable[[Row], bytes | None]) -> dict[bytes, list[Row]]:
-    """The records in these ranges, by what ``pick`` makes of them; those of which it makes None are left out."""
+def _read(source: Source, span: Ranges, taker: Taker, skip: Collection[Position]) -> None:
+    """The records in these ranges, and some beyond them."""
     source.assign({where: low for where, (low, _) in span.items()})
-    rows = source.poll_rows if isinstance(source, RowSource) else source.poll
-    records: dict[bytes, list[Row]] = {}
+    poll = source.poll_rows if isinstance(source, RowSource) else source.poll
     done: set[Partition] = set()
     moved = time.monotonic()
     positions = source.positions()
-    while any(positions[where] < high for where, (_, high) in span.items()):
-        finished = {where for where, (_, high) in span.items() if positions[where] >= high}
+    while left := {where: high - positions[where] for where, (_, high) in span.items() if positions[where] < high}:
+        finished = span.keys() - left.keys()
         if finished != done:
             source.pause(finished)
             done = finished
-        for row in rows(_POLL_RECORDS, _POLL_SECONDS):
-            if row[2] < span[row[0], row[1]][1] and (name := pick(row)) is not None:
-                records.setdefault(name, []).append(row)
+        rows: Sequence[Row] = poll(min(_POLL_RECORDS, sum(left.values())), _POLL_SECONDS)
+        taker.take([row for row in rows if row[:3] not in skip] if skip else rows)
         after = source.positions()
         if after != positions:
             moved = time.monotonic()
@@ -220,4 +262,3 @@ def _read(source: Source, span: Ranges, pick: Callable[[Row], bytes | None]) -> 
             )
         positions = after
     source.pause(set(span))
-    return records

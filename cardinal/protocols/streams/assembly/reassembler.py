@@ -328,12 +328,7 @@ class Reassembler:
             events.append(Rejected(record[:3], key, error.reason))
 
     def _batch(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
-        if len(record.key) != HASH_END:
-            raise DecodeError("a Batch's key is its type and a hash, nothing more")
-        fields = avro.read_batch(record.value)
-        for entry in fields.entries.values():
-            if entry.count < 0:
-                raise DecodeError(f"it counts {entry.count} messages under {path_text(entry.path)!r}")
+        fields = _read_batch(record)
         held = block.candidates
         for candidate in held:
             if self._copies.same_batch(candidate.fields, fields):
@@ -345,14 +340,17 @@ class Reassembler:
             events.append(divergence(kept, record))
             if len(held) >= _BATCHES_MAX:
                 return
-        named = ranges_of(record.headers) if self._contents is Contents.DIGESTS else None
-        candidate = Candidate(record, fields, self._tracked, self._is_prefix, named)
+        candidate = self._candidate(record, fields)
         beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
         self._evicted.linked(block.hash, (fields.parent, fields.number))
         if block.candidates[0] is candidate:
             self._open.numbered(block, fields.number)
             events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
         self._open.grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
+
+    def _candidate(self, record: Record, fields: avro.BatchFields) -> Candidate:
+        named = ranges_of(record.headers) if self._contents is Contents.DIGESTS else None
+        return Candidate(record, fields, self._tracked, self._is_prefix, named)
 
     def _message(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
         key = row[3]
@@ -554,6 +552,10 @@ class Reassembler:
             events.append(Stale(BlockRef(below, block.hash), reason))
         return events
 
+    def candidate(self, batch: Record) -> Candidate:
+        """What a Batch says of its block, as far as it is followed here. DecodeError where it is none."""
+        return self._candidate(batch, _read_batch(batch))
+
     # --- queries ---------------------------------------------------------------------------------------------
 
     def open_positions(self) -> dict[Partition, int]:
@@ -610,6 +612,16 @@ class Reassembler:
         if isinstance(held, OpenBlock):
             return held.explain()
         return Explanation(block_hash, held.number, "abandoned" if held.reason else "complete", reason=held.reason)
+
+
+def _read_batch(record: Record) -> avro.BatchFields:
+    if len(record.key) != HASH_END:
+        raise DecodeError("a Batch's key is its type and a hash, nothing more")
+    fields = avro.read_batch(record.value)
+    for entry in fields.entries.values():
+        if entry.count < 0:
+            raise DecodeError(f"it counts {entry.count} messages under {path_text(entry.path)!r}")
+    return fields
 
 
 def _links(block: OpenBlock) -> set[Link]:
