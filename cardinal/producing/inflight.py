@@ -31,7 +31,8 @@ from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.publishing.standby import Verdict
 from cardinal.protocols.streams.types import path_bytes
 from cardinal.transports.base import TransactionalSink
-from cardinal.transports.posting import PostingSink, Written, end, new_future, posting, tell
+from cardinal.transports.posting import PostingSink, end, new_future, posting, tell
+from cardinal.transports.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

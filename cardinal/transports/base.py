@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition, Record, Routed, Row
 
-    from .posting import Written
+    from .written import Written
 
 
 @runtime_checkable

@@ -11,75 +11,20 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from cardinal.protocols.streams.wire.ranges import BlockRanges, encode_ranges
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from cardinal.protocols.streams.types import Partition, Routed
+    from cardinal.protocols.streams.types import Routed
 
     from .base import Sink
+    from .written import Written
 
 Done: TypeAlias = Callable[[BaseException | None], None]
 """Is told what became of a call: None, or the error."""
-
-
-class Written:
-    """Where the content of a block was written, for the header ``cardinal-ranges`` of its Batch.
-
-    Arguments:
-        values: by path, those of the content that decide about the chain.
-
-    """
-
-    __slots__ = ("_lock", "_ranges", "_size", "_unknown", "_values")
-
-    def __init__(self, values: Mapping[bytes, bytes]) -> None:
-        self._values = values
-        self._ranges: dict[Partition, tuple[int, int]] = {}
-        self._size = 0
-        self._unknown = False
-        self._lock = threading.Lock()
-
-    def sends(self, size: int) -> None:
-        """Messages of so many bytes belong to it."""
-        with self._lock:
-            self._size += size
-
-    def wrote(self, seen: Iterable[tuple[str, int, int]]) -> None:
-        """Messages were acknowledged: topic, partition and offset of each. A transport without offsets never calls."""
-        topic, partition, low, high = "", -1, 0, -1
-        with self._lock:
-            for where, number, offset in seen:  # they come in runs of one partition
-                if number != partition or where != topic:
-                    self._widen(topic, partition, low, high)
-                    topic, partition, low, high = where, number, offset, offset
-                elif offset > high:
-                    high = offset
-                elif offset < low:
-                    low = offset
-            self._widen(topic, partition, low, high)
-
-    def _widen(self, topic: str, partition: int, low: int, high: int) -> None:
-        if partition >= 0:
-            known_low, known_high = self._ranges.get((topic, partition), (low, high))
-            self._ranges[topic, partition] = (min(low, known_low), max(high + 1, known_high))
-            self._unknown |= low < 0  # by an earlier try, of which no answer came
-
-    def header(self, log: str) -> bytes | None:
-        """The header's value, in a log of this name; None where it is not known where all of the content lies.
-
-        All of it was acknowledged: that is when a Batch is sealed.
-        """
-        with self._lock:
-            if self._unknown or (self._size and not self._ranges):
-                return None
-            return encode_ranges(BlockRanges(log, self._size, self._ranges, self._values))
 
 
 class Poster(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from kafka_streams import DEADLINE, a_block, a_chain, everything_on, named, small_stream
 
+from cardinal import HeaderOnly
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
-from cardinal import HeaderOnly
 from cardinal.protocols.streams import ChainUpdate, Payload, split
 from cardinal.protocols.streams.types import BlockRef, Record
 from cardinal.protocols.streams.wire.messages import BATCH

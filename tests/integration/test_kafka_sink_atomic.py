@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.embedded import EmbeddedKafka
-    from cardinal.transports.kafka.outbox import Delivery
 
 pytestmark = pytest.mark.broker
 

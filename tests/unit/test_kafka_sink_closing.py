@@ -40,6 +40,7 @@ def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSin
         reasons=reasons,
         recent=lambda _: [],
         channel=lambda name: TopicInfo(name, 1, 1_000_000),
+        cluster="",
     )
     yield sink
     sink.close()

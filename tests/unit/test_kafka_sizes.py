@@ -30,6 +30,7 @@ def a_sink(options: str = "", channel: int = 1_000_000) -> Iterator[KafkaSink]:
         reasons=Reasons("127.0.0.1:1"),
         recent=lambda _: [],
         channel=lambda name: TopicInfo(name, 1, channel),
+        cluster="",
     )
     try:
         yield sink

@@ -19,6 +19,7 @@ class Stream:
     default_topic = TOPIC
     topics = SCHEMA
     all_topics = tuple(WIDTH)
+    finality_paths: tuple[str, str] | None = None
 
 
 def _pings(broker: MemoryBroker) -> int:

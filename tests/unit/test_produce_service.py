@@ -33,6 +33,7 @@ class Blocks:
     default_topic: str = "block"
     topics: dict[str, str] = field(default_factory=lambda: {"a/": "a"})
     all_topics: tuple[str, ...] = ("block", "a")
+    finality_paths: tuple[str, str] | None = None
 
 
 def _hash(number: int) -> bytes:

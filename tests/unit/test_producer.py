@@ -41,6 +41,7 @@ class Blocks:
     default_topic: str = "block"
     topics: dict[str, str] = field(default_factory=lambda: {"a/": "a", "b/": "b"})
     all_topics: tuple[str, ...] = ("block", "a", "b")
+    finality_paths: tuple[str, str] | None = None
 
 
 def _hash(number: int) -> bytes:

@@ -34,6 +34,7 @@ class Stream:
     default_topic = TOPIC
     topics = SCHEMA
     all_topics = tuple(WIDTH)
+    finality_paths: tuple[str, str] | None = None
     reorg_threshold = THRESHOLD
 
 

@@ -30,6 +30,7 @@ class Stream:
     default_topic = TOPIC
     topics = SCHEMA
     all_topics = tuple(WIDTH)
+    finality_paths: tuple[str, str] | None = None
 
 
 CHAIN = chain("1a 2a 3a 4a 5a")

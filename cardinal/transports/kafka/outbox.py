@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message, Producer
 
     from cardinal.protocols.streams.types import Routed
-    from cardinal.transports.posting import Written
+    from cardinal.transports.written import Written
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 

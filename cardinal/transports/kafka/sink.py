@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.transports.posting import Done, Written
+    from cardinal.transports.posting import Done
+    from cardinal.transports.written import Written
 
     from .outbox import Delivery
     from .topics import TopicInfo

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.posting import Done, Written
+    from cardinal.transports.posting import Done
+    from cardinal.transports.written import Written
 
     from .outbox import Delivery
 
