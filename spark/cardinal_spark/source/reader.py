@@ -27,7 +27,7 @@ from .columns import payload_batches
 from .options import SourceOptions, Stream
 from .planner import Limit, Planner, final_chain
 from .tables import EVENTS, PAYLOAD, TableSettings, arrow_schema, block_batches, event_batch
-from .tasks import grouped, read_blocks
+from .tasks import grouped, only_of, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,9 +56,10 @@ class Blocks(InputPartition):
 def input_partitions(stream: Stream, options: SourceOptions, rows: Sequence[PlannedBlock]) -> list[Blocks]:
     """Rows as Spark's partitions."""
     settings = TableSettings(options.table, stream.spec, options.integers, options.senders)
-    # events carry no content: one task writes what it was told
-    groups = [rows] if rows and options.table == EVENTS else grouped(rows)
-    return [Blocks(stream, settings, group) for group in groups]
+    if options.table == EVENTS:  # they carry no content: one task writes what it was told
+        return [Blocks(stream, settings, rows)] if rows else []
+    stream = stream.parts_of(options.table)
+    return [Blocks(stream, settings, group) for group in grouped(only_of(rows, stream))]
 
 
 def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:

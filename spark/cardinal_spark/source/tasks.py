@@ -30,7 +30,7 @@ from cardinal.transports.base import NamedLog, RowSource
 from .offsets import planned_block, spanned, widen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
     from cardinal.protocols.streams.events import Header
     from cardinal.protocols.streams.types import Partition, Position, Row
@@ -55,6 +55,18 @@ _PAUSE: Final = 1.0
 
 _SOURCES: Final[dict[tuple[str, str], tuple[tuple[str, ...], Source]]] = {}
 """The clients of this process that nobody uses now, one a stream, with their topics."""
+
+
+def only_of(rows: Sequence[PlannedBlock], stream: Stream) -> Sequence[PlannedBlock]:
+    """The rows without the ranges of topics that hold nothing of what is followed."""
+    left_out = set(stream.app.all_topics).difference(stream.topics)
+    return [_within(planned, left_out) for planned in rows] if left_out else rows
+
+
+def _within(planned: PlannedBlock, left_out: Container[str]) -> PlannedBlock:
+    ranges = {where: span for where, span in planned.ranges.items() if where[0] not in left_out}
+    whole = _length(planned.ranges)
+    return planned._replace(ranges=ranges, size=planned.size * _length(ranges) // whole if whole else 0)
 
 
 def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> list[list[PlannedBlock]]:
