@@ -25,7 +25,7 @@ from cardinal.protocols.streams import (
     encode,
 )
 from cardinal.protocols.streams.types import path_text
-from cardinal.protocols.streams.wire import avro
+from cardinal.protocols.streams.wire import avro, ranges
 from vectors import FOLDER, load
 
 CASES = load("messages.json")
@@ -119,3 +119,4 @@ def test_the_schemas_embedded_in_the_code_are_the_published_ones() -> None:
     schemas = FOLDER.parent
     assert json.loads((schemas / "batch.avsc").read_text()) == avro.BATCH_SCHEMA
     assert json.loads((schemas / "update.avsc").read_text()) == avro.UPDATE_SCHEMA
+    assert json.loads((schemas / "ranges.avsc").read_text()) == ranges.RANGES_SCHEMA

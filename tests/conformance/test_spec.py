@@ -105,7 +105,7 @@ def test_a_difference_that_a_vector_can_show_is_shown() -> None:
     assert DIFFERENCES.keys() - shown == {"D11", "D13", "D18", "D19", "D20"}
 
 
-@pytest.mark.parametrize("name", ["batch.avsc", "update.avsc"])
+@pytest.mark.parametrize("name", ["batch.avsc", "update.avsc", "ranges.avsc"])
 def test_the_schemas_in_the_text_are_the_files(name: str) -> None:
     block = re.search(rf"```json {re.escape(name)}\n(.+?)\n```", TEXT, re.DOTALL)
     assert block is not None
