@@ -47,7 +47,7 @@ _SPARSE: Final = 4
 """A group's ranges may span so many times the records that its blocks need; beyond that another group begins."""
 
 _SPARSE_SLACK: Final = 20_000
-_POLL_RECORDS: Final = 10_000
+_POLL_RECORDS: Final = 2_000
 _POLL_SECONDS: Final = 0.2
 _STALL_SECONDS: Final = 120.0
 _TRIES: Final = 5
