@@ -33,10 +33,12 @@ from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
+from cardinal.transports import open_source
 from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.session import local_session
+from cardinal_spark.source.reader import CardinalReader, read_partition, source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +63,15 @@ def measured() -> Iterator[Cost]:
     wall, cpu = time.perf_counter(), _cpu()
     yield cost
     cost.wall, cost.cpu = time.perf_counter() - wall, _cpu() - cpu
+
+
+@contextmanager
+def in_process() -> Iterator[Cost]:
+    """The cost to this process alone."""
+    cost = Cost()
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield cost
+    cost.wall, cost.cpu = time.perf_counter() - wall, time.process_time() - cpu
 
 
 def _cpu() -> float:
@@ -141,6 +152,33 @@ def stream(spark: SparkSession, url: str, chain_id: int, table: str) -> tuple[Co
     return cost, batches
 
 
+def alone(url: str, chain_id: int, table: str) -> tuple[Cost, Cost]:
+    """Planning and tasks without Spark, in this process."""
+    options = {"url": url, "chainId": str(chain_id), "table": table}
+    schema = source_schema(options)
+    with in_process() as planning:
+        partitions = CardinalReader(options, schema).partitions()
+    with in_process() as reading:
+        for partition in partitions:
+            for _ in read_partition(partition, schema):
+                pass
+    return planning, reading
+
+
+def batches_part(url: str, chain_id: int) -> float:
+    """The part of the stream's bytes that is Batches with their headers."""
+    app = apps.get("evm", chain_id=chain_id)
+    size = {True: 0, False: 0}
+    source = open_source(url, app)
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    while records := source.poll(10_000, 1.0):
+        for record in records:
+            headers = sum(len(name) + len(value) for name, value in record.headers)
+            size[record.topic == app.default_topic] += len(record.key) + len(record.value) + headers
+    source.close()
+    return size[True] / sum(size.values())
+
+
 def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
     url = f"kafka://{broker.bootstrap}"
     say("payload to noop", "messages", "msg/s", "msg/cpu s", "of raw, cpu", "batches")
@@ -150,9 +188,12 @@ def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> No
     for size, blocks in ((300, 100),) if quick else ((300, 4_000), (3_000, 700)):
         chain_id, messages = next(CHAIN_IDS), blocks * MESSAGES
         publish(url, chain_id, blocks, size)
+        planning, reading = alone(url, chain_id, "payload")
         costs = {
             f"raw confluent-kafka, {size} B": (raw(url, f"cardinal-{chain_id}-logs", messages), 0),
             "Consumer": (sdk(url, chain_id, blocks), 0),
+            "planning alone, no Spark": (planning, 0),
+            "tasks alone, payload, no Spark": (reading, 0),
             "stream, payload": stream(spark, url, chain_id, "payload"),
             "stream, events": stream(spark, url, chain_id, "events"),
             "stream, raw": stream(spark, url, chain_id, "raw"),
@@ -161,6 +202,7 @@ def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> No
         for name, (cost, batches) in costs.items():
             rates = f"{messages / cost.wall:,.0f}", f"{messages / cost.cpu:,.0f}"
             say(name, f"{messages:,}", *rates, f"{100 * floor / cost.cpu:.0f} %", batches or "")
+        say("the driver reads, of all bytes", f"{100 * batches_part(url, chain_id):.1f} %")
 
 
 # --- latency ---------------------------------------------------------------------------------------------------

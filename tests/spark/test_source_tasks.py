@@ -11,13 +11,14 @@ import pytest
 
 from cardinal import apps
 from cardinal.apps.evm import frames, payload_from_rpc
+from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload, SubBatch
 from cardinal.transports.written import Written
 from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.source.options import SourceOptions, Stream
-from cardinal_spark.source.planner import Limit, Planner, final_chain
-from cardinal_spark.source.reader import input_partitions, read_partition, source_schema
+from cardinal_spark.source.planner import Limit, Planner
+from cardinal_spark.source.reader import Blocks, CardinalReader, CardinalStreamReader, read_partition, source_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +38,8 @@ def url_of(broker: EmbeddedKafka) -> str:
 
 def read(options: dict[str, str]) -> tuple[list[dict[str, Any]], pa.Table, set[str]]:
     """The rows of a batch read, and the topics that its tasks read."""
-    chosen = SourceOptions.of(options)
-    stream = Stream.find(chosen)
     schema = source_schema(options)
-    parts = input_partitions(stream, chosen, final_chain(stream, chosen.starting))
+    parts = [part for part in CardinalReader(options, schema).partitions() if isinstance(part, Blocks)]
     batches = [batch for part in parts for batch in read_partition(part, schema)]
     table = pa.Table.from_batches(batches)
     return table.to_pylist(), table, {topic for part in parts for row in part.rows for topic, _ in row.ranges}
@@ -110,6 +109,13 @@ def test_payload_rows_are_what_was_published_with_ranges_and_without(
 
     told = [{**row, "_published_at": None} for row in sorted(rows, key=key)]
     assert told == [{**row, "_published_at": None} for row in sorted(again, key=key)]
+
+
+def test_an_end_is_for_a_batch_read_alone() -> None:
+    options = {"url": "kafka://127.0.0.1:1", "chainId": "1", "endingOffsets": "5"}
+    CardinalReader(options, source_schema(options))
+    with pytest.raises(ConfigurationError, match="endingOffsets is of a batch read"):
+        CardinalStreamReader(options, source_schema(options))
 
 
 def test_a_typed_table_is_read_from_its_own_topics(cardinal_broker: EmbeddedKafka) -> None:

@@ -12,6 +12,8 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cardinal import apps
 from cardinal.apps.evm import payload_from_rpc
@@ -31,9 +33,11 @@ from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.lake.place import Place
 from cardinal_spark.rows import AppSpec, RawRow, encode_content, weight_bytes
 from cardinal_spark.source.feed import Feed
+from cardinal_spark.source.final import Chain, final_chain
+from cardinal_spark.source.offsets import PlannedBlock
 from cardinal_spark.source.options import SourceOptions, Stream
-from cardinal_spark.source.planner import Limit, Planner, final_chain
-from cardinal_spark.source.tables import TableSettings, block_batches
+from cardinal_spark.source.planner import Limit, Planner
+from cardinal_spark.source.tables import KeyRow, TableSettings, block_batches
 from cardinal_spark.source.tasks import grouped, read_blocks
 from cardinal_spark.testing import commit_batch
 
@@ -42,7 +46,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.protocols.streams import Payload
-    from cardinal_spark.source.offsets import PlannedBlock
 
 CHAIN_ID = 7
 THRESHOLD = 8
@@ -134,6 +137,10 @@ def batches(
 
 def rows_of(planner: Planner, start: dict[str, Any] | None = None) -> list[PlannedBlock]:
     return [row for end in batches(planner, start) for row in planner.plan({}, end)]
+
+
+def whole_chain(stream: Stream, start: str = "earliest", end: str = "latest") -> list[PlannedBlock]:
+    return [planned for rows in final_chain(stream, start, end) for planned in rows]
 
 
 def newest(topics: Topics) -> dict[str, Any]:
@@ -356,17 +363,46 @@ def test_a_lake_that_the_topics_do_not_hold_is_refused(topics: Topics, tmp_path:
 
 def test_a_batch_read_is_the_chain_as_it_stands(topics: Topics) -> None:
     topics.publish()
-    rows = final_chain(topics.stream, "earliest")
+    rows = whole_chain(topics.stream)
     assert [row.hash for row, *_ in rows] == topics.chain
     assert [(row.seq, row.change) for row, *_ in rows] == [(seq, 1) for seq in range(1, len(rows) + 1)]
-    assert final_chain(topics.stream, "latest") == []
+    assert whole_chain(topics.stream, "latest") == []
+
+
+def test_a_batch_read_ends_where_it_is_told_to(topics: Topics) -> None:
+    topics.publish()
+    rows = whole_chain(topics.stream)
+    number = rows[-5].row.number
+    assert whole_chain(topics.stream, "earliest", str(number)) == rows[:-4]
+    assert whole_chain(topics.stream, str(number - 2), str(number))[-1].row.hash == rows[-5].row.hash
+    assert len(whole_chain(topics.stream, str(number - 2), str(number))) == 3
+    assert whole_chain(topics.stream, "earliest", "1000000") == rows
+    moment = datetime.fromtimestamp(rows[-5].row.published_ms / 1000, UTC)
+    assert [planned.row.published_ms <= rows[-5].row.published_ms for planned in rows].index(False, 1) == len(
+        whole_chain(topics.stream, "earliest", moment.isoformat())
+    )
+    assert whole_chain(topics.stream, "earliest", "2001-01-01T00:00:00Z") == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=60))
+def test_a_chain_that_is_held_packed_is_the_chain(changes: list[tuple[int, int]]) -> None:
+    chain, due, names = Chain(run=3), list[bytes](), count()
+    for removed, added in changes:
+        kept = len(due) - min(removed, len(due))
+        new = [b"%d" % next(names) for _ in range(added)]
+        rows = [PlannedBlock(KeyRow(0, 1, 0, 5, name, 1, "aa", b"", 1), {("a", 0): (1, 2)}, 9) for name in new]
+        chain.change(len(due) - kept, rows)
+        due = due[:kept] + new
+    rows = [planned for run in chain.runs() for planned in run]
+    assert [planned.row.hash for planned in rows] == due
+    assert [planned.row.seq for planned in rows] == list(range(1, len(due) + 1))
 
 
 def test_a_batch_read_refuses_a_block_that_is_not_whole(topics: Topics) -> None:
     topics.publish(8)
     number = topics.publish_unfinished()
     with pytest.raises(MissingPayloadError, match=f"block {number} .0x00000000"):
-        final_chain(topics.stream, "earliest")
+        whole_chain(topics.stream)
 
 
 @pytest.mark.parametrize(
@@ -376,6 +412,7 @@ def test_a_batch_read_refuses_a_block_that_is_not_whole(topics: Topics) -> None:
         ({"url": "kafka://h", "tabel": "logs"}, "tabel.*did you mean table"),
         ({"url": "kafka://h", "table": "nope"}, "table"),
         ({"url": "kafka://h", "startingOffsets": "-1"}, "startingOffsets"),
+        ({"url": "kafka://h", "endingOffsets": "earliest"}, "endingOffsets must be latest"),
         ({"url": "kafka://h", "startingOffsets": "2026-01-31T12:00:00"}, "time with its zone"),
         ({"url": "kafka://h", "maxBlocksPerTrigger": "0"}, "maxBlocksPerTrigger"),
         ({"url": "kafka://h", "maxBlocksPerTrigger": "20001"}, "20,000 or fewer"),
@@ -476,7 +513,7 @@ def test_a_block_whose_message_is_lost_is_a_row_without_content(topics: Topics) 
         parent = block.hash
     topics.producers[0].flush()
     with pytest.raises(MissingPayloadError, match=f"block {lost} "):
-        final_chain(replace(topics.stream, consuming={"on_incomplete": "halt"}), "earliest")
+        whole_chain(replace(topics.stream, consuming={"on_incomplete": "halt"}))
     planner = topics.planner()
     rows = rows_of(planner, start)
     first, *others = rows

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import pickle
+import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -141,6 +143,17 @@ def planned_block(
         header = (block.number, block.hash, block.published_ms, lineage, block.parent, block.weight)
         return PlannedBlock(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
     return PlannedBlock(KeyRow(seq, change, update_id, block.number, block.hash, 0, lineage, b"", 0), {}, 0)
+
+
+def packed(rows: Sequence[PlannedBlock]) -> bytes:
+    """Rows in few bytes, to hold and to send."""
+    return zlib.compress(pickle.dumps(list(rows)), 1)
+
+
+def unpacked(content: bytes) -> list[PlannedBlock]:
+    """The rows again."""
+    rows: list[PlannedBlock] = pickle.loads(zlib.decompress(content))  # noqa: S301 - of packed()
+    return rows
 
 
 def widen(span: dict[Partition, tuple[int, int]], ranges: Ranges) -> None:

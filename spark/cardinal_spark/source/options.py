@@ -11,6 +11,8 @@ table                 ``blocks``, ``transactions``, ``receipts``, ``logs``, ``wi
                       (no content), ``raw`` (whole blocks, what ``cardinal_lake`` takes)
 startingOffsets       ``earliest`` (default), ``latest``, a block's number, a time with its zone
                       (``2026-01-31T12:00:00Z``) or a cursor; only for a new checkpoint
+endingOffsets         of a batch read: ``latest`` (default), the number of the last block, or a time with its zone: the
+                      last block is the one before the first that was published later
 restartFrom           ``sink``: a new checkpoint goes on behind the end of the lake at ``sinkPath`` (and ``storage.*``)
 maxBlocksPerTrigger,  how much one batch takes, 20,000 blocks at most; an update is never split. Without a limit it
 maxBytesPerTrigger    takes 4,000 blocks or 64 MiB
@@ -68,7 +70,8 @@ Start: TypeAlias = str | int | datetime | Cursor
 """Where a consumer begins."""
 
 _NAMES: Final = (
-    *("url", "app", "chainId", "topic", "reorgThreshold", "table", "startingOffsets", "restartFrom", "sinkPath"),
+    *("url", "app", "chainId", "topic", "reorgThreshold", "table", "startingOffsets", "endingOffsets", "restartFrom"),
+    "sinkPath",
     *("maxBlocksPerTrigger", "maxBytesPerTrigger", "integers", "senders", "topicsTimeout", "failOnDataLoss"),
     *("tracked", "whitelist", "blacklist", "skip", "onIncomplete", "onFinalityViolation", "config"),
 )
@@ -84,6 +87,7 @@ class SourceOptions:
     app: str = "evm"
     presets: Mapping[str, Any] = field(default_factory=dict)
     starting: str = EARLIEST
+    ending: str = LATEST
     sink: str | None = None
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_blocks: int | None = None
@@ -127,6 +131,7 @@ class SourceOptions:
             app=given.get("app", "evm"),
             presets=presets,
             starting=_starting(given.get("startingoffsets", EARLIEST).strip()),
+            ending=_ending(given.get("endingoffsets", LATEST).strip()),
             sink=given.get("sinkpath"),
             storage={name: value for name, value in options.items() if name.lower().startswith(STORAGE)},
             max_blocks=_optional(given, "maxBlocksPerTrigger", ROWS_MAX),
@@ -158,22 +163,28 @@ def start_of(text: str) -> Start:
         return int(text)
     if text.startswith("c1:"):
         return Cursor.parse(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ConfigurationError(
-            "startingOffsets must be earliest, latest, a block's number, a time with its zone "
-            f"(2026-01-31T12:00:00Z) or a cursor, not {text!r}",
-            setting="startingOffsets",
-        )
-    return moment
+    return _moment("startingOffsets", text, "earliest, latest, a block's number, a cursor or a time with its zone")
 
 
 def _starting(text: str) -> str:
     start_of(text)
     return text
+
+
+def _ending(text: str) -> str:
+    if text != LATEST and not text.isdecimal():
+        _moment("endingOffsets", text, "latest, the number of the last block or a time with its zone")
+    return text
+
+
+def _moment(name: str, text: str, wanted: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigurationError(f"{name} must be {wanted} (2026-01-31T12:00:00Z), not {text!r}", setting=name)
+    return moment
 
 
 def _consuming(given: Mapping[str, str]) -> dict[str, Any]:
@@ -299,7 +310,7 @@ class Stream:
         """What a lineage begins with."""
         return self.settings.fingerprint()
 
-    def consumer(self, start: Start, on_event: OnEvent | None, *, until_end: bool) -> Consumer:
+    def consumer(self, start: Start, on_event: OnEvent | None, *, until_end: bool, max_update: int = 1) -> Consumer:
         """A consumer that leaves the content on the topics; it raises as one does."""
         return Consumer(
             self.url,
@@ -310,7 +321,7 @@ class Stream:
             topics_timeout=self.topics_timeout,
             until="end" if until_end else None,
             content="ranges",
-            max_update=1,
+            max_update=max_update,
         )
 
     def reassembler(self, contents: Contents) -> Assembler:

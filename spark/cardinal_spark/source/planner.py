@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cardinal.errors import MissingPayloadError, UnreachableError
+from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
 
 from .feed import BYTES_MAX, ROWS_MAX, Feed
@@ -220,35 +220,6 @@ def planned_rows(updates: Sequence[ChainUpdate], cursor: Cursor) -> list[Planned
                 planned_block(cast("HeaderOnly | MissingPayload", block), seq, change, update.first_seq, lineage)
             )
     return rows
-
-
-def final_chain(stream: Stream, start: str) -> list[PlannedBlock]:
-    """The batch read: the chain as it stands now, lowest first, without its history.
-
-    Rows are +1 only; ``_seq`` is dense in the order of the chain, and every block is an update of its own.
-
-    Raises:
-        MissingPayloadError: a block above the start is not whole; it is named.
-
-    """
-    chain: list[PlannedBlock] = []
-    if start == LATEST:
-        return []
-    with stream.consumer(start_of(start), None, until_end=True) as consumer:
-        for update in consumer:
-            if update.removed:
-                del chain[-len(update.removed) :]
-            chain += planned_rows([update], update.cursor)[len(update.removed) :]
-        waits = consumer.awaited
-    if waits:
-        number = waits[0].number
-        raise MissingPayloadError(
-            f"block {number} (0x{waits[0].block.hex()}) is not whole yet: read again when its producer has published "
-            "the rest, or stream, which waits for it",
-            number=-1 if number is None else number,
-            block_hash=waits[0].block,
-        )
-    return [each._replace(row=each.row._replace(seq=seq, update_id=seq)) for seq, each in enumerate(chain, 1)]
 
 
 def _text(offset: Mapping[str, Any]) -> str:

@@ -24,9 +24,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from cardinal.errors import ConfigurationError
+
 from .columns import payload_batches
-from .options import SourceOptions, Stream
-from .planner import Limit, Planner, final_chain
+from .final import final_chain
+from .offsets import packed, unpacked
+from .options import LATEST, SourceOptions, Stream
+from .planner import Limit, Planner
 from .tables import EVENTS, PAYLOAD, TableSettings, arrow_schema, block_batches, event_batch
 from .tasks import grouped, only_of, read_blocks
 
@@ -55,7 +59,12 @@ class Blocks(InputPartition):
         super().__init__(None)
         self.stream = stream
         self.settings = settings
-        self.rows = tuple(rows)
+        self._packed = packed(rows)
+
+    @property
+    def rows(self) -> Sequence[PlannedBlock]:
+        """The rows; they travel in few bytes."""
+        return unpacked(self._packed)
 
 
 def input_partitions(stream: Stream, options: SourceOptions, rows: Sequence[PlannedBlock]) -> list[Blocks]:
@@ -91,6 +100,8 @@ class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.of(options)
         self._schema = schema
+        if self._options.ending != LATEST:
+            raise ConfigurationError("endingOffsets is of a batch read: a stream does not end", setting="endingOffsets")
         self._made: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,7 +166,8 @@ class CardinalReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks that read the chain."""
         stream = Stream.find(self._options)
-        return input_partitions(stream, self._options, final_chain(stream, self._options.starting))
+        runs = final_chain(stream, self._options.starting, self._options.ending)
+        return [partition for rows in runs for partition in input_partitions(stream, self._options, rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's rows; runs on executors."""
