@@ -114,6 +114,9 @@ def _line(status: BatchStatus) -> str:
 @click.option("--from-block", type=click.IntRange(0), help="Lowest block, with --table.")
 @click.option("--to-block", type=click.IntRange(0), help="Highest block, with --table.")
 @click.option("--columns", help="Names with commas between, with --table.")
+@click.option("--as-of-seq", type=click.IntRange(1), help="As it was after this row of events.")
+@click.option("--as-of-block", type=click.IntRange(0), help="As it was when this block had just joined.")
+@click.option("--as-of-time", metavar="TIME", help="As it was then: 2026-01-31T12:00:00Z.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows, with --table.")
 @click.option("--format", "shape", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @_option
@@ -125,6 +128,9 @@ def query(
     from_block: int | None,
     to_block: int | None,
     columns: str | None,
+    as_of_seq: int | None,
+    as_of_block: int | None,
+    as_of_time: str | None,
     limit: int,
     shape: str,
     options: tuple[str, ...],
@@ -133,13 +139,16 @@ def query(
 
     Every table and its current_ view can be named in the SQL, for example current_logs.
     """
-    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.as_of import AsOf  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
     from cardinal_spark.lake.query import Heights, Snapshot  # noqa: PLC0415 - the same
     from cardinal_spark.lake.sql import run_sql  # noqa: PLC0415 - the same
 
     if (sql is None) == (table is None):
         raise click.UsageError("give either SQL or --table")
-    snapshot = Snapshot.of(Place.of(path, _options(options)))
+    given = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
+    as_of = AsOf.of({name: str(value) for name, value in given.items() if value is not None})
+    snapshot = Snapshot.of(Place.of(path, _options(options)), as_of)
     if table is not None:
         names = [name.strip() for name in columns.split(",")] if columns else None
         found = _first(snapshot.scan(table, Heights(from_block, to_block), names), limit)

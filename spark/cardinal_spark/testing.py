@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .lake.as_of import NOW, AsOf
 from .lake.commit import Committer
 from .lake.decode import write_task
 from .lake.query import Snapshot
@@ -148,9 +149,9 @@ def image_of(rows: Sequence[RawRow]) -> LakeImage:
     )
 
 
-def image(path: str) -> LakeImage:
-    """What the lake at a path says, through its Python reader. LakeError where there is none."""
-    snapshot = Snapshot.at(path)
+def image(path: str, as_of: AsOf = NOW) -> LakeImage:
+    """What the lake at a path says, now or as of then, through its Python reader. LakeError where there is none."""
+    snapshot = Snapshot.at(path, as_of=as_of)
     chain = snapshot.scan("canonical").read_all().to_pylist()
     ledger = snapshot.scan("events").read_all().to_pylist()
     return LakeImage(

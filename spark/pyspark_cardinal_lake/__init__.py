@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamArrowWriter, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The lake: a streaming sink for the rows of ``table=raw``, and a batch reader of its tables.
+    """The lake: a streaming sink for the rows of ``table=raw``, a batch reader of its tables, its ledger as a stream.
 
-    Options of both: ``path``; ``storage.*``, the settings of an object store. Of the sink: ``integers`` (string,
+    Options of all: ``path``; ``storage.*``, the settings of an object store. Of the sink: ``integers`` (string,
     decimal or binary), ``senders`` (true or false), ``compactEvery`` (batches), ``retentionHours`` (of files without a
-    name). Of the reader: ``table``, ``fromBlock``, ``toBlock``, ``columns``.
+    name). Of the batch reader: ``table``, ``fromBlock``, ``toBlock``, ``columns``, and one of ``asOfSeq``,
+    ``asOfBlock``, ``asOfTime``. Of the stream: ``table`` (``events``), ``startingOffsets`` (``earliest``, ``latest`` or
+    a seq).
     """
 
     @classmethod
@@ -43,6 +45,13 @@ class DefaultSource(DataSource):
         from cardinal_spark.options import options_of  # noqa: PLC0415 - the same
 
         return LakeReader(options_of(self.options, schema), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The ledger as a stream."""
+        from cardinal_spark.lake.stream import LedgerReader  # noqa: PLC0415 - see the module's docstring
+        from cardinal_spark.options import options_of  # noqa: PLC0415 - the same
+
+        return LedgerReader(options_of(self.options, schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, FBT001 - Spark's names
         """The sink of a streaming query in append mode."""

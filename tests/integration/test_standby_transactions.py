@@ -32,8 +32,8 @@ url, stem = sys.argv[1:]
 app = small_stream(stem)
 sink = open_sink(url, app, producer_id=stem + "-dead")
 send = sink._send
-def stage_and_say(stage, count):
-    send(stage, count)
+def stage_and_say(stage):
+    send(stage)
     print("half", flush=True)
     sys.stdin.readline()
 sink._send = stage_and_say

@@ -86,6 +86,18 @@ def test_without_the_extra_it_says_what_to_install(path: str, monkeypatch: pytes
     assert "pip install 'cardinal-streams[spark]'" in str(error_of("status", path))
 
 
+def test_a_lake_is_queried_as_it_was(path: str) -> None:
+    sql = "SELECT DISTINCT _block_number n, _seq s FROM current_payload ORDER BY 1"
+    for options in (("--as-of-seq", "3"), ("--as-of-seq", "5")):
+        found = lake_command("query", path, sql, "--format", "csv", *options)
+        assert found.stdout == "n,s\n1,1\n2,2\n3,3\n"
+    found = lake_command(
+        "query", path, "SELECT number, seq FROM canonical ORDER BY 1", "--as-of-block", "3", "--format", "csv"
+    )
+    assert found.stdout == "number,seq\n1,1\n2,6\n3,7\n"
+    assert "has no block 9" in str(error_of("query", path, sql, "--as-of-block", "9"))
+
+
 def test_what_cannot_be_asked_is_one_sentence(path: str, tmp_path: Path) -> None:
     assert "no table 'log'" in str(error_of("query", path, "--table", "log"))
     assert "refused" in str(error_of("query", path, "SELECT nothing FROM canonical"))

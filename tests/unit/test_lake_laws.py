@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cardinal_spark.lake import last_committed
+from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.lake import AsOf, last_committed
 from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.testing import Script, commit_batch, image, image_of
@@ -140,3 +143,57 @@ def assert_readable(place: Place, stream: Stream) -> None:
     if state is not None:
         rows = [row for row in flat(stream.updates) if row.seq <= state.seq]
         assert image(place.root) == image_of(rows)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_lake_shows_every_state_that_it_ever_had(data: st.DataObject) -> None:
+    """As of any seq: what was there after the last whole update. As of a block: when it had just joined."""
+    stream = Stream(data)
+    for _ in range(data.draw(st.integers(2, 7), label="updates")):
+        stream.go_on()
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        row._replace(published_at=_micros(start + timedelta(seconds=row.update_id))) for row in flat(stream.updates)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place.of(folder)
+        cut = data.draw(st.integers(1, len(stream.updates)), label="cut")
+        border = sum(map(len, stream.updates[:cut]))
+        commit_batch(place, [rows[:border]])
+        commit_batch(place, [rows[border:]])
+        for update in stream.updates:
+            first, last = update[0].seq, update[-1].seq
+            there = image_of(rows[:last])
+            assert image(folder, AsOf(seq=last)) == there
+            if last > first > 1:
+                assert image(folder, AsOf(seq=last - 1)) == image_of(rows[: first - 1])
+            assert image(folder, AsOf(time=start + timedelta(seconds=first))) == there
+        assert image(folder, AsOf(seq=rows[-1].seq + 5)) == image(folder) == image_of(rows)
+        for number, block_hash, seq in image(folder).chain:
+            then = image(folder, AsOf(block=number))
+            assert then == image_of(rows[:seq])
+            assert then.chain[-1] == (number, block_hash, seq)
+        with pytest.raises(LakeError, match="nothing so old"):
+            image(folder, AsOf(time=start))
+        with pytest.raises(LakeError, match="has no block"):
+            image(folder, AsOf(block=10_000))
+
+
+def _micros(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"asofseq": "x"}, "asOfSeq must be a number"),
+        ({"asofblock": "-1"}, "asOfBlock must be a number"),
+        ({"asoftime": "noon"}, "asOfTime must be a time with its zone"),
+        ({"asoftime": "2026-01-31T12:00:00"}, "needs its zone"),
+        ({"asofseq": "1", "asofblock": "1"}, "as of one seq, block or time"),
+    ],
+)
+def test_a_state_that_cannot_be_meant_is_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        AsOf.of(given)

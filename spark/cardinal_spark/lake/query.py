@@ -25,6 +25,7 @@ from cardinal.errors import ConfigurationError, LakeError
 from cardinal.protocols.streams.types import BlockRef
 from cardinal_spark.options import STORAGE
 
+from .as_of import NOW, AsOf, chain_at, last_seq
 from .ledger import FIRST_SEQ, EventRow, chain_before, event_rows
 from .place import Place, mapped
 from .seqs import SeqRuns
@@ -60,24 +61,31 @@ EVERY: Final = Heights()
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A lake as it was at one commit of ``canonical``."""
+    """A lake as it was at one commit of ``canonical``, or earlier: ``until`` is the ledger's last row then."""
 
     place: Place
     state: LakeState
+    until: int | None = None
     _open: dict[str, pads.FileSystemDataset] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def at(cls, path: str, storage: Mapping[str, str] | None = None) -> Snapshot:
-        """The newest state of the lake at a path or URL. ``storage``: settings of the object store.
+    def at(cls, path: str, storage: Mapping[str, str] | None = None, as_of: AsOf = NOW) -> Snapshot:
+        """The newest state of the lake at a path or URL, or an earlier one. ``storage``: settings of the object store.
 
-        Raises LakeError where there is no lake.
+        Raises LakeError where there is no lake, or nothing so old.
         """
-        return cls.of(Place.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()}))
+        return cls.of(Place.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()}), as_of)
 
     @classmethod
-    def of(cls, place: Place) -> Snapshot:
+    def of(cls, place: Place, as_of: AsOf = NOW) -> Snapshot:
         """As :meth:`at`, for a place."""
-        return cls(place, read_state(place))
+        now = cls(place, read_state(place))
+        return cls(place, now.state, last_seq(now, as_of)) if as_of else now
+
+    @property
+    def seq(self) -> int:
+        """The last row of the ledger that is shown."""
+        return self.state.seq if self.until is None else min(self.until, self.state.seq)
 
     @property
     def tables(self) -> list[str]:
@@ -91,8 +99,9 @@ class Snapshot:
         Filter it on numbers only: files that delta-rs wrote name view types, for which Arrow has no comparisons.
         Raises LakeError for an unknown table.
         """
-        whole = self.files(table)
-        return whole if table == CANONICAL else whole.filter(self.visible(table))
+        if table == CANONICAL:
+            return self.files(table) if self.until is None else pads.dataset(self._chain())
+        return self.files(table).filter(self.visible(table))
 
     def files(self, table: str) -> pads.FileSystemDataset:
         """The files of a stored table at its version; rows beyond :meth:`visible` may lie in them."""
@@ -102,7 +111,7 @@ class Snapshot:
 
     def visible(self, table: str) -> pads.Expression:
         """The filter that leaves out what a killed driver wrote and this state does not name."""
-        return pads.field("seq" if table == EVENTS else "_seq") <= self.state.seq
+        return pads.field("seq" if table == EVENTS else "_seq") <= self.seq
 
     def schema(self, table: str) -> pa.Schema:
         """The columns of any table that can be read."""
@@ -146,6 +155,10 @@ class Snapshot:
             raise LakeError(f"the lake {self.place.root} has no table {table!r}; it has {', '.join(self.tables)}")
         return stored
 
+    def _chain(self) -> pa.Table:
+        with mapped(f"read events of the lake {self.place.root}"):
+            return chain_at(self, self.seq)
+
     def _files(self, table: str) -> pads.FileSystemDataset:
         version = self.state.canonical if table == CANONICAL else self.state.versions.get(table)
         if version is None:
@@ -170,12 +183,16 @@ def read(
     to_block: int | None = None,
     columns: Sequence[str] | None = None,
     storage: Mapping[str, str] | None = None,
+    as_of: AsOf = NOW,
 ) -> pa.Table:
     """A table of the lake, or its ``current_`` view, as one Arrow table: ``polars.from_arrow`` takes it as it is.
 
-    Heights are block numbers, both ends included. Raises LakeError where there is no lake or no such table.
+    Heights are block numbers, both ends included. Raises LakeError where there is no lake, no such table or nothing so
+    old as ``as_of``.
     """
-    return scan(path, table, from_block=from_block, to_block=to_block, columns=columns, storage=storage).read_all()
+    return scan(
+        path, table, from_block=from_block, to_block=to_block, columns=columns, storage=storage, as_of=as_of
+    ).read_all()
 
 
 def scan(
@@ -186,9 +203,10 @@ def scan(
     to_block: int | None = None,
     columns: Sequence[str] | None = None,
     storage: Mapping[str, str] | None = None,
+    as_of: AsOf = NOW,
 ) -> pa.RecordBatchReader:
     """As :func:`read`, batch by batch, for tables that do not fit into memory; DuckDB queries it by its name."""
-    return Snapshot.at(path, storage).scan(table, Heights(from_block, to_block), columns)
+    return Snapshot.at(path, storage, as_of).scan(table, Heights(from_block, to_block), columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from cardinal.errors import ConfigurationError
 from cardinal_spark.options import given_options
 
+from .as_of import AS_OF_NAMES, NOW, AsOf
 from .place import Place, mapped
 from .query import Heights, Snapshot
 from .tables import CANONICAL, CURRENT, EVENTS
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _GROUP_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 14
 _SMALL: Final = (EVENTS, CANONICAL)
-_NAMES: Final = ("path", "table", "fromBlock", "toBlock", "columns")
+_NAMES: Final = ("path", "table", "fromBlock", "toBlock", "columns", *AS_OF_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,12 @@ class ReadOptions:
     table: str
     heights: Heights
     columns: tuple[str, ...]
+    as_of: AsOf = NOW
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Read them. ConfigurationError names the one that cannot work."""
-        given = given_options(options, _NAMES, "cardinal_lake")
+    def of(cls, options: Mapping[str, str], *further: str) -> ReadOptions:
+        """Read them. ConfigurationError names the one that cannot work. ``further``: names that are let pass."""
+        given = given_options(options, (*_NAMES, *further), "cardinal_lake")
         table = given.get("table")
         if not table:
             raise ConfigurationError(
@@ -66,12 +68,12 @@ class ReadOptions:
                 raise ConfigurationError(f"{name} must be a block number, not {text!r}", setting=name)
             ends.append(None if text is None else int(text))
         columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
-        return cls(table, Heights(*ends), columns)
+        return cls(table, Heights(*ends), columns, AsOf.of(given))
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
-    """The Spark schema of the table that the options name."""
-    chosen = ReadOptions.of(options)
+    """The Spark schema of the table that the options name, of a stream too."""
+    chosen = ReadOptions.of(options, "startingOffsets")
     schema = Snapshot.of(Place.of(options.get("path", ""), options)).schema(chosen.table)
     unknown = [name for name in chosen.columns if name not in schema.names]
     if unknown:
@@ -87,9 +89,10 @@ def _nullable(column: pa.Field) -> pa.Field:
 class Whole(InputPartition):
     """A small table that one task reads through the snapshot."""
 
-    def __init__(self, state: LakeState) -> None:
+    def __init__(self, state: LakeState, until: int | None) -> None:
         super().__init__(None)
         self.state = state
+        self.until = until
 
 
 class Files(InputPartition):
@@ -113,14 +116,14 @@ class LakeReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per group of files; the ledger and canonical are one partition each."""
         table, heights = self._options.table, self._options.heights
-        snapshot = Snapshot.of(self._place)
+        snapshot = Snapshot.of(self._place, self._options.as_of)
         stored = snapshot.stored(table)
         if table in _SMALL:
-            return [Whole(snapshot.state)]
+            return [Whole(snapshot.state, snapshot.until)]
         seqs = snapshot.current(heights) if table.startswith(CURRENT) else None
         fragments = snapshot.files(stored).get_fragments(filter=heights.on("_block_number"))
         files = self._place.files(stored)
-        return [Files(paths, snapshot.state.seq, seqs) for paths in grouped(fragments, files)]
+        return [Files(paths, snapshot.seq, seqs) for paths in grouped(fragments, files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition in Spark's exact Arrow schema."""
@@ -131,7 +134,7 @@ class LakeReader(DataSourceReader):
                 yield from pa.Table.from_batches([batch]).select(due.names).cast(due).to_batches()
 
     def _whole(self, partition: Whole) -> Iterator[pa.RecordBatch]:
-        snapshot = Snapshot(self._place, partition.state)
+        snapshot = Snapshot(self._place, partition.state, partition.until)
         yield from snapshot.scan(self._options.table, self._options.heights, self._schema.names)
 
     def _files(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

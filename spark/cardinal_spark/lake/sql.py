@@ -50,6 +50,9 @@ def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
 
 def _stored(connection: DuckDBPyConnection, snapshot: Snapshot, name: str) -> None:
     """Let a stored table be named, without the rows that its state does not show."""
+    if name == CANONICAL and snapshot.until is not None:
+        connection.register(name, snapshot.scan(name).read_all())
+        return
     files = [fragment.path for fragment in snapshot.files(name).get_fragments()]
     if not files or not snapshot.place.is_local:
         connection.register(name, snapshot.scan(name).read_all())
@@ -58,7 +61,7 @@ def _stored(connection: DuckDBPyConnection, snapshot: Snapshot, name: str) -> No
     seq = "seq" if name in (CANONICAL, EVENTS) else "_seq"
     connection.execute(
         f'CREATE TEMP VIEW "{name}" AS SELECT * FROM read_parquet([{paths}], union_by_name = true, '  # noqa: S608 - quoted
-        f"hive_partitioning = {name == CANONICAL}) WHERE {seq} <= {snapshot.state.seq}"
+        f"hive_partitioning = {name == CANONICAL}) WHERE {seq} <= {snapshot.seq}"
     )
 
 

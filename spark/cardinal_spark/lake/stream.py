@@ -1,0 +1,120 @@
+"""The stream of a lake's ledger: ``spark.readStream.format("cardinal_lake").option("table", "events")``.
+
+For jobs behind the lake: every block that joined or left, in order, without Kafka and however long ago.
+
+Rules:
+
+1. A batch is the rows of ``events`` that were committed since the one before; it ends where an update ends.
+2. Rows are never rewritten: what a checkpoint names is read again as it was.
+3. A lake that was written anew, of another lineage, is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.options import given_options
+
+from .place import Place, mapped
+from .query import Snapshot
+from .state import LakeState, find_state, read_state
+from .tables import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+_NAMES: Final = ("path", "table", "startingOffsets")
+
+
+class Rows(InputPartition):
+    """The rows of the ledger behind one seq, up to another."""
+
+    def __init__(self, state: LakeState, after: int, last: int) -> None:
+        super().__init__(None)
+        self.state = state
+        self.after = after
+        self.last = last
+
+
+class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module. ``schema`` is what Spark was told."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        given = given_options(options, _NAMES, "cardinal_lake")
+        if given.get("table") != EVENTS:
+            raise ConfigurationError(
+                f"a stream of a lake has the table events, not {given.get('table')!r}: join the others by _seq, or "
+                "stream format('cardinal') for their rows",
+                setting="table",
+            )
+        start = given.get("startingoffsets", "earliest")
+        if start not in ("earliest", "latest") and not start.isdecimal():
+            raise ConfigurationError(
+                f"startingOffsets must be earliest, latest or a seq of events, not {start!r}", setting="startingOffsets"
+            )
+        self._start = start
+        self._place = Place.of(options.get("path", ""), options)
+        self._schema = schema
+        self._frozen: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new checkpoint begins."""
+        if self._start == "latest":
+            state = find_state(self._place)
+            return {"seq": 0, "lineage": ""} if state is None else {"seq": state.seq, "lineage": state.lineage}
+        first = 1 if self._start == "earliest" else int(self._start)
+        return {"seq": max(0, first - 1), "lineage": ""}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Everything that is there: a row of the ledger is small."""
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """End with what is there."""
+        state = find_state(self._place)
+        self._frozen = 0 if state is None else state.seq
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the ledger ends; ``start`` where it has not gone on."""
+        del limit
+        state = find_state(self._place)
+        if state is None:
+            return start
+        self._need(state, start)
+        last = state.seq if self._frozen is None else min(self._frozen, state.seq)
+        return {"seq": last, "lineage": state.lineage} if last > start["seq"] else start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The one task of a batch."""
+        if end["seq"] <= start["seq"]:
+            return []
+        state = read_state(self._place)
+        self._need(state, end)
+        return [Rows(state, start["seq"], end["seq"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows in Spark's exact Arrow schema."""
+        if not isinstance(partition, Rows):
+            return
+        due = to_arrow_schema(self._schema, timezone="UTC")
+        seq = pads.field("seq")
+        within = (seq > partition.after) & (seq <= partition.last)
+        with mapped(f"read events of the lake {self._place.root}"):
+            rows = Snapshot(self._place, partition.state).files(EVENTS).to_table(columns=due.names, filter=within)
+        yield from rows.cast(due).to_batches()
+
+    def _need(self, state: LakeState, offset: Mapping[str, Any]) -> None:
+        """LakeError where the lake is not the one that a checkpoint was made with."""
+        if offset["lineage"] not in ("", state.lineage) or state.seq < offset["seq"]:
+            raise LakeError(
+                f"the lake {self._place.root} was written anew since this checkpoint was made: start with a new one"
+            )
