@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import itertools
 import json
 import signal
 import sys
@@ -187,6 +188,33 @@ def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
     else:
         click.echo(f"head {state.number} 0x{state.hash.hex()}  seq {state.seq}  {state.app}")
         click.echo(f"tables: {', '.join(snapshot.tables)}")
+
+
+@lake.command()
+@click.argument("path")
+@click.option("--from", "source", metavar="URL", help="Compare it with the stream that it was made of, too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a difference.")
+@_option
+def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, ...]) -> None:
+    """Compare the tables of the lake at PATH with each other, and its chain and content with its stream's.
+
+    Ends with 1 where something differs.
+    """
+    from cardinal_spark.lake.check import Check, stream_chain  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
+
+    snapshot = Snapshot.of(Place.of(path, _options(options)))
+    checking = Check(snapshot)
+    found = 0
+    beside = () if source is None else checking.beside(stream_chain(source, snapshot.state.app))
+    for difference in itertools.chain(checking.itself(), beside):
+        found += 1
+        click.echo(json.dumps(asdict(difference)) if as_json else str(difference))
+    compared = f"{checking.blocks} blocks compared" + (f", {checking.beside_blocks} with the stream" if source else "")
+    click.echo(f"{found or 'no'} difference{'' if found == 1 else 's'}; {compared}", err=as_json)
+    if found:
+        raise SystemExit(1)
 
 
 @lake.command()

@@ -125,7 +125,7 @@ class _Task:
         self._bytes = 0
 
 
-def key_columns(rows: Iterable[RawRow]) -> pa.Table:
+def key_columns(rows: Iterable[RawRow | EventRow]) -> pa.Table:
     """The key columns of typed and payload rows, one row per block."""
     values = [(row.seq, row.number, row.hash, row.block_time, row.published_at) for row in rows]
     return pa.table([list(column) for column in zip(*values, strict=True)], schema=KEYS)
