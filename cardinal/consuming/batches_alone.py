@@ -5,7 +5,8 @@ Rules:
 1. Only the default topic is read while every Batch of it names its block's ranges (:mod:`~.wire.ranges`) in this very
    log. A block is complete with its Batch then.
 2. From the first Batch on that does not (of another implementation, of an earlier release, of a stream that was copied)
-   the other topics are read too, from some minutes before it. A block whose Batch names its ranges stays complete with
+   the other topics are read too. They begin some minutes before the oldest such Batch that may come: by then it is
+   known where each partition of the default topic stands. A block whose Batch names its ranges stays complete with
    that.
 3. A cursor resumes with the default topic alone where all Batches from its floor on name their ranges: what it has
    delivered may have to be removed, with its content.
@@ -18,7 +19,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
 
-from cardinal.consuming.lookup import read_batches
+from cardinal.consuming.lookup import Found, read_batches
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.wire.keys import HASH_END
@@ -50,10 +51,16 @@ def is_named(source: Source) -> TypeGuard[LogSource]:
     return asked and isinstance(source, NamedLog) and bool(source.log_name)
 
 
-def only_of_log(row: Row, log: str) -> Row:
-    """A record without a header that names ranges of another log."""
+def only_of_log(rows: Iterable[Row], log: str) -> list[Row]:
+    """The records without headers that name ranges of another log; of no log at all: without any."""
+    return [row if _is_of(row, log) else _without_ranges(row) for row in rows]
+
+
+def _is_of(row: Row, log: str) -> bool:
+    if all(name != RANGES_HEADER for name, _ in row[6]):
+        return True
     named = ranges_of(row[6])
-    return row if named is None or (log and named.log == log) else _without_ranges(row)
+    return named is not None and bool(log) and named.log == log
 
 
 def _without_ranges(row: Row) -> Row:
@@ -75,6 +82,7 @@ class BatchesAlone:
         self._hidden = frozenset(topics) - {default_topic}
         self._kept: Mapping[Partition, int] = _NONE
         self._since: int | None = None
+        self._times: dict[Partition, int] = {}
         self._ends: Mapping[Partition, int] = _NONE
 
     def resumed(self, cursor: Cursor) -> Cursor:
@@ -94,8 +102,10 @@ class BatchesAlone:
     def checked(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, with headers that name ranges where these count."""
         out: list[Row] = []
+        times = self._times
         for row in rows:
             key = row[3]
+            times[row[0], row[1]] = row[5]
             if len(key) == HASH_END and key[0] == BATCH and not self._counts(row):
                 out.append(_without_ranges(row))
             else:
@@ -108,11 +118,17 @@ class BatchesAlone:
         return self._since is not None and bool(self._hidden)
 
     @property
+    def knows_where(self) -> bool:
+        """Whether every partition has brought a record, or has none: so from when on to read the others."""
+        unread = self._source.positions().keys() - self._times.keys()
+        return unread <= self._source.at_end()
+
+    @property
     def caught_up(self) -> bool:
         """Whether what the other topics held when they were first needed has been read."""
         if not self.is_short and self._ends:
             positions = self._source.positions()
-            if all(positions[where] >= end for where, end in self._ends.items()):
+            if all(positions.get(where, 0) >= end for where, end in self._ends.items()):
                 self._ends = _NONE
         return not self.is_short and not self._ends
 
@@ -120,7 +136,8 @@ class BatchesAlone:
         """Read the other topics too; False while the server does not answer. Nothing is paused after it."""
         with contextlib.suppress(UnreachableError):
             source, hidden = self._source, self._hidden
-            begin = source.offsets_for_time(max(0, (self._since or 0) - BEFORE_BATCH_MS))
+            since = min(self._since or 0, *self._times.values())
+            begin = source.offsets_for_time(max(0, since - BEFORE_BATCH_MS))
             ends = {where: high for where, (_, high) in source.watermarks().items() if where[0] in hidden}
             source.assign(source.positions() | {where: at for where, at in begin.items() if where[0] in hidden})
             self._hidden, self._ends = frozenset(), ends
@@ -130,7 +147,7 @@ class BatchesAlone:
         """Whether a Batch's ranges count; the first that has none is noted."""
         named = ranges_of(batch[6])
         if named is None or not named.log or named.log != self._source.log_name:
-            self._since = batch[5] if self._since is None else self._since
+            self._since = batch[5] if self._since is None else min(self._since, batch[5])
             return False
         return all(low >= self._kept.get(where, 0) for where, (low, _) in named.ranges.items())
 
@@ -142,8 +159,14 @@ class BatchesAlone:
             floor, following = max(low, cursor.floor.get(where, high)), min(high, cursor.next.get(where, low))
             if floor < following:
                 begin[where], end[where] = floor, following
-        finish(self._source, read_batches(self._source, begin, end, lambda batch: not self._counts(batch.record)))
+
+        def unnamed(batch: Found) -> bool:
+            self._counts(batch.record)
+            return self._since is not None
+
+        finish(self._source, read_batches(self._source, begin, end, unnamed))
         named, self._since = self._since is None, None
+        self._times.clear()
         return named
 
     # --- the source ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.consuming.batches_alone import BatchesAlone, is_named
+from cardinal.consuming.batches_alone import BatchesAlone, is_named, only_of_log
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.lookup import AncestorLookup
 from cardinal.consuming.pacing import InStep
@@ -90,7 +90,9 @@ class Reader:
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
         self.alone: BatchesAlone | None = None
+        self._log = ""
         if batches_alone and is_named(self.main):
+            self._log = self.main.log_name
             self.main = self.alone = BatchesAlone(self.main, app.all_topics, app.default_topic)
         self.in_step = InStep(self.main, room)
         self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
@@ -163,7 +165,7 @@ class Reader:
         if self._rewind and not self._rewound():
             time.sleep(seconds)
             return []
-        if self.alone is not None and self.alone.is_short:
+        if self.alone is not None and self.alone.is_short and self.alone.knows_where:
             if not self.alone.widen():
                 time.sleep(seconds)
                 return []
@@ -175,7 +177,8 @@ class Reader:
         records = self.skipping.others(records)
         try:
             for found in self.channels.poll():
-                records += self.skipping.others(found)
+                others = self.skipping.others(found)
+                records += others if self._without is None else only_of_log(others, self._log)
         except CardinalError:
             if not records:
                 raise
@@ -215,10 +218,10 @@ class Reader:
 
     def _poll_main(self, seconds: float) -> list[Row]:
         limit = self.in_step.limit
-        if self._rows is None:
-            return [*self.main.poll(limit, seconds)]
-        rows = self._rows.poll_rows(limit, seconds)
-        return rows if self.alone is None else self.alone.checked(rows)
+        rows: list[Row] = self._rows.poll_rows(limit, seconds) if self._rows else [*self.main.poll(limit, seconds)]
+        if self._without is None:
+            return rows
+        return only_of_log(rows, "") if self.alone is None else self.alone.checked(rows)
 
     def _rewound(self) -> bool:
         """Whether a rewind was answered."""

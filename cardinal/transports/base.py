@@ -133,6 +133,8 @@ class RecordSink(Protocol):
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Hand over records in this order, with their keys, values and headers; no header is added.
 
+        ``cardinal-ranges`` is left out: it names offsets of elsewhere.
+
         The partition is that of the key, the offset is the next one there. The time is kept where the transport keeps
         times that are given. Who calls it answers for the sealing: a Batch with the header ``cardinal-sealed`` is
         handed over when what it seals is acknowledged.

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -33,6 +30,16 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 
+
+_ALONE: Final[Mapping[str, str]] = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Of a session on this machine alone: executors elsewhere could not reach its driver."""
+
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""The variable that spark-submit sets for a driver in Python."""
 
 _TASK_TRIES: Final = 4
 """A killed Python worker costs its task one try, not the query."""
@@ -46,7 +53,8 @@ def local_session(
     """A local Spark session with Cardinal's formats registered.
 
     Finds a Java that this Spark runs on and names this Python as the workers' interpreter (Spark would start
-    whatever ``python3`` is). ``settings`` are Spark's and win over ours. ``master`` names a cluster instead.
+    whatever ``python3`` is). ``settings`` are Spark's and win over ours. ``master`` names a cluster instead. Under
+    spark-submit the session is where, and as, that says.
 
     Raises MissingExtraError without PySpark or any Java, JavaNotFoundError where the Java found does not run.
     """
@@ -56,21 +64,29 @@ def local_session(
         raise MissingExtraError("a Spark session", "spark") from None
     from . import register  # noqa: PLC0415 - imports PySpark
 
-    prepare_environment()
-    builder = SparkSession.builder.appName(name).master(master or f"local[{cores},{_TASK_TRIES}]")
-    logging = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}
-    for key, value in {**_SETTINGS, **logging, **(settings or {})}.items():
+    builder = SparkSession.builder.appName(name)
+    chosen = dict(_SETTINGS)
+    if _SUBMITTED not in os.environ:
+        prepare_environment(alone=not master)
+        builder = builder.master(master or f"local[{cores},{_TASK_TRIES}]")
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+        chosen |= {} if master else _ALONE
+    for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
     return spark
 
 
-def prepare_environment() -> None:
-    """Name the Java that this Spark runs on, and this Python as the workers' interpreter; before a session is made."""
+def prepare_environment(*, alone: bool = True) -> None:
+    """Name the Java that this Spark runs on, and this Python as the workers' interpreter; before a session is made.
+
+    ``alone``: nothing but this machine takes part.
+    """
     from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
 
     os.environ["JAVA_HOME"] = str(java_home_for_spark())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a warning for every host whose name is a loopback
+    if alone:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a warning for every host whose name is a loopback

@@ -15,6 +15,8 @@ from cardinal.protocols.streams.types import BlockRef, Record
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.protocols.streams.wire.ranges import RANGES_HEADER, ranges_of
 from cardinal.transports import open_sink
+from cardinal.transports.base import RecordSink
+from cardinal.transports.written import Written
 
 pytestmark = pytest.mark.broker
 
@@ -165,3 +167,69 @@ def test_a_cursor_of_a_usual_consumer_resumes_with_batches_alone(cardinal_broker
     assert topics == {app.default_topic}
     assert steps(rest) == [([], [payload.hash]) for payload in chain[30:]]
     need_whole(everything_on(url, app), chain, rest)
+
+
+def test_the_oldest_batch_without_ranges_says_from_when_on_the_content_is_read(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them, in two partitions, and the younger one is read first."""
+    monkeypatch.setattr("cardinal.consuming.batches_alone.BEFORE_BATCH_MS", 500)
+    app, url = small_stream(), url_of(cardinal_broker)
+    chain = a_chain(" ".join(f"{number}a" for number in range(1, 41)))
+    written = Written.header
+    for at, payload in enumerate(chain):
+        monkeypatch.setattr(Written, "header", (lambda *_: None) if at in (6, 7, 30, 31) else written)
+        with Producer(url, app, producer_id="one") as producer:
+            producer.add(payload).result(DEADLINE)
+    updates, _ = read(url, app)
+    assert [block.hash for each in updates for block in each.added] == [payload.hash for payload in chain]
+    assert all(isinstance(block, HeaderOnly) for each in updates for block in each.added)
+
+
+def test_records_that_are_copied_name_no_ranges(cardinal_broker: EmbeddedKafka) -> None:
+    app, copy, url = small_stream(), small_stream(), url_of(cardinal_broker)
+    with Producer(url, app, producer_id="one") as producer:
+        for payload in a_chain("1a 2a 3a"):
+            producer.add(payload).result(DEADLINE)
+    sink = open_sink(url, copy, producer_id="copier")
+    assert isinstance(sink, RecordSink)
+    names = dict(zip(app.all_topics, copy.all_topics, strict=True))
+    sink.replay([record._replace(topic=names[record.topic]) for record in everything_on(url, app)]).result(DEADLINE)
+    sink.close()
+    sealed = [record for record in everything_on(url, copy) if record.key[0] == BATCH]
+    assert sealed
+    assert all(RANGES_HEADER not in dict(record.headers) for record in sealed)
+    updates, topics = read(url, copy)
+    assert topics == set(copy.all_topics)
+    need_whole(everything_on(url, copy), a_chain("1a 2a 3a"), updates)
+
+
+def test_with_records_to_skip_everything_is_counted(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(), url_of(cardinal_broker)
+    with Producer(url, app, producer_id="one") as producer:
+        for payload in a_chain("1a 2a 3a"):
+            producer.add(payload).result(DEADLINE)
+    own = [record for record in everything_on(url, app) if record.key[1:33] == named("2a")]
+    lost = next(record for record in own if record.key[0] != BATCH)
+    skip = [(lost.topic, lost.partition, lost.offset)]
+    with Consumer(url, app, content="ranges", until="end", max_update=1, skip=skip) as consumer:
+        added = [block for update in consumer for block in update.added]
+        assert {topic for topic, _ in consumer.positions} == set(app.all_topics)
+    assert not any(isinstance(block, HeaderOnly) and block.hash == named("2a") for block in added)
+
+
+def test_each_block_of_a_transaction_names_its_own_messages(cardinal_broker: EmbeddedKafka) -> None:
+    app, url = small_stream(), url_of(cardinal_broker)
+    with Producer(url + TRANSACTIONS, app, producer_id="one") as producer:
+        producer.add(a_block("1a", "0g")).result(DEADLINE)
+        branch = a_chain("2b 3b 4b 5b", root="1a", values=20)
+        producer.reorg(BlockRef(1, named("1a")), branch).result(DEADLINE)
+    records = everything_on(url, app)
+    for payload in branch:
+        own = [record for record in records if record.key[1:33] == payload.hash]
+        (batch,) = (record for record in own if record.key[0] == BATCH)
+        found = ranges_of(batch.headers)
+        assert found is not None
+        low = min(record.offset for record in own if record.key[0] != BATCH)
+        assert low in {first for first, _ in found.ranges.values()}
+        assert sum(last - first for first, last in found.ranges.values()) == len(own) - 1

@@ -97,6 +97,18 @@ def test_without_ranges_the_messages_are_counted(headers: tuple[tuple[str, bytes
     assert reassembler.explain(HASH).missing_counts == {"a/": 3}
 
 
+def test_a_copy_that_names_ranges_completes_a_block_whose_batch_names_none() -> None:
+    """Retention has cut the ranges of the first producer, and the second's are whole."""
+    reassembler = Reassembler(["a/"], contents=Contents.DIGESTS)
+    ranges = {("a", 0): (8, 11), ("block", 1): (80, 82)}
+    named = (RANGES_HEADER, encode_ranges(BlockRanges("log", 1, ranges, {})))
+    assert reassembler.receive(digested([batch(), batch(offset=75)])) == []
+    (event,) = reassembler.receive(digested([batch(named, offset=90)]))
+    assert isinstance(event, Completed)
+    assert isinstance(event.payload, HeaderOnly)
+    assert event.payload.ranges == {("a", 0): (8, 11), ("block", 1): (80, 91)}
+
+
 def test_who_takes_content_counts_it_whatever_the_batch_names() -> None:
     reassembler = Reassembler(["a/"])
     named = (RANGES_HEADER, encode_ranges(BlockRanges("log", 1, {("a", 0): (1, 4)}, {})))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from published_chain import PublishedChain
 
+from cardinal.embedded.java import java_home_for_spark
+from cardinal_spark import job
 from cardinal_spark.lake import read
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cardinal.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
@@ -39,6 +41,50 @@ spark.stop()
 """
 
 
+def submitted(chain: PublishedChain, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`cardinal lake run` under spark-submit, on two worker processes."""
+    environment = {
+        "JAVA_HOME": str(java_home_for_spark()),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local-cluster[2,1,1024]", job.__file__]
+    arguments = [
+        "--from",
+        chain.url,
+        "--chain-id",
+        str(chain.chain_id),
+        "--to",
+        str(folder / "lake"),
+        "--until-caught-up",
+    ]
+    return subprocess.run(
+        [*command, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_lake_is_written_under_spark_submit(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
+    chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", blocks=25)
+    try:
+        chain.publish()
+        done = submitted(chain, tmp_path)
+    finally:
+        chain.close()
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert f"head {chain.chain[-1].number} 0x" in done.stdout
+    need_chain(tmp_path, chain)
+
+
+def need_chain(folder: Path, chain: PublishedChain) -> None:
+    rows = read(str(folder / "lake"), "canonical").to_pylist()
+    assert sorted((row["number"], row["hash"]) for row in rows) == [(block.number, block.hash) for block in chain.chain]
+
+
 @pytest.mark.parametrize("kind", ["connect", "cluster"])
 def test_a_lake_is_written_under_any_master(kind: str, cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     if kind == "connect":
@@ -52,5 +98,4 @@ def test_a_lake_is_written_under_any_master(kind: str, cardinal_broker: Embedded
         chain.close()
     assert done.returncode == 0, done.stderr[-4000:]
     assert f"blocks {len(chain.chain)}" in done.stdout
-    rows = read(str(tmp_path / "lake"), "canonical").to_pylist()
-    assert sorted((row["number"], row["hash"]) for row in rows) == [(block.number, block.hash) for block in chain.chain]
+    need_chain(tmp_path, chain)

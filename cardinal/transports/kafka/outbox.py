@@ -20,9 +20,13 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
+
+from cardinal.transports.written import Written
 
 from .errors import kafka_error
 
@@ -32,9 +36,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message, Producer
 
     from cardinal.protocols.streams.types import Routed
-    from cardinal.transports.written import Written
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
+_Seen: TypeAlias = "tuple[str, int, int | None, bytes | None]"
 
 _SERVE_EVERY: Final = 64
 """Messages handed over by one thread before it serves."""
@@ -43,6 +47,8 @@ _POLL_SECONDS: Final = 0.1
 _NAP_SECONDS: Final = 0.001
 _FULL_SECONDS: Final = 0.005
 _ANY_PARTITION: Final = -1
+_HASH: Final = slice(1, 33)
+_NOWHERE: Final[Mapping[bytes, Written]] = MappingProxyType({})
 _NOW: Final = 0
 
 
@@ -53,7 +59,7 @@ class Delivery:
         total: how many messages the call has, 1 or more.
         done: told once, when all of them are acknowledged or have failed, with the last error.
         settled: where it goes then.
-        written: where to note where the messages were written.
+        written: by block, where to note where its messages were written.
 
     """
 
@@ -64,11 +70,11 @@ class Delivery:
         total: int,
         done: Callable[[KafkaError | None], None],
         settled: deque[Delivery],
-        written: Sequence[Written] = (),
+        written: Mapping[bytes, Written] = _NOWHERE,
     ) -> None:
         self.done = done
         self._written = written
-        self._seen: list[tuple[str, int, int]] = []
+        self._seen: list[_Seen] = []
         self.error: KafkaError | None = None
         self._total = total
         self._settled = settled
@@ -80,15 +86,26 @@ class Delivery:
         if error is not None:
             self.error = error
         elif self._written and message is not None:
-            self._seen.append((message.topic(), message.partition(), message.offset()))  # type: ignore[arg-type] # it has them
+            key = message.key() if len(self._written) > 1 else None
+            self._seen.append((message.topic(), message.partition(), message.offset(), key))  # type: ignore[arg-type]
         if next(self._reports) == self._total:
             self._settled.append(self)
 
     def tell(self) -> None:
         """Tell of the call, which is settled."""
-        for written in self._written:
-            written.wrote(self._seen)
-        self.done(self.error)
+        try:
+            self._note()
+        finally:
+            self.done(self.error)
+
+    def _note(self) -> None:
+        for block_hash, written in self._written.items():
+            # An offset is not known where an earlier try has written the message and its answer was lost.
+            written.wrote(
+                (topic, partition, -1 if offset is None else offset)
+                for topic, partition, offset, key in self._seen
+                if key is None or key[_HASH] == block_hash
+            )
 
 
 class _OfThread(threading.local):
@@ -135,7 +152,7 @@ class Outbox:
         self._this.makes_room = True
 
     def delivery(
-        self, total: int, done: Callable[[KafkaError | None], None], written: Sequence[Written] = ()
+        self, total: int, done: Callable[[KafkaError | None], None], written: Mapping[bytes, Written] = _NOWHERE
     ) -> Delivery:
         """For one call of so many messages; ``done`` is told when all of them are acknowledged or have failed."""
         return Delivery(total, done, self._settled, written)

@@ -321,7 +321,7 @@ class KafkaSink:
                 self._reasons.forget()
             done(None if error is None else self._failed(error, key[HASH]))
 
-        return self._outbox.delivery(count, settled, () if written is None else (written,))
+        return self._outbox.delivery(count, settled, {} if written is None else {key[HASH]: written})
 
     def _check_open(self) -> None:
         if self._closed:
@@ -340,9 +340,11 @@ class KafkaSink:
             self._calls -= 1
 
     def _hand_over_records(self, records: Sequence[Record], delivery: Delivery) -> None:
+        """With their headers, but for the one that names offsets: these are others now."""
         for record in records:
             message = Routed(record.topic, record.key, record.value)
-            self._outbox.hand_over((message,), list(record.headers), delivery)
+            headers: Headers = [header for header in record.headers if header[0] != RANGES_HEADER]
+            self._outbox.hand_over((message,), headers, delivery)
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """The error for a block one of whose messages was not acknowledged."""

@@ -26,7 +26,9 @@ import itertools
 import queue
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -60,7 +62,7 @@ class _Stage(NamedTuple):
 
     messages: int
     hand_over: Callable[[Delivery], None]
-    written: Sequence[Written] = ()
+    written: Mapping[bytes, Written] = MappingProxyType({})
 
 
 class _Call(NamedTuple):
@@ -139,7 +141,8 @@ class TransactionalKafkaSink(KafkaSink):
             def begin(delivery: Delivery) -> None:
                 self._outbox.hand_over(content, self._headers, delivery)
 
-            stages.append(_Stage(len(content), begin, written))
+            noted = {batch.key[HASH]: where for batch, where in zip(seals, written, strict=False)}
+            stages.append(_Stage(len(content), begin, noted))
         if seals or last:
 
             def close(delivery: Delivery) -> None:

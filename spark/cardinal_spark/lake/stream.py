@@ -72,7 +72,8 @@ class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             state = find_state(self._place)
             return {"seq": 0, "lineage": ""} if state is None else {"seq": state.seq, "lineage": state.lineage}
         first = 1 if self._start == "earliest" else int(self._start)
-        return {"seq": max(0, first - 1), "lineage": ""}
+        state = find_state(self._place)
+        return {"seq": max(0, min(first - 1, 0 if state is None else state.seq)), "lineage": ""}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Everything that is there: a row of the ledger is small."""

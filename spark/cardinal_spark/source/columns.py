@@ -80,12 +80,14 @@ class _Columns:
         """The next records."""
         if not rows:
             return
-        self.rows.append(rows)
         *_, keys, values, _, _ = zip(*rows, strict=True)
         key = pa.array(keys, pa.binary())
         block = pc.index_in(pc.binary_slice(key, 1, HASH_END), value_set=self._wanted)
         messages = pc.and_(pc.equal(pc.binary_slice(key, 0, 1), _KIND), pc.is_valid(block))
         taken = pc.sum(messages).as_py() or 0
+        wanted = block.is_valid()
+        whole = block.null_count == 0
+        self.rows.append(rows if whole else [row for row, kept in zip(rows, wanted.to_pylist(), strict=True) if kept])
         if taken < len(rows):
             for at in pc.indices_nonzero(pc.invert(messages)).to_pylist():
                 row = rows[at]

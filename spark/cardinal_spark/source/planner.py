@@ -25,7 +25,7 @@ from .feed import BYTES_MAX, ROWS_MAX, Feed
 from .lake_cursor import cursor_behind
 from .offsets import VERSION, PlannedBlock, batch_at, cursor_at, offset_of, planned_block
 from .options import LATEST, start_of
-from .tasks import located
+from .tasks import located, only_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +123,7 @@ class Planner:
             return dict(start)
         self._quiet_since = self._clock()
         cursor = updates[-1].cursor
-        planned = planned_rows(updates, cursor)
+        planned = only_of(planned_rows(updates, cursor), self.stream)
         end = offset_of(cursor, planned)
         self._at = _text(end)
         while len(self._plans) >= _PLANS_KEPT:

@@ -57,10 +57,10 @@ _SOURCES: Final[dict[tuple[str, str], tuple[tuple[str, ...], Source]]] = {}
 """The clients of this process that nobody uses now, one a stream, with their topics."""
 
 
-def only_of(rows: Sequence[PlannedBlock], stream: Stream) -> Sequence[PlannedBlock]:
+def only_of(rows: Sequence[PlannedBlock], stream: Stream) -> list[PlannedBlock]:
     """The rows without the ranges of topics that hold nothing of what is followed."""
     left_out = set(stream.app.all_topics).difference(stream.topics)
-    return [_within(planned, left_out) for planned in rows] if left_out else rows
+    return [_within(planned, left_out) for planned in rows] if left_out else list(rows)
 
 
 def _within(planned: PlannedBlock, left_out: Container[str]) -> PlannedBlock:
@@ -136,8 +136,9 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
 
     headers: dict[bytes, HeaderOnly] = {}
     picked = read_patiently(stream, batch.ranges, partial(Picked, pick))
+    log = "" if stream.consuming.get("skip") else picked.log  # as the planner's consumer has it
     for name, found in picked.records.items():
-        rows = digested(only_of_log(row, picked.log) for row in found)
+        rows = digested(only_of_log(found, log))
         if isinstance(whole := assembled(stream, rows, Contents.DIGESTS), HeaderOnly):
             headers[name] = whole
     planned: list[PlannedBlock] = []
@@ -146,7 +147,7 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
         if block is None:
             raise not_whole(None, row.name)
         planned.append(planned_block(block, row.seq, row.change, row.update_id, batch.lineage))
-    return planned
+    return only_of(planned, stream)
 
 
 def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> Header | None:

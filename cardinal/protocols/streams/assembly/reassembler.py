@@ -332,7 +332,9 @@ class Reassembler:
         held = block.candidates
         for candidate in held:
             if self._copies.same_batch(candidate.fields, fields):
-                if record.partition >= 0 and _place(record) < _place(candidate.batch):
+                if candidate.named is None and (named := self._candidate(record, fields).named) is not None:
+                    candidate.batch, candidate.named = record, named
+                elif record.partition >= 0 and _place(record) < _place(candidate.batch):
                     candidate.batch = record
                 return
         if held:
