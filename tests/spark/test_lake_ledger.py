@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.reader import read_schema
+from cardinal_spark.lake.stream import LedgerReader
 from cardinal_spark.testing import Script, commit_batch, script
 
 if TYPE_CHECKING:
@@ -46,40 +50,56 @@ def test_a_second_job_follows_the_ledger(spark: SparkSession, tmp_path: Path) ->
     first, second, *rest = script(UPDATES)
     commit_batch(Place.of(str(lake)), [[*first, *second]])
     assert stream(spark, lake, folder) == [told([*first, *second])]
-    assert stream(spark, lake, folder) == []
     for update in rest:
         commit_batch(Place.of(str(lake)), [update])
     assert stream(spark, lake, folder) == [told(list(chain(*rest)))]
-    everything = told(list(chain(*script(UPDATES))))
-    assert stream(spark, lake, tmp_path / "later", startingOffsets="6") == [everything[5:]]
-    assert not any(stream(spark, lake, tmp_path / "latest", startingOffsets="latest"))
 
 
-def test_a_lake_that_was_written_anew_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
+def ledger(lake: Path, **options: str) -> LedgerReader:
+    given = {"path": str(lake), "table": "events", **options}
+    return LedgerReader(given, read_schema(given))
+
+
+def numbers_of(reader: LedgerReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The seqs of a batch."""
+    parts = reader.partitions(start, end)
+    return [seq for part in parts for batch in reader.read(part) for seq in batch.column("seq").to_pylist()]
+
+
+@pytest.mark.parametrize(("start", "seqs"), [("earliest", 11), ("latest", 0), ("6", 6), ("40", 0)])
+def test_a_stream_of_the_ledger_begins_where_it_is_told_to(tmp_path: Path, start: str, seqs: int) -> None:
+    rows = list(chain(*script(UPDATES)))
+    commit_batch(Place.of(str(tmp_path)), [rows])
+    reader = ledger(tmp_path, startingOffsets=start)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert numbers_of(reader, begin, end) == [row.seq for row in rows][len(rows) - seqs :]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_lake_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     commit_batch(Place.of(str(tmp_path / "one")), script("1a 2a"))
-    assert len(stream(spark, tmp_path / "one", folder)) == 1
+    before = ledger(tmp_path / "one")
+    end = before.latestOffset(before.initialOffset(), ReadAllAvailable())
     (tmp_path / "one").rename(tmp_path / "two")
     commit_batch(Place.of(str(tmp_path / "one")), [Script(lineage="another").update("1a 2a 3a")])
-    with pytest.raises(PySparkException, match="was written anew since this checkpoint was made"):
-        stream(spark, tmp_path / "one", folder)
+    with pytest.raises(LakeError, match="was written anew since this checkpoint was made"):
+        ledger(tmp_path / "one").latestOffset(end, ReadAllAvailable())
+    with pytest.raises(LakeError, match="was written anew since this checkpoint was made"):
+        ledger(tmp_path / "one").partitions(before.initialOffset(), end)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"table": "payload"}, "a stream of a lake has the table events"),
-        ({"table": "events", "startingOffsets": "soon"}, "startingOffsets must be earliest, latest or a seq"),
+        ({"startingOffsets": "soon"}, "startingOffsets must be earliest, latest or a seq"),
     ],
 )
-def test_what_no_stream_of_a_lake_can_be_is_refused(
-    spark: SparkSession, tmp_path: Path, options: dict[str, Any], sentence: str
-) -> None:
-    commit_batch(Place.of(str(tmp_path / "lake")), script("1a"))
-    reader = spark.readStream.format("cardinal_lake").options(path=str(tmp_path / "lake"), **options)
-    writer = reader.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-    with pytest.raises(PySparkException, match=sentence):
-        writer.trigger(availableNow=True).start().awaitTermination()
+def test_what_no_stream_of_a_lake_can_be_is_refused(tmp_path: Path, options: dict[str, str], sentence: str) -> None:
+    commit_batch(Place.of(str(tmp_path)), script("1a"))
+    with pytest.raises(ConfigurationError, match=sentence):
+        ledger(tmp_path, **options)
 
 
 def test_spark_reads_a_lake_as_it_was(spark: SparkSession, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Difference:
 
 
 class Check:
-    """One check of one state of a lake. The ledger is held: about 300 bytes a row.
+    """One check of one state of a lake. The ledger is held: about 450 bytes a row.
 
     Arguments:
         snapshot: of the lake.

@@ -166,14 +166,16 @@ def payload_batches(stream: Stream, rows: Sequence[PlannedBlock], settings: Tabl
     follows = stream.reassembler(Contents.VALUES)
     counts = columns.counts()
     # With a quorum there is no planner; its assembler says nothing of a Batch alone.
-    easy = columns.own_content(counts, follows) if isinstance(follows, Reassembler) else {}
-    hard = {planned.row.hash for planned in rows} - easy.keys()
-    yield from block_batches(_assembled(stream, rows, columns.of(hard) if hard else {}, hard), settings)
+    as_they_came = columns.own_content(counts, follows) if isinstance(follows, Reassembler) else {}
+    assembled_apart = {planned.row.hash for planned in rows} - as_they_came.keys()
+    yield from block_batches(
+        _assembled(stream, rows, columns.of(assembled_apart) if assembled_apart else {}, assembled_apart), settings
+    )
     columns.rows.clear()
     spec = AppSpec.parse(stream.spec)
     indexes: dict[bytes, list[int]] = {}
     times: list[int | None] = []
-    here = [planned.row for planned in rows if planned.row.hash in easy]
+    here = [planned.row for planned in rows if planned.row.hash in as_they_came]
     own: list[tuple[int, bytes, bytes]] = []
     for at, row in enumerate(here):
         indexes.setdefault(row.hash, []).append(at)
@@ -181,7 +183,7 @@ def payload_batches(stream: Stream, rows: Sequence[PlannedBlock], settings: Tabl
         path = time_path(spec, row.hash)
         known = {} if path is None or header is None else {path_bytes(path): header}
         times.append(block_time(spec, Payload(row.number, row.hash, row.parent, row.weight, PathMap(known))))
-        own += [(at, path, value) for path, value in easy[row.hash].items()]
+        own += [(at, path, value) for path, value in as_they_came[row.hash].items()]
     keys = key_batch(here, times)
     if own:
         numbers, paths, values = zip(*own, strict=True)
@@ -192,11 +194,14 @@ def payload_batches(stream: Stream, rows: Sequence[PlannedBlock], settings: Tabl
 
 
 def _assembled(
-    stream: Stream, rows: Sequence[PlannedBlock], found: Mapping[bytes, Sequence[Row]], hard: Container[bytes]
+    stream: Stream,
+    rows: Sequence[PlannedBlock],
+    found: Mapping[bytes, Sequence[Row]],
+    assembled_apart: Container[bytes],
 ) -> Iterator[tuple[KeyRow, Payload | None]]:
     """The rows of these blocks, with their content."""
     for planned in rows:
-        if planned.row.hash in hard:
+        if planned.row.hash in assembled_apart:
             payload = assembled(stream, found.get(planned.row.hash, ()), Contents.VALUES)
             if not isinstance(payload, Payload):
                 raise not_whole(planned.row.number, planned.row.hash)

@@ -28,6 +28,7 @@ from cardinal.errors import CursorInvalidError
 from cardinal.protocols.streams.assembly.digests import HeaderOnly
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import HASH_SIZE, SHORT, short
+from cardinal.protocols.streams.wire.ranges import TOPICS_SCHEMA, read_topics
 
 from .tables import KeyRow
 
@@ -47,7 +48,6 @@ _BARE: Final = 4
 _NAME_SIZE: Final = 1 + SHORT
 _NUMBER_SIZE: Final = 8
 
-_LONGS: Final = {"type": "array", "items": "long"}
 _SCHEMA: Final[Any] = parse_schema(
     {
         "type": "record",
@@ -55,22 +55,7 @@ _SCHEMA: Final[Any] = parse_schema(
         "fields": [
             {"name": "names", "type": "bytes"},
             {"name": "bare", "type": "bytes"},
-            {
-                "name": "topics",
-                "type": {
-                    "type": "array",
-                    "items": {
-                        "type": "record",
-                        "name": "topic",
-                        "fields": [
-                            {"name": "name", "type": "string"},
-                            {"name": "partitions", "type": _LONGS},
-                            {"name": "first", "type": _LONGS},
-                            {"name": "records", "type": _LONGS},
-                        ],
-                    },
-                },
-            },
+            {"name": "topics", "type": TOPICS_SCHEMA},
         ],
     }
 )
@@ -129,8 +114,8 @@ def batch_at(offset: Mapping[str, Any]) -> NamedBatch:
     if cursor is None:
         raise CursorInvalidError("no batch ends where a stream begins")
     try:
-        fields = schemaless_reader(BytesIO(base64.b64decode(offset["batch"], validate=True)), _SCHEMA, None)
-        return NamedBatch(cursor.lineage.hex(), _rows(fields, cursor.seq), _ranges(fields))
+        fields: Any = schemaless_reader(BytesIO(base64.b64decode(offset["batch"], validate=True)), _SCHEMA, None)
+        return NamedBatch(cursor.lineage.hex(), _rows(fields, cursor.seq), read_topics(fields["topics"]))
     except (KeyError, TypeError, binascii.Error, EOFError, IndexError, ValueError):
         raise CursorInvalidError("the checkpoint's offset was altered: its batch does not make sense") from None
 
@@ -202,11 +187,3 @@ def _rows(fields: Any, last: int) -> list[NamedRow]:  # noqa: ANN401 - what fast
         ref = (int.from_bytes(bare.read(_NUMBER_SIZE)), bare.read(HASH_SIZE)) if flags & _BARE else None
         rows.append(NamedRow(seq, 1 if flags & _ADDED else -1, update_id, name, ref))
     return rows
-
-
-def _ranges(fields: Any) -> dict[Partition, tuple[int, int]]:  # noqa: ANN401 - what fastavro read
-    return {
-        (topic["name"], partition): (first, first + records)
-        for topic in fields["topics"]
-        for partition, first, records in zip(topic["partitions"], topic["first"], topic["records"], strict=True)
-    }

@@ -256,7 +256,7 @@ _PARTS: Final = {
 """For every typed table what its columns are made of, by the application's names."""
 
 _FETCHES_LITTLE: Final = {"queued.max.messages.kbytes": "4096", "max.partition.fetch.bytes": "524288"}
-"""Measured on blocks of 200 messages of 3 kB: 84 % of raw consume per core, 43 % with a reader's usual settings."""
+"""Measured on messages of 3 kB: 190,000 to 240,000 per processor second, 165,000 with a reader's usual settings."""
 
 _ONE_BLOCK: Final = Bounds(open_bytes=1 << 62, open_blocks=1 << 62)
 

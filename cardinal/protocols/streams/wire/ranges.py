@@ -20,6 +20,21 @@ from .avro import write_long
 RANGES_HEADER: Final = "cardinal-ranges"
 
 _LONGS: Final = {"type": "array", "items": "long"}
+TOPICS_SCHEMA: Final[dict[str, Any]] = {
+    "type": "array",
+    "items": {
+        "type": "record",
+        "name": "topic",
+        "fields": [
+            {"name": "name", "type": "string"},
+            {"name": "partitions", "type": _LONGS},
+            {"name": "first", "type": _LONGS},
+            {"name": "records", "type": _LONGS},
+        ],
+    },
+}
+"""Ranges of offsets: of every topic its partitions, the first offset in each, and how many from there on."""
+
 RANGES_SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "ranges",
@@ -27,22 +42,7 @@ RANGES_SCHEMA: Final[dict[str, Any]] = {
         {"name": "log", "type": "string"},
         {"name": "size", "type": "long"},
         {"name": "values", "type": {"type": "map", "values": "bytes"}},
-        {
-            "name": "topics",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "topic",
-                    "fields": [
-                        {"name": "name", "type": "string"},
-                        {"name": "partitions", "type": _LONGS},
-                        {"name": "first", "type": _LONGS},
-                        {"name": "records", "type": _LONGS},
-                    ],
-                },
-            },
-        },
+        {"name": "topics", "type": TOPICS_SCHEMA},
     ],
 }
 _END: Final = b"\0"
@@ -100,17 +100,22 @@ def decode_ranges(value: bytes) -> BlockRanges:
     """What the header's value says. DecodeError where it is none."""
     try:
         fields: Any = schemaless_reader(BytesIO(value), _SCHEMA, None)
-        ranges = {
-            (topic["name"], partition): (first, first + records)
-            for topic in fields["topics"]
-            for partition, first, records in zip(topic["partitions"], topic["first"], topic["records"], strict=True)
-        }
+        ranges = read_topics(fields["topics"])
     except (EOFError, IndexError, ValueError, OverflowError, MemoryError):
         raise DecodeError(f"the header {RANGES_HEADER} does not make sense") from None
     if any(low < 0 or high <= low for low, high in ranges.values()):
         raise DecodeError(f"the header {RANGES_HEADER} names offsets that cannot be")
     values = {path_bytes(path): value for path, value in fields["values"].items()}
     return BlockRanges(fields["log"], fields["size"], ranges, values)
+
+
+def read_topics(topics: Any) -> dict[Partition, tuple[int, int]]:  # noqa: ANN401 - what fastavro read
+    """For every partition the first offset, and the one after the last. ValueError where the columns differ."""
+    return {
+        (topic["name"], partition): (first, first + records)
+        for topic in topics
+        for partition, first, records in zip(topic["partitions"], topic["first"], topic["records"], strict=True)
+    }
 
 
 def ranges_of(headers: Headers) -> BlockRanges | None:
