@@ -26,10 +26,10 @@ def test_standby_producer_that_is_told_to_stop_ends_with_0(cardinal_broker: Embe
     args = ("produce", "--from", node, "--to", stream, "--redundancy", "standby", "--producer-id")
     with Processes(tmp_path) as processes:
         first = processes.start(*args, "one")
-        _grows(stream, chain_id, 200)
+        _grows(stream, chain_id, by=200)
         second = processes.start(*args, "two")
         _says(tmp_path / "1.err", "continues after block")
-        _grows(stream, chain_id, 6000)  # it follows, and waits for the other one to send
+        _grows(stream, chain_id, by=2000)  # from here on it follows, and waits for the other one to send
         second.send_signal(signal.SIGTERM)
         status, _, said = processes.end(second)
         first.send_signal(signal.SIGTERM)
@@ -45,11 +45,11 @@ def _says(log: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-def _grows(stream: str, chain_id: int, count: int) -> None:
+def _grows(stream: str, chain_id: int, by: int) -> None:
     source = open_source(stream, apps.get("evm", chain_id=chain_id), wait=DEADLINE)
     try:
-        deadline = time.monotonic() + DEADLINE
-        while sum(high for _, high in source.watermarks().values()) < count:
+        deadline, before = time.monotonic() + DEADLINE, sum(high for _, high in source.watermarks().values())
+        while sum(high for _, high in source.watermarks().values()) < before + by:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
