@@ -18,7 +18,8 @@ def wide(shown: str | None) -> str | None:
 
 def keys(block: Json) -> Json:
     time = datetime.fromtimestamp(int(block["timestamp"], 16), UTC)
-    return {"block_number": number(block["number"]), "block_hash": block["hash"], "block_timestamp": time}
+    shown = {"block_number": number(block["number"]), "block_hash": block["hash"], "block_timestamp": time}
+    return {**shown, "block_date": time.date()}
 
 
 def block_row(block: Json) -> Json:
@@ -128,6 +129,7 @@ def log_row(block: Json, log: Json, index: int, transaction_hash: str) -> Json:
         "address": log["address"],
         "data": log["data"],
         "topics": log["topics"],
+        **{f"topic{at}": dict(enumerate(log["topics"])).get(at) for at in range(4)},
     }
 
 

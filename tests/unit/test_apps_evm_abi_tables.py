@@ -14,6 +14,7 @@ from cardinal.apps.evm.abi_tables import SCHEMAS, decoded_frames
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.signatures import from_text
 from cardinal.apps.evm.values import Block, Log, Transaction
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 
 HASH = bytes(range(32))
@@ -79,3 +80,12 @@ def test_the_room_offers_all_that_it_names() -> None:
         assert getattr(evm, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing"):
         _ = evm.nothing  # type: ignore[attr-defined]  # what the test is about
+
+
+def test_tables_that_were_not_asked_for_are_not_made() -> None:
+    abi = Abi.from_signatures([EVENT, CALL])
+    assert decoded_frames([block()], abi, tables=["decoded_logs"]) == {
+        "decoded_logs": decoded_frames([block()], abi)["decoded_logs"]
+    }
+    with pytest.raises(ConfigurationError, match=r"no table 'logs'; choose one of decoded_logs, decoded_inputs"):
+        decoded_frames([block()], abi, tables=["logs"])

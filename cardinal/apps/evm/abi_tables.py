@@ -7,17 +7,18 @@ Rules:
 2. Arguments are JSON text, an array of ``{"name", "type", "value"}`` in the signature's order. Numbers are decimal
    text in it, so that no reader rounds them; bytes and addresses ``0x`` text; of an indexed value of a dynamic type
    ``{"hash": "0x…"}``.
-3. The first columns are those of every table (:mod:`.schemas`).
+3. The first columns, and ``block_date``, are those of every table (:mod:`.schemas`).
 4. A table of many rows is in several chunks: rows are held as Python's objects only until some thousands are together.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
-from cardinal.errors import MissingExtraError
+from cardinal.errors import ConfigurationError, MissingExtraError
 from cardinal.protocols.streams.payload import AnyPayload
 
 try:
@@ -27,6 +28,7 @@ except ImportError as absent:  # pragma: no cover - the development environment 
 
 from .abi import Abi, Decoded, TopicHash, Undecoded
 from .decoding import decode
+from .rows import day_of
 from .values import Block
 
 __all__ = ["SCHEMAS", "decoded_frames"]
@@ -37,6 +39,7 @@ _KEYS: Final = (
     pa.field("block_timestamp", pa.timestamp("us", tz="UTC")),
     pa.field("transaction_index", pa.int64(), nullable=False),
 )
+_DATE: Final = pa.field("block_date", pa.date32())
 _FOUND: Final = (
     pa.field("name", pa.string()),
     pa.field("signature", pa.string()),
@@ -52,6 +55,7 @@ SCHEMAS: Final = {
             *_FOUND,
             pa.field("topics", pa.list_(pa.string()), nullable=False),
             pa.field("data", pa.string(), nullable=False),
+            _DATE,
         ]
     ),
     "decoded_inputs": pa.schema(
@@ -61,6 +65,7 @@ SCHEMAS: Final = {
             pa.field("to_address", pa.string()),
             *_FOUND,
             pa.field("input", pa.string(), nullable=False),
+            _DATE,
         ]
     ),
 }
@@ -71,31 +76,45 @@ _CHUNK: Final = 16_384
 """Rows that are held as dictionaries at once."""
 
 
-def decoded_frames(payloads: Iterable[AnyPayload], abi: Abi) -> dict[str, pa.Table]:
+def decoded_frames(
+    payloads: Iterable[AnyPayload], abi: Abi, *, tables: Iterable[str] | None = None
+) -> dict[str, pa.Table]:
     """What logs and calls say, by the signatures that are known.
+
+    Arguments:
+        payloads: blocks; their header and logs suffice for ``decoded_logs``.
+        abi: the signatures.
+        tables: which of ``SCHEMAS``; None means all.
 
     Raises:
         ApplicationError: a payload is none of this application, or has no content.
+        ConfigurationError: there is no such table.
 
     """
-    made: dict[str, list[pa.RecordBatch]] = {name: [] for name in SCHEMAS}
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+    wanted = tuple(SCHEMAS) if tables is None else tuple(tables)
+    for name in wanted:
+        if name not in SCHEMAS:
+            raise ConfigurationError(
+                f"there is no table {name!r}; choose one of {', '.join(SCHEMAS)}", setting="tables"
+            )
+    made: dict[str, list[pa.RecordBatch]] = {name: [] for name in wanted}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
     for payload in payloads:
         block = decode(payload)
-        rows["decoded_logs"] += _logs(block, abi)
-        rows["decoded_inputs"] += _inputs(block, abi)
+        for name in wanted:
+            rows[name] += _MAKERS[name](block, abi)
         if sum(map(len, rows.values())) >= _CHUNK:
             _move(rows, made)
     _move(rows, made)
-    return {name: pa.Table.from_batches(made[name], schema=columns) for name, columns in SCHEMAS.items()}
+    return {name: pa.Table.from_batches(made[name], schema=SCHEMAS[name]) for name in wanted}
 
 
 def _move(rows: dict[str, list[dict[str, Any]]], made: dict[str, list[pa.RecordBatch]]) -> None:
     """What was decoded so far becomes a batch, which takes a fraction of the memory."""
-    for name, columns in SCHEMAS.items():
-        if rows[name]:
-            made[name].append(pa.RecordBatch.from_pylist(rows[name], schema=columns))
-            rows[name].clear()
+    for name, held in rows.items():
+        if held:
+            made[name].append(pa.RecordBatch.from_pylist(held, schema=SCHEMAS[name]))
+            held.clear()
 
 
 def _logs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
@@ -121,11 +140,18 @@ def _inputs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
         }
 
 
+_MAKERS: Final[Mapping[str, Callable[[Block, Abi], Iterable[dict[str, Any]]]]] = MappingProxyType(
+    {"decoded_logs": _logs, "decoded_inputs": _inputs}
+)
+
+
 def _keys(block: Block, transaction: int) -> dict[str, Any]:
+    time = None if block.header is None else block.header.timestamp * _MICROSECONDS
     return {
         "block_number": block.number,
         "block_hash": _text(block.hash),
-        "block_timestamp": None if block.header is None else block.header.timestamp * _MICROSECONDS,
+        "block_timestamp": time,
+        "block_date": day_of(time),
         "transaction_index": transaction,
     }
 

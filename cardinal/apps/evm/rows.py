@@ -3,7 +3,7 @@
 Rules:
 
 1. A list has a value for every row of its table, in the order of the blocks; None is null.
-2. Numbers are ``int`` whatever their size, times microseconds since 1970, hashes and data ``0x`` text.
+2. Numbers are ``int`` whatever their size, times microseconds and dates days since 1970, hashes and data ``0x`` text.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _HEADER_NUMBERS: Final = (
 )
 _NO_UNCLES: Final = keccak(b"\xc0")
 _MICROSECONDS: Final = 1_000_000
+_DAY: Final = 86_400 * _MICROSECONDS
+_TOPICS: Final = 4
 _SHORT: Final = 56
 _LIST: Final = 0xC0
 _GAS_PER_BLOB: Final = 1 << 17  # EIP-4844
@@ -210,7 +212,8 @@ def _logs(blocks: Sequence[Found]) -> Columns:
         "transaction_hash": [each.hashes.get(entry.transaction_index) for each, entry in rows],
         "address": [text(entry.address) for _, entry in rows],
         "data": [text(entry.data) for _, entry in rows],
-        "topics": [list(map(text, entry.topics)) for _, entry in rows],
+        "topics": (topics := [list(map(text, entry.topics)) for _, entry in rows]),
+        **{f"topic{at}": [each[at] if at < len(each) else None for each in topics] for at in range(_TOPICS)},
     }
 
 
@@ -231,12 +234,18 @@ _MAKERS: Final[Mapping[str, Callable[[Sequence[Found]], Columns]]] = MappingProx
 
 
 def _keys(blocks: list[tuple[Found, int]]) -> Columns:
-    """The first columns of every table: each block's values as many times as it has rows."""
+    """The columns of every table: each block's values as many times as it has rows."""
     return {
         "block_number": [number for each, rows in blocks for number in [each.block.number] * rows],
         "block_hash": [hashed for each, rows in blocks for hashed in [each.hash] * rows],
         "block_timestamp": [time for each, rows in blocks for time in [each.time] * rows],
+        "block_date": [day for each, rows in blocks for day in [day_of(each.time)] * rows],
     }
+
+
+def day_of(time: int | None) -> int | None:
+    """The day of a time."""
+    return None if time is None else time // _DAY
 
 
 def _count(each: Found) -> int | None:

@@ -9,6 +9,8 @@ Rules:
    but in authorizations, where text is all that holds whatever a transaction may have.
 4. A column that a payload with fewer parts cannot fill is nullable. Columns are only ever added, as nullable ones.
 
+5. Every table has ``block_date``, the day of ``block_timestamp`` in UTC: what tables of many years are cut by.
+
 ``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. What every
 column means, and what ethereum-etl has and these tables do not, is committed in ``schemas/evm-tables.json``.
 """
@@ -41,11 +43,12 @@ _WISHES: Final = pa.list_(
     )
 )
 _KINDS: Final = (
-    *(("text", pa.string()), ("texts", _TEXTS), ("long", pa.int64()), ("time", _TIME)),
+    *(("text", pa.string()), ("texts", _TEXTS), ("long", pa.int64()), ("time", _TIME), ("date", pa.date32())),
     *(("access", _ACCESS), ("wishes", _WISHES)),
 )
 
 _KEYS: Final = ("block_number long!", "block_hash text!", "block_timestamp time")
+_DATE: Final = ("block_date date",)
 
 _COLUMNS: Final = (
     (
@@ -56,6 +59,7 @@ _COLUMNS: Final = (
         ("gas_limit long", "gas_used long", "timestamp time", "transaction_count long", "base_fee_per_gas wide"),
         ("withdrawals_root text", "blob_gas_used long", "excess_blob_gas long"),
         ("mix_hash text", "parent_beacon_block_root text", "requests_hash text"),
+        _DATE,
     ),
     (
         "transactions",
@@ -64,20 +68,25 @@ _COLUMNS: Final = (
         ("max_fee_per_gas wide", "max_priority_fee_per_gas wide", "transaction_type long!"),
         ("max_fee_per_blob_gas wide", "blob_versioned_hashes texts!"),
         ("access_list access", "authorization_list wishes", "source_hash text", "mint wide"),
+        _DATE,
     ),
     (
         "receipts",
         ("transaction_index long!", "transaction_hash text", "cumulative_gas_used long!", "gas_used long!"),
         ("contract_address text", "status long", "effective_gas_price wide", "blob_gas_used long"),
+        _DATE,
     ),
     (
         "logs",
         ("log_index long!", "transaction_index long!", "transaction_hash text"),
         ("address text!", "data text!", "topics texts!"),
+        ("topic0 text", "topic1 text", "topic2 text", "topic3 text"),
+        _DATE,
     ),
     (
         "withdrawals",
         ("index long!", "validator_index long!", "address text!", "amount long!"),
+        _DATE,
     ),
 )
 """Per table: name and kind of each column; ``!`` where it is never null."""
