@@ -84,7 +84,14 @@ def given_options(options: Mapping[str, str], known: Iterable[str], format_name:
     for name in given:
         if name in names or name in _SPARKS or name.startswith(STORAGE):
             continue
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(names.values())}"
-        raise ConfigurationError(f"format({format_name!r}) has no option {name!r}; {hint}", setting=name)
+        raise ConfigurationError(
+            f"format({format_name!r}) has no option {name!r}; {nearest(name, known)}", setting=name
+        )
     return given
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at what a name was meant to be."""
+    names = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), names, 1)
+    return f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(names.values())}"

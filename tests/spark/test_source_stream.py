@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from published_chain import PublishedChain
 from pyspark.errors import AnalysisException, PySparkException
 
+from cardinal.apps.evm import Abi, decoded_frames
 from cardinal_spark.lake import read
 
 if TYPE_CHECKING:
@@ -21,6 +24,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 THRESHOLD = 8
+TRANSFER = "event Transfer(address indexed from, address indexed to, uint256 value)"
+ENTRY = {
+    "type": "event",
+    "name": "Transfer",
+    "inputs": [
+        {"name": "from", "type": "address", "indexed": True},
+        {"name": "to", "type": "address", "indexed": True},
+        {"name": "value", "type": "uint256", "indexed": False},
+    ],
+}
 
 
 @pytest.fixture
@@ -134,9 +147,37 @@ def test_a_batch_read_is_the_chain_as_it_stands(spark: SparkSession, published: 
     assert logs.count() == expected
 
 
+def test_logs_are_decoded_and_come_in_the_columns_that_were_asked_for(
+    spark: SparkSession, published: PublishedChain, tmp_path: Path
+) -> None:
+    published.publish()
+    abi = Abi.from_signatures([TRANSFER])
+    made = decoded_frames(published.chain, abi, tables=["decoded_logs"])["decoded_logs"].to_pylist()
+    wanted = ("_seq", "log_index", "name", "arguments", "block_date")
+    frame = spark.read.format("cardinal").options(
+        **options(published, table="decoded_logs", abi=TRANSFER, columns=",".join(wanted))
+    )
+    rows = sorted(frame.load().collect())
+    assert rows[0].__fields__ == list(wanted)
+    assert [tuple(row)[1:] for row in rows] == [tuple(row[name] for name in wanted[1:]) for row in made]
+    assert {"Transfer", None} == {row["name"] for row in rows}
+    (tmp_path / "abi.json").write_text(json.dumps([ENTRY]))
+    streamed = collected(spark, published, "decoded_logs", tmp_path, abi=str(tmp_path / "abi.json"))
+    whole = {(bytes(row["_block_hash"]), row["log_index"]): row["arguments"] for row in streamed if row["_change"] > 0}
+    assert [whole[bytes.fromhex(row["block_hash"][2:]), row["log_index"]] for row in made] == [
+        row["arguments"] for row in made
+    ]
+    logs = spark.read.format("cardinal").options(**options(published, table="logs", columns="topic0,topic3,block_date"))
+    topics = Counter(row["topic0"] for row in logs.load().collect())
+    assert topics["0x" + abi.signatures[0].topic.hex()] == sum(row["name"] == "Transfer" for row in made)
+    assert topics[None]  # anonymous ones
+
+
 def test_what_cannot_work_is_one_clear_sentence(spark: SparkSession, cardinal_broker: EmbeddedKafka) -> None:
     url = f"kafka://{cardinal_broker.bootstrap}"
     with pytest.raises((AnalysisException, PySparkException), match="has no option 'tabel'"):
         spark.readStream.format("cardinal").options(url=url, tabel="logs").load()
+    with pytest.raises((AnalysisException, PySparkException), match="no column 'topic'; did you mean topics"):
+        spark.readStream.format("cardinal").options(url=url, table="logs", columns="topic").load()
     with pytest.raises(PySparkException, match="start a producer first"):
         spark.read.format("cardinal").options(url=url, chainId="6999999", topicsTimeout="0").load().count()

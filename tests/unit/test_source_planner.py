@@ -57,13 +57,15 @@ UNLIMITED = Limit()
 class Topics:
     """A broker, two producers, and a development chain to publish step by step."""
 
-    def __init__(self, *, blocks: int = 30, seed: int = 3) -> None:
+    def __init__(self, *, blocks: int = 30, seed: int = 3, merged: bool = False) -> None:
         seconds = count(1_600_000_000)  # no two records at the same time: their order is known
         self.broker = MemoryBroker(f"source-{next(NAMES)}", clock=lambda: float(next(seconds)))
         self.app = apps.get("evm", **SPEC)
         self.stream = Stream(self.broker.url, AppSpec("evm", SPEC).text(), 0.0)
         self.producers = [Producer(self.broker.url, self.app, producer_id=name) for name in ("a", "b")]
-        self.steps = DevChain(DevSettings(seed=seed, blocks=blocks, reorg_rate=0.4, chain_id=CHAIN_ID, transactions=2))
+        self.steps = DevChain(
+            DevSettings(seed=seed, blocks=blocks, reorg_rate=0.4, chain_id=CHAIN_ID, transactions=2, merged=merged)
+        )
         self.names: dict[str, Payload] = {}
         self.payloads: dict[bytes, Payload] = {}
         self.chain: list[bytes] = []
@@ -75,7 +77,9 @@ class Topics:
         for step in islice(self.steps, steps):
             done += 1
             for block in step.mined:
-                payload = payload_from_rpc(block.block, block.receipts, chain_id=CHAIN_ID)
+                payload = payload_from_rpc(
+                    block.block, block.receipts, chain_id=CHAIN_ID, finality=self.steps.finality(step.head)
+                )
                 self.names[block.plan.name] = payload
                 self.payloads[payload.hash] = payload
                 for producer in self.producers:
@@ -139,8 +143,8 @@ def rows_of(planner: Planner, start: dict[str, Any] | None = None) -> list[Plann
     return [row for end in batches(planner, start) for row in planner.plan({}, end)]
 
 
-def whole_chain(stream: Stream, start: str = "earliest", end: str = "latest") -> list[PlannedBlock]:
-    return [planned for rows in final_chain(stream, start, end) for planned in rows]
+def whole_chain(stream: Stream, *ends: str) -> list[PlannedBlock]:
+    return [planned for rows in final_chain(stream, *(ends or ("earliest",))) for planned in rows]
 
 
 def newest(topics: Topics) -> dict[str, Any]:
@@ -384,6 +388,64 @@ def test_a_batch_read_ends_where_it_is_told_to(topics: Topics) -> None:
     assert whole_chain(topics.stream, "earliest", "2001-01-01T00:00:00Z") == []
 
 
+def test_a_stream_of_final_blocks_has_no_reorgs_and_goes_on_from_every_offset(tmp_path: Path) -> None:
+    """Every batch is planned by a new process; a lake takes the place of the last checkpoint."""
+    topics = Topics(blocks=60, merged=True)
+    stored = None
+    rows: list[PlannedBlock] = []
+    while topics.publish(3):
+        for end in batches(topics.planner(finality="finalized"), stored):
+            rows += topics.planner().plan({}, end)
+            stored = end
+    finalized = whole_chain(topics.stream, "earliest", "latest", "finalized")
+    assert replayed(rows) == [planned.row.hash for planned in finalized]
+    assert {planned.row.change for planned in rows} == {1}
+    assert len(topics.names) > len(topics.chain)  # there were others
+    to_lake(rows, tmp_path)
+    lost = topics.planner(restartFrom="sink", sinkPath=str(tmp_path), finality="finalized")
+    assert rows_of(lost) == []
+    report = lost.report()
+    assert report is not None
+    assert report["withheld"] == len(topics.chain) - len(rows)
+    # What was withheld comes when it is asked for.
+    more = rows_of(topics.planner(finality="latest"), stored)
+    assert replayed([*rows, *more]) == topics.chain
+    topics.close()
+
+
+def test_a_batch_read_ends_with_the_last_final_block() -> None:
+    topics = Topics(blocks=60, merged=True)
+    topics.publish()
+    whole = whole_chain(topics.stream)
+    safe, finalized = (whole_chain(topics.stream, "earliest", "latest", level) for level in ("safe", "finalized"))
+    assert finalized == whole[: len(finalized)]
+    assert safe == whole[: len(safe)]
+    assert 0 < len(finalized) < len(safe) < len(whole)
+    topics.publish_unfinished()  # above what is final: nobody waits for it
+    assert whole_chain(topics.stream, "earliest", "latest", "finalized") == finalized
+    assert whole_chain(topics.stream, "earliest", "3", "finalized") == whole[:4]
+    topics.close()
+
+
+def test_final_blocks_of_a_stream_without_marks_are_asked_for_in_vain(
+    topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics.publish(8)
+    with pytest.raises(ConfigurationError, match="no block of this stream says which ones are safe"):
+        whole_chain(topics.stream, "earliest", "latest", "safe")
+    assert rows_of(topics.planner(finality="safe")) == []
+    now = [0.0]
+    given = SourceOptions.of({"url": topics.broker.url, "finality": "safe"})
+    planner = Planner(topics.stream, given, clock=lambda: now[0])
+    topics.planners.append(planner)
+    start = planner.first()
+    assert planner.next_offset(start, UNLIMITED) == start
+    eventually(lambda: (planner.report() or {})["withheld"] == len(topics.chain))
+    now[0] = 61
+    planner.next_offset(start, UNLIMITED)
+    assert f"{len(topics.chain)} blocks are not safe yet; no block says which ones are" in caplog.text
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=60))
 def test_a_chain_that_is_held_packed_is_the_chain(changes: list[tuple[int, int]]) -> None:
     chain, due, names = Chain(run=3), list[bytes](), count()
@@ -422,6 +484,13 @@ def test_a_batch_read_refuses_a_block_that_is_not_whole(topics: Topics) -> None:
         ({"url": "kafka://h", "whitelist": "x=0x12"}, "whitelist"),
         ({"url": "kafka://h", "skip": "topic/1"}, "skip"),
         ({"url": "kafka://h", "onIncomplete": "wait"}, "on_incomplete"),
+        ({"url": "kafka://h", "finality": "final"}, "finality must be one of latest, safe, finalized"),
+        ({"url": "kafka://h", "table": "decoded_logs"}, "table=decoded_logs and abi go together"),
+        ({"url": "kafka://h", "abi": "event A()"}, "table=decoded_logs and abi go together"),
+        ({"url": "kafka://h", "table": "decoded_logs", "abi": "nowhere.json"}, "the path of its file.*nowhere.json"),
+        ({"url": "kafka://h", "table": "decoded_logs", "abi": "[{"}, "abi is no JSON"),
+        ({"url": "kafka://h", "table": "decoded_logs", "abi": "pay(address)"}, "abi holds no event"),
+        ({"url": "kafka://h", "table": "decoded_logs", "abi": "event A(; b("}, "A"),
     ],
 )
 def test_an_option_that_cannot_work_is_named(options: dict[str, str], named: str) -> None:

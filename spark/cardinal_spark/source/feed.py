@@ -27,6 +27,8 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.types import HASH_SIZE, FinalityViolated
 
+from .withheld import LATEST, Withheld
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -76,11 +78,13 @@ class Feed:
 
     Arguments:
         open_consumer: opens the consumer, whose reports go to the given handler.
+        finality: what its blocks must have been called.
 
     """
 
-    def __init__(self, open_consumer: Callable[[OnEvent], Consumer]) -> None:
+    def __init__(self, open_consumer: Callable[[OnEvent], Consumer], finality: str = LATEST) -> None:
         self.reports = Reports()
+        self.withheld = Withheld(finality)
         self._consumer = open_consumer(self.reports)
         self._changed = threading.Condition()
         self._updates: deque[ChainUpdate] = deque()
@@ -155,7 +159,7 @@ class Feed:
 
     def _read(self) -> None:
         try:
-            for update in self._consumer:
+            for update in self.withheld.passed(self._consumer):
                 with self._changed:
                     self._changed.wait_for(lambda: self._has_room or self._ended)
                     if self._ended:

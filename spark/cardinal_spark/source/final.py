@@ -4,26 +4,29 @@ Rules:
 
 1. Rows are +1 only. ``_seq`` is dense in the order of the chain, and every block is an update of its own.
 2. A block above the start that is not whole yet is an error that names it.
-3. Of blocks that no usual reorg reaches any more only a packed form is held, some 100 bytes each: a chain has millions.
+3. With ``finality`` it ends with the last block that is final.
+4. Of blocks that no usual reorg reaches any more only a packed form is held, some 100 bytes each: a chain has millions.
    A deeper reorg unpacks some of them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import MissingPayloadError
+from cardinal.errors import ConfigurationError, MissingPayloadError
 
 from .offsets import packed, unpacked
-from .options import LATEST, start_of
+from .options import start_of
 from .planner import planned_rows
+from .withheld import LATEST, marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .offsets import PlannedBlock
-    from .options import Start, Stream
+    from .options import Stream
 
 _RUN: Final = 4_096
 _UPDATE_BLOCKS: Final = 1_000
@@ -64,53 +67,62 @@ class Chain:
         yield self._loose
 
 
-def final_chain(stream: Stream, start: str, end: str = LATEST) -> Iterator[Sequence[PlannedBlock]]:
+def final_chain(
+    stream: Stream, start: str, end: str = LATEST, finality: str = LATEST
+) -> Iterator[Sequence[PlannedBlock]]:
     """The rows, some thousand at a time.
 
     Arguments:
         stream: what is read.
         start: where to begin, as ``startingOffsets``.
         end: where to end, as ``endingOffsets``.
+        finality: what the blocks must have been called.
 
     Raises:
         MissingPayloadError: a block above the start is not whole; it is named.
+        ConfigurationError: no block says which ones are final.
 
     """
     if start == LATEST:
         return
     last = start_of(end)
-    chain = Chain()
+    number = last if isinstance(last, int) else None
+    late = int(last.timestamp() * 1000) if isinstance(last, datetime) else None
+    chain, update = Chain(), None
     with stream.consumer(start_of(start), None, until_end=True, max_update=_UPDATE_BLOCKS) as consumer:
         for update in consumer:
             removed = len(update.removed)
             chain.change(removed, planned_rows([update], update.cursor)[removed:])
         waits = consumer.awaited
-    if waits and not _is_beyond(waits[0].number, last):
-        number = waits[0].number
+    if finality != LATEST and update is not None:
+        mark = marked(update.finality, finality)
+        if mark is None:
+            raise ConfigurationError(
+                f"no block of this stream says which ones are {finality}: read with finality=latest, or let a producer "
+                "publish what its node calls so",
+                setting="finality",
+            )
+        number = mark if number is None else min(number, mark)
+    if waits and not _is_beyond(waits[0].number, number):
         raise MissingPayloadError(
-            f"block {number} (0x{waits[0].block.hex()}) is not whole yet: read again when its producer has published "
-            "the rest, or stream, which waits for it",
-            number=-1 if number is None else number,
+            f"block {waits[0].number} (0x{waits[0].block.hex()}) is not whole yet: read again when its producer has "
+            "published the rest, or stream, which waits for it",
+            number=-1 if waits[0].number is None else waits[0].number,
             block_hash=waits[0].block,
         )
     for rows in chain.runs():
-        kept = _until(rows, last)
+        kept = _until(rows, number, late)
         yield kept
         if len(kept) < len(rows):
             return
 
 
-def _is_beyond(number: int | None, last: Start) -> bool:
-    return number is not None and isinstance(last, int) and number > last
+def _is_beyond(number: int | None, last: int | None) -> bool:
+    return number is not None and last is not None and number > last
 
 
-def _until(rows: Sequence[PlannedBlock], last: Start) -> Sequence[PlannedBlock]:
-    """The rows up to a block's number, or to the first block that was published later than a time."""
-    if isinstance(last, int):
-        return [planned for planned in rows if planned.row.number <= last]
-    if isinstance(last, datetime):
-        late = int(last.timestamp() * 1000)
-        for at, planned in enumerate(rows):
-            if planned.row.published_ms > late:
-                return rows[:at]
-    return rows
+def _until(rows: Sequence[PlannedBlock], last: int | None, late: int | None) -> Sequence[PlannedBlock]:
+    """The rows up to a block's number, and before the first block that was published later than a time."""
+    if late is not None:
+        rows = list(takewhile(lambda planned: planned.row.published_ms <= late, rows))
+    return rows if last is None else [planned for planned in rows if planned.row.number <= last]

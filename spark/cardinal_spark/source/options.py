@@ -1,39 +1,12 @@
-"""The options of ``format("cardinal")``.
-
-====================  ============================================================================================
-option                meaning
-====================  ============================================================================================
-url                   the transport: ``kafka://host:port``; required
-app                   the application, ``evm``
-chainId, topic,       presets of the application; without ``chainId`` the only stream that is there is taken
-reorgThreshold
-table                 ``blocks``, ``transactions``, ``receipts``, ``logs``, ``withdrawals``, ``payload``, ``events``
-                      (no content), ``raw`` (whole blocks, what ``cardinal_lake`` takes)
-startingOffsets       ``earliest`` (default), ``latest``, a block's number, a time with its zone
-                      (``2026-01-31T12:00:00Z``) or a cursor; only for a new checkpoint
-endingOffsets         of a batch read: ``latest`` (default), the number of the last block, or a time with its zone: the
-                      last block is the one before the first that was published later
-restartFrom           ``sink``: a new checkpoint goes on behind the end of the lake at ``sinkPath`` (and ``storage.*``)
-maxBlocksPerTrigger,  how much one batch takes, 20,000 blocks at most; an update is never split. Without a limit it
-maxBytesPerTrigger    takes 4,000 blocks or 64 MiB
-tracked               the part of each block that is waited for: names of the application, with commas between them
-whitelist             ``number=hash``, with commas between them: the only hash accepted at that number
-blacklist             hashes of blocks that are never accepted, with commas between them
-skip                  ``topic/partition/offset`` of records to ignore, with commas between them
-onIncomplete          ``skip`` (default) goes on without a block that is proven to be unavailable, ``halt`` waits
-onFinalityViolation   ``halt`` (default) withholds a switch to a chain below a finalized block, ``follow`` makes it
-config                the TOML file that names streams; it must lie at this path on every machine
-integers, senders     of typed tables: how 256-bit numbers are kept; whether senders are recovered
-topicsTimeout         seconds to wait for topics that do not exist yet
-failOnDataLoss        ``true``: a chain cannot go on over a gap
-====================  ============================================================================================
-"""
+"""The options of ``format("cardinal")``: names, meanings, values; and the stream that they name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cardinal import apps
@@ -52,6 +25,8 @@ from cardinal_spark.options import STORAGE, given_options
 from cardinal_spark.rows import AppSpec
 
 from .feed import ROWS_MAX
+from .tables import DECODED_LOGS
+from .withheld import LATEST, LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,19 +37,53 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.quorum.reassembler import Assembler
     from cardinal.transports import Source, TransportUrl
 
-TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals", "payload", "events", "raw")
+TABLES: Final = (
+    *("blocks", "transactions", "receipts", "logs", "withdrawals"),
+    *(DECODED_LOGS, "payload", "events", "raw"),
+)
 EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
+
+OPTIONS: Final = MappingProxyType(
+    {
+        "url": "the stream: `kafka://host:port`, or its name in `config`; required",
+        "app": "the application: `evm` (default)",
+        "chainId": "which stream; default: the only one that is there",
+        "topic": "the topic of the Batches, where it is not the application's",
+        "reorgThreshold": "blocks, where it is not the application's",
+        "table": f"what rows are: {', '.join(f'`{name}`' for name in TABLES)}; default: `blocks`",
+        "columns": "the names of those that are wanted, with commas between; default: all",
+        "startingOffsets": "`earliest` (default), `latest`, a block's number, a time with its zone "
+        "(`2026-01-31T12:00:00Z`) or a cursor; only for a new checkpoint",
+        "endingOffsets": "of a batch read: `latest` (default), the number of the last block, or a time with its zone: "
+        "the last block is the one before the first that was published later",
+        "finality": "`latest` (default), `safe` or `finalized`: what a node must have called a block. Blocks come "
+        "later, and none that came is removed unless the chain breaks its word",
+        "restartFrom": "`sink`: a new checkpoint goes on behind the end of the lake at `sinkPath` (and `storage.*`)",
+        "sinkPath": "the lake of `restartFrom`",
+        "maxBlocksPerTrigger": "how much one batch takes, 20,000 at most; an update is never split. Without a limit "
+        "it takes 4,000 blocks or 64 MiB",
+        "maxBytesPerTrigger": "the same in bytes on the topics",
+        "tracked": "the part of each block that is waited for: names of the application, with commas between",
+        "whitelist": "`number=hash`, with commas between: the only hash accepted at that number",
+        "blacklist": "hashes of blocks that are never accepted, with commas between",
+        "skip": "`topic/partition/offset` of records to ignore, with commas between",
+        "onIncomplete": "`skip` (default) goes on without a block that is proven to be unavailable, `halt` waits",
+        "onFinalityViolation": "`halt` (default) withholds a switch to a chain below a finalized block, `follow` "
+        "makes it",
+        "config": "the TOML file that names streams; it must lie at this path on every machine",
+        "abi": "of `decoded_logs`: event signatures with `;` between, a JSON ABI, or the path of its file on the "
+        "driver's machine",
+        "integers": "how 256-bit numbers are kept: `string` (default), `decimal` or `binary`",
+        "senders": "`true` (default): senders are recovered, which takes more time than all the rest",
+        "topicsTimeout": "seconds to wait for topics that do not exist yet; default: 60",
+        "failOnDataLoss": "`true`: a chain cannot go on over a gap",
+    }
+)
+"""What each means, in Markdown."""
 
 Start: TypeAlias = str | int | datetime | Cursor
 """Where a consumer begins."""
 
-_NAMES: Final = (
-    *("url", "app", "chainId", "topic", "reorgThreshold", "table", "startingOffsets", "endingOffsets", "restartFrom"),
-    "sinkPath",
-    *("maxBlocksPerTrigger", "maxBytesPerTrigger", "integers", "senders", "topicsTimeout", "failOnDataLoss"),
-    *("tracked", "whitelist", "blacklist", "skip", "onIncomplete", "onFinalityViolation", "config"),
-)
 _TOPICS_SECONDS: Final = 60.0
 
 
@@ -84,6 +93,9 @@ class SourceOptions:
 
     url: str = field(repr=False)
     table: str
+    columns: tuple[str, ...] = ()
+    finality: str = LATEST
+    abi: str = field(default="", repr=False)
     app: str = "evm"
     presets: Mapping[str, Any] = field(default_factory=dict)
     starting: str = EARLIEST
@@ -105,7 +117,7 @@ class SourceOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Read Spark's options, whose names have no case. ConfigurationError for what cannot work."""
-        given = given_options(options, _NAMES, "cardinal")
+        given = given_options(options, OPTIONS, "cardinal")
         if not given.get("url"):
             raise ConfigurationError(
                 "format('cardinal') needs the option url, as in kafka://localhost:9092", setting="url"
@@ -125,9 +137,15 @@ class SourceOptions:
         _choice("restartFrom", given.get("restartfrom", "sink"), ("sink",))
         if ("restartfrom" in given) != ("sinkpath" in given):
             raise ConfigurationError("restartFrom=sink and sinkPath, the lake, go together", setting="restartFrom")
+        table = _choice("table", given.get("table", "blocks"), TABLES)
+        if (table == DECODED_LOGS) != ("abi" in given):
+            raise ConfigurationError(f"table={DECODED_LOGS} and abi go together", setting="abi")
         return cls(
             url=given["url"],
-            table=_choice("table", given.get("table", "blocks"), TABLES),
+            table=table,
+            columns=tuple(_parts(given.get("columns", ""))),
+            finality=_choice("finality", given.get("finality", LATEST), LEVELS),
+            abi=_abi(given["abi"]) if "abi" in given else "",
             app=given.get("app", "evm"),
             presets=presets,
             starting=_starting(given.get("startingoffsets", EARLIEST).strip()),
@@ -222,6 +240,21 @@ def _hash(name: str, text: str) -> bytes:
     return found
 
 
+def _abi(text: str) -> str:
+    """The text of an ABI; of a file its content. ConfigurationError where it cannot be read or is none."""
+    from .decoded import abi_of  # noqa: PLC0415 - the extra of one application
+
+    if "(" not in text and not text.lstrip().startswith(("[", "{")):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"abi must be event signatures, a JSON ABI or the path of its file: {error}", setting="abi"
+            ) from None
+    abi_of(text)
+    return text
+
+
 def _position(text: str) -> tuple[str, int, int]:
     topic, *numbers = text.rsplit("/", 2)
     if len(numbers) != 2 or not all(map(str.isdecimal, numbers)):  # noqa: PLR2004 - partition and offset
@@ -252,6 +285,7 @@ _PARTS: Final = {
     "receipts": ("headers", "transactions", "receipts"),
     "logs": ("headers", "transactions", "logs"),
     "withdrawals": ("headers", "withdrawals"),
+    DECODED_LOGS: ("headers", "logs"),
 }
 """For every typed table what its columns are made of, by the application's names."""
 

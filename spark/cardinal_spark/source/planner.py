@@ -7,7 +7,8 @@ Rules:
 2. A batch ends where an update ends: an update is never split, so a limit may be exceeded by one reorg. Every block
    that only extends the chain is an update of its own.
 3. There is no new offset without an update.
-4. What the chain waits for is a warning after a minute, and stands in the query's progress.
+4. What the chain waits for is a warning after a minute, and stands in the query's progress; so does how many blocks are
+   withheld because they are not final (:mod:`.withheld`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from cardinal.protocols.streams.cursor import Cursor
 from .feed import BYTES_MAX, ROWS_MAX, Feed
 from .lake_cursor import cursor_behind
 from .offsets import VERSION, PlannedBlock, batch_at, cursor_at, offset_of, planned_block
-from .options import LATEST, start_of
+from .options import start_of
 from .tasks import located, only_of
+from .withheld import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,6 +157,7 @@ class Planner:
             "lag_records": feed.lag,
             "connected": feed.connected,
             "waits_for": waits,
+            "withheld": feed.withheld.blocks,
             "reports": dict(feed.reports.counts),
         }
 
@@ -174,7 +177,9 @@ class Planner:
             cursor = cursor_at(start)
             where = start_of(str(start["start"])) if cursor is None else cursor
             until_end = self._available_now
-            self._feed = Feed(lambda on_event: self.stream.consumer(where, on_event, until_end=until_end))
+            self._feed = Feed(
+                lambda on_event: self.stream.consumer(where, on_event, until_end=until_end), self._options.finality
+            )
             self._at = begin
             self._quiet_since = self._clock()
         return self._feed
@@ -207,6 +212,8 @@ class Planner:
             _LOG.warning("no update for %.0f s: the server does not answer", seconds)
         for text in feed.awaited()[:5]:
             _LOG.warning("no update for %.0f s: the chain waits for %s", seconds, text)
+        if feed.withheld.blocks and feed.withheld.mark is None:
+            _LOG.warning("no update for %.0f s: %s", seconds, feed.withheld)
 
 
 def planned_rows(updates: Sequence[ChainUpdate], cursor: Cursor) -> list[PlannedBlock]:

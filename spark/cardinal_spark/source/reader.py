@@ -25,14 +25,16 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from cardinal.errors import ConfigurationError
+from cardinal_spark.options import nearest
 
 from .columns import payload_batches
 from .final import final_chain
 from .offsets import packed, unpacked
-from .options import LATEST, SourceOptions, Stream
+from .options import SourceOptions, Stream
 from .planner import Limit, Planner
 from .tables import EVENTS, PAYLOAD, TableSettings, arrow_schema, block_batches, event_batch
 from .tasks import grouped, only_of, read_blocks
+from .withheld import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,11 +47,21 @@ if TYPE_CHECKING:
 _PIECE_BYTES: Final = 1 << 20
 """Of what is handed to Spark at once: of 6 MB each row took seven times as long on its way."""
 
+_OF_SENDERS: Final = frozenset({"from_address", "authorization_list"})
+"""The columns for which signatures are recovered."""
+
 
 def source_schema(options: Mapping[str, str]) -> StructType:
     """The columns of the table that the options name."""
     chosen = SourceOptions.of(options)
-    return from_arrow_schema(arrow_schema(chosen.table, chosen.integers))
+    columns = arrow_schema(chosen.table, chosen.integers)
+    for name in chosen.columns:
+        if name not in columns.names:
+            raise ConfigurationError(
+                f"{chosen.table} has no column {name!r}; {nearest(name, columns.names)}", setting="columns"
+            )
+    wanted = chosen.columns or columns.names
+    return from_arrow_schema(pa.schema([columns.field(name) for name in dict.fromkeys(wanted)]))
 
 
 class Blocks(InputPartition):
@@ -69,7 +81,8 @@ class Blocks(InputPartition):
 
 def input_partitions(stream: Stream, options: SourceOptions, rows: Sequence[PlannedBlock]) -> list[Blocks]:
     """Rows as Spark's partitions."""
-    settings = TableSettings(options.table, stream.spec, options.integers, options.senders)
+    senders = options.senders and not (options.columns and _OF_SENDERS.isdisjoint(options.columns))
+    settings = TableSettings(options.table, stream.spec, options.integers, senders, options.abi)
     if options.table == EVENTS:  # they carry no content: one task writes what it was told
         return [Blocks(stream, settings, rows)] if rows else []
     stream = stream.parts_of(options.table)
@@ -166,7 +179,7 @@ class CardinalReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks that read the chain."""
         stream = Stream.find(self._options)
-        runs = final_chain(stream, self._options.starting, self._options.ending)
+        runs = final_chain(stream, self._options.starting, self._options.ending, self._options.finality)
         return [partition for rows in runs for partition in input_partitions(stream, self._options, rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

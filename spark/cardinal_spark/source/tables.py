@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 RAW: Final = "raw"
 EVENTS: Final = "events"
 PAYLOAD: Final = "payload"
+DECODED_LOGS: Final = "decoded_logs"
 
 EVENTS_ARROW: Final = pa.schema(
     [*KEY_ARROW, ("_lineage", pa.string()), ("parent", pa.binary()), ("weight", pa.binary())]
@@ -65,6 +66,7 @@ class TableSettings:
     spec: str
     integers: str = "string"
     senders: bool = True
+    abi: str = ""
 
 
 def arrow_schema(table: str, integers: str) -> pa.Schema:
@@ -75,9 +77,19 @@ def arrow_schema(table: str, integers: str) -> pa.Schema:
         return EVENTS_ARROW
     if table == PAYLOAD:
         return PAYLOAD_ARROW
-    from cardinal.apps.evm import schemas  # noqa: PLC0415 - the extra of one application
+    columns = _columns(table, integers)
+    return pa.schema([*KEY_ARROW, *(pa.field(field.name, field.type) for field in columns)])
 
-    return pa.schema([*KEY_ARROW, *(pa.field(field.name, field.type) for field in schemas.schema(table, integers))])
+
+def _columns(table: str, integers: str) -> pa.Schema:
+    """The columns that the application gives a table."""
+    if table == DECODED_LOGS:
+        from cardinal.apps.evm.abi_tables import SCHEMAS  # noqa: PLC0415 - the extra of one application
+
+        return SCHEMAS[table]
+    from cardinal.apps.evm import schemas  # noqa: PLC0415 - the same
+
+    return schemas.schema(table, integers)
 
 
 def event_batch(rows: Sequence[KeyRow]) -> pa.RecordBatch:
@@ -161,15 +173,12 @@ def _payload(payloads: Iterable[Payload], keys: pa.RecordBatch) -> pa.Table:
 
 
 def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSettings) -> pa.Table:
-    from cardinal.apps.evm import frames  # noqa: PLC0415 - the extra of one application
-
     # A block that leaves and comes back within these rows stands here twice; rows find theirs by hash.
     places: dict[bytes, list[int]] = {}
     for index, payload in enumerate(payloads):
         places.setdefault(payload.hash, []).append(index)
     once = [payloads[indexes[0]] for indexes in places.values()]
-    made = frames(once, integers=settings.integers, tables=[settings.table], senders=settings.senders)  # type: ignore[arg-type] # checked by the options
-    found = made[settings.table]
+    found = _found(once, settings)
     hashes = pa.array([f"0x{payload.hash.hex()}" for payload in once], pa.string())
     block = pc.index_in(found.column("block_hash"), value_set=hashes).to_pylist()
     order = [(index, row) for row, at in enumerate(block) for index in places[once[at].hash]]
@@ -178,6 +187,20 @@ def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSet
     rows = found.take(pa.array([row for _, row in order], pa.int64()))
     schema = arrow_schema(settings.table, settings.integers)
     return pa.table([*key_rows.columns, *rows.columns], names=schema.names).cast(schema)
+
+
+def _found(payloads: Sequence[Payload], settings: TableSettings) -> pa.Table:
+    """The application's rows of some blocks."""
+    if settings.table == DECODED_LOGS:
+        from cardinal.apps.evm import decoded_frames  # noqa: PLC0415 - the extra of one application
+
+        from .decoded import abi_of  # noqa: PLC0415 - the same
+
+        return decoded_frames(payloads, abi_of(settings.abi), tables=[settings.table])[settings.table]
+    from cardinal.apps.evm import frames  # noqa: PLC0415 - the same
+
+    made = frames(payloads, integers=settings.integers, tables=[settings.table], senders=settings.senders)  # type: ignore[arg-type] # checked by the options
+    return made[settings.table]
 
 
 def time_path(app: AppSpec, block_hash: bytes) -> str | None:

@@ -1,0 +1,120 @@
+"""Updates that wait until a node has called their blocks safe or finalized: ``finality``.
+
+Rules:
+
+1. An update is passed on when the last block that it adds is final. One that only takes blocks away is passed on at
+   once.
+2. What comes and goes before it is final is never seen: the updates in which it did are made one.
+3. The rows are numbered anew, without a gap, and the lineage begins with the first block that was passed on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.events import ChainUpdate
+from cardinal.protocols.streams.types import SHORT, BlockRef, short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cardinal.protocols.streams.types import Finality
+
+LATEST: Final = "latest"
+LEVELS: Final = (LATEST, "safe", "finalized")
+
+BLOCKS_MAX: Final = 50_000
+"""That are held: some 2 kB each."""
+
+
+class Withheld:
+    """The updates of one consumer, in order.
+
+    Arguments:
+        level: what a block must have been called, one of ``LEVELS``.
+
+    """
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+        self._updates: deque[ChainUpdate] = deque()
+        self._seq: int | None = None
+        self._start: BlockRef | None = None
+        self.mark: int | None = None
+        """The highest block that is final."""
+        self.blocks = 0
+        """How many blocks are held."""
+
+    def __str__(self) -> str:
+        known = "no block says which ones are" if self.mark is None else f"the last one that is: {self.mark}"
+        return f"{self.blocks:,} blocks are not {self._level} yet; {known}"
+
+    def passed(self, updates: Iterable[ChainUpdate]) -> Iterator[ChainUpdate]:
+        """The updates that are final.
+
+        Raises:
+            ConfigurationError: more blocks than can be held are not final.
+
+        """
+        if self._level == LATEST:
+            yield from updates
+            return
+        for update in updates:
+            self._take(update)
+            while self._updates and self._is_final(self._updates[0]):
+                self.blocks -= len(self._updates[0].added)
+                yield self._numbered(self._updates.popleft())
+
+    def _take(self, update: ChainUpdate) -> None:
+        if self._seq is None:
+            self._seq = update.first_seq - 1
+        self.mark = marked(update.finality, self._level)
+        while update.removed and self._updates:
+            self.blocks -= len(self._updates[-1].added)
+            update = joined(self._updates.pop(), update)
+        if update.removed or update.added:
+            self._updates.append(update)
+            self.blocks += len(update.added)
+        if self.blocks > BLOCKS_MAX:
+            raise ConfigurationError(
+                f"{self}, and more cannot be held: read with finality=latest, or let a producer publish what its node "
+                "calls so",
+                setting="finality",
+            )
+
+    def _is_final(self, update: ChainUpdate) -> bool:
+        return not update.added or (self.mark is not None and update.added[-1].number <= self.mark)
+
+    def _numbered(self, update: ChainUpdate) -> ChainUpdate:
+        if not self._seq:  # nothing was passed on in this lineage
+            first = update.added[0]
+            self._start = BlockRef(first.number, first.hash)
+        seq = (self._seq or 0) + len(update.removed) + len(update.added)
+        self._seq, start = seq, self._start
+
+        def cursor() -> Cursor:
+            made = update.cursor
+            if start is not None:
+                made = replace(made, start=start, lineage=made.lineage[:SHORT] + short(start.hash))
+            return replace(made, seq=seq)
+
+        return ChainUpdate(seq, update.removed, update.added, update.finality, cursor)
+
+
+def marked(finality: Finality | None, level: str) -> int | None:
+    """The highest block that is final by a stream's marks."""
+    return None if finality is None else finality.safe if level == "safe" else finality.finalized
+
+
+def joined(first: ChainUpdate, then: ChainUpdate) -> ChainUpdate:
+    """Two updates as one, without what comes and goes in it; its numbers are not theirs."""
+    gone = min(len(first.added), len(then.removed))
+    removed = [*first.removed, *then.removed[gone:]]
+    added = [*first.added[: len(first.added) - gone], *then.added]
+    while removed and added and removed[-1].hash == added[0].hash:
+        del removed[-1], added[0]
+    return ChainUpdate(then.seq, tuple(removed), tuple(added), then.finality, lambda: then.cursor)
