@@ -165,7 +165,8 @@ class Consumer:
         if isinstance(start, datetime):
             return at_time(main, self.app, start)
         if isinstance(start, int):
-            return at_number(main, self.app, start, self.app.reorg_threshold)
+            with contextlib.closing(self._reader.searching()) as searching:
+                return at_number(searching, self.app, start, self.app.reorg_threshold)
         return Beginning({where: high if start == "tail" else low for where, (low, high) in main.watermarks().items()})
 
     def __enter__(self) -> Self:

@@ -55,6 +55,11 @@ class TransportUrl:
         unread = None if self.unread is None else self.unread.preferring(options)
         return replace(self, options=MappingProxyType({**options, **self.options}), unread=unread)
 
+    def replacing(self, options: Mapping[str, str]) -> TransportUrl:
+        """The same with these options, in place of its own of that name; members of a mux keep theirs."""
+        unread = None if self.unread is None else self.unread.replacing(options)
+        return replace(self, options=MappingProxyType({**self.options, **options}), unread=unread)
+
     @property
     def address(self) -> str:
         """The servers or the folder, without credentials: what an error may name."""

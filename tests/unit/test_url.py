@@ -25,6 +25,13 @@ def test_a_kafka_url_names_its_brokers_and_options() -> None:
     assert (url.user, url.password) == (None, None)
 
 
+def test_options_that_are_preferred_leave_its_own_and_others_replace_them() -> None:
+    url = parse_url("kafka://one:9093?linger.ms=5")
+    given = {"linger.ms": "7", "compression.type": "lz4"}
+    assert url.preferring(given).options == {"linger.ms": "5", "compression.type": "lz4"}
+    assert url.replacing(given).options == given
+
+
 def test_credentials_are_decoded_and_an_at_sign_may_stand_in_the_password() -> None:
     url = parse_url("kafka://al%20ice:a%2Fs3cr3t@c%3A@host")
     assert (url.user, url.password, url.hosts) == ("al ice", "a/s3cr3t@c:", ("host:9092",))
