@@ -192,6 +192,21 @@ def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
 
 @lake.command()
 @click.argument("path")
+@click.option("--schema", default="cardinal", show_default=True, help="Where the tables are to lie: catalog.schema.")
+@click.option("--dialect", default="spark", show_default=True, help="spark (Databricks, EMR, Hive), trino or duckdb.")
+@_option
+def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -> None:
+    """Print the SQL that makes the lake at PATH known to a catalog, its current_ views included."""
+    from cardinal_spark.lake.catalog import statements  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
+
+    for line in statements(Snapshot.of(Place.of(path, _options(options))), schema, dialect):
+        click.echo(line)
+
+
+@lake.command()
+@click.argument("path")
 @click.option("--from", "source", metavar="URL", help="Compare it with the stream that it was made of, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a difference.")
 @_option

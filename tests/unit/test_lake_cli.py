@@ -113,6 +113,12 @@ def test_status_says_where_the_lake_stands(path: str) -> None:
     assert lake_command("status", path).stdout.startswith("head 4 0x")
 
 
+def test_a_catalog_is_told_of_the_lake(path: str) -> None:
+    found = lake_command("catalog", path, "--schema", "main.eth").stdout.splitlines()
+    assert found[0] == f"CREATE TABLE IF NOT EXISTS main.eth.events USING delta LOCATION '{path}/events';"
+    assert found[-1].startswith("CREATE OR REPLACE VIEW main.eth.current_payload AS SELECT")
+
+
 def test_compact_says_what_it_did(path: str) -> None:
     assert lake_command("compact", path, "--min-files", "2").stdout.splitlines() == [
         "events: 3 files became 1",

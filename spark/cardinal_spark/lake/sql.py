@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError, LakeError
 
+from .catalog import current_rows
 from .tables import CANONICAL, CURRENT, EVENTS
 
 if TYPE_CHECKING:
@@ -37,11 +38,7 @@ def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
                 _stored(connection, snapshot, name)
         for name in snapshot.tables:
             if name.startswith(CURRENT):
-                stored = name.removeprefix(CURRENT)
-                connection.execute(
-                    f'CREATE TEMP VIEW "{name}" AS SELECT * FROM "{stored}" '  # noqa: S608 - names of our own tables
-                    f'SEMI JOIN "{CANONICAL}" ON "{stored}"._seq = "{CANONICAL}".seq'
-                )
+                connection.execute(f"CREATE TEMP VIEW {name} AS {current_rows(name.removeprefix(CURRENT), CANONICAL)}")
         try:
             return connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:

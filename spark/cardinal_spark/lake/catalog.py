@@ -1,0 +1,76 @@
+"""A lake's tables for a catalog (Unity, Hive, Glue, Trino, DuckDB), as SQL text.
+
+A Delta table of the lake holds the rows of orphans too. The views ``current_…`` leave them out: they hold the rows
+whose block ``canonical`` names, by sequence number and hash.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import ConfigurationError
+
+from .tables import CANONICAL, CURRENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .query import Snapshot
+
+_TABLE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark": "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{uri}';",
+        "trino": "CALL {catalog}system.register_table("
+        "schema_name => '{schema}', table_name => '{table}', table_location => '{uri}');",
+        "duckdb": "CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{uri}');",
+    }
+)
+DIALECTS: Final = tuple(_TABLE)
+"""Spark's is Databricks', EMR's and Hive's too."""
+
+_CAVEAT: Final = (
+    "-- A query that joins several of these while the lake is written may see one of them a batch ahead of another;",
+    '-- format("cardinal_lake") reads all tables at one state.',
+)
+
+
+def statements(snapshot: Snapshot, schema: str, dialect: str) -> Iterator[str]:
+    """What makes the lake's tables and views known to a catalog, line by line.
+
+    Arguments:
+        snapshot: of the lake.
+        schema: where they are to lie, ``schema`` or ``catalog.schema``; it exists already.
+        dialect: one of ``DIALECTS``.
+
+    Raises:
+        ConfigurationError: there is no such dialect, or the schema is no name.
+
+    """
+    if dialect not in DIALECTS:
+        raise ConfigurationError(f"dialect must be one of {', '.join(DIALECTS)}, not {dialect!r}", setting="dialect")
+    if not all(part.isidentifier() for part in schema.split(".")):
+        raise ConfigurationError(f"{schema!r} is no name of a schema, such as main.ethereum", setting="schema")
+    catalog, _, last = schema.rpartition(".")
+    stored = [table for table in snapshot.tables if not table.startswith(CURRENT)]
+    for table in stored:
+        yield _TABLE[dialect].format(
+            name=f"{schema}.{table}",
+            catalog=f"{catalog}." if catalog else "",
+            schema=last,
+            table=table,
+            uri=snapshot.place.uri(table).replace("'", "''"),
+        )
+    yield from _CAVEAT
+    for table in stored:
+        if f"{CURRENT}{table}" in snapshot.tables:
+            current = current_rows(f"{schema}.{table}", f"{schema}.{CANONICAL}")
+            yield f"CREATE OR REPLACE VIEW {schema}.{CURRENT}{table} AS {current};"
+
+
+def current_rows(table: str, canonical: str) -> str:
+    """The query for the rows of a table whose blocks are in the chain."""
+    return (
+        f"SELECT t.* FROM {table} t "  # noqa: S608 - names of tables, which no user gives
+        f"WHERE EXISTS (SELECT 1 FROM {canonical} c WHERE c.seq = t._seq AND c.hash = t._block_hash)"
+    )
