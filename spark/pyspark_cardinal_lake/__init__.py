@@ -20,11 +20,7 @@ __all__ = ["DefaultSource"]
 class DefaultSource(DataSource):
     """The lake: a streaming sink for the rows of ``table=raw``, a batch reader of its tables, its ledger as a stream.
 
-    Options of all: ``path``; ``storage.*``, the settings of an object store. Of the sink: ``integers`` (string,
-    decimal or binary), ``senders`` (true or false), ``compactEvery`` (batches), ``retentionHours`` (of files without a
-    name). Of the batch reader: ``table``, ``fromBlock``, ``toBlock``, ``columns``, and one of ``asOfSeq``,
-    ``asOfBlock``, ``asOfTime``. Of the stream: ``table`` (``events``), ``startingOffsets`` (``earliest``, ``latest`` or
-    a seq).
+    Options: :mod:`cardinal_spark.lake.options`; ``storage.*`` are the settings of an object store.
     """
 
     @classmethod

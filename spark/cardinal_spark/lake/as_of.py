@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from .query import Snapshot
 
-AS_OF_NAMES: Final = ("asOfSeq", "asOfBlock", "asOfTime")
-"""Options of readers."""
-
 
 @dataclass(frozen=True, slots=True)
 class AsOf:

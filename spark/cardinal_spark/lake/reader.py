@@ -23,7 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from cardinal.errors import ConfigurationError
 from cardinal_spark.options import given_options
 
-from .as_of import AS_OF_NAMES, NOW, AsOf
+from .as_of import NOW, AsOf
+from .options import READ_OPTIONS
 from .place import Place, mapped
 from .query import Heights, Snapshot
 from .tables import CANONICAL, CURRENT, EVENTS
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 _GROUP_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 14
 _SMALL: Final = (EVENTS, CANONICAL)
-_NAMES: Final = ("path", "table", "fromBlock", "toBlock", "columns", *AS_OF_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *further: str) -> ReadOptions:
         """Read them. ConfigurationError names the one that cannot work. ``further``: names that are let pass."""
-        given = given_options(options, (*_NAMES, *further), "cardinal_lake")
+        given = given_options(options, (*READ_OPTIONS, *further), "cardinal_lake")
         table = given.get("table")
         if not table:
             raise ConfigurationError(

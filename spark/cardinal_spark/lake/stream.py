@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.options import given_options
 
+from .options import STREAM_OPTIONS
 from .place import Place, mapped
 from .query import Snapshot
 from .state import LakeState, find_state, read_state
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
-
-_NAMES: Final = ("path", "table", "startingOffsets")
 
 
 class Rows(InputPartition):
@@ -49,7 +48,7 @@ class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. ``schema`` is what Spark was told."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        given = given_options(options, _NAMES, "cardinal_lake")
+        given = given_options(options, STREAM_OPTIONS, "cardinal_lake")
         if given.get("table") != EVENTS:
             raise ConfigurationError(
                 f"a stream of a lake has the table events, not {given.get('table')!r}: join the others by _seq, or "

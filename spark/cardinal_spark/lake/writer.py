@@ -21,6 +21,7 @@ from cardinal_spark.rows import RAW_ARROW
 
 from .commit import Committer
 from .decode import TaskResult, write_task
+from .options import SINK_OPTIONS
 from .place import Place
 from .tables import LakeSettings
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_NAMES: Final = ("path", "integers", "senders", "compactEvery", "retentionHours")
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
@@ -45,7 +45,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
     """Writes ``table=raw`` rows into the lake at option ``path``; further options as in ``LakeSettings``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        given = given_options(options, _NAMES, "cardinal_lake")
+        given = given_options(options, SINK_OPTIONS, "cardinal_lake")
         self._place = Place.of(options.get("path", ""), options)
         self._settings = LakeSettings.of(given)
         missing = [name for name in RAW_ARROW.names if name not in schema.names]

@@ -1,0 +1,116 @@
+"""Writes the reference of options and tables into README.md beside this file: ``python spark/reference.py``.
+
+What it writes stands between a mark ``<!-- name -->`` and the next ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cardinal.apps.evm.abi_tables import SCHEMAS
+from cardinal_spark.lake.options import READ_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
+from cardinal_spark.lake.tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, KEYS
+from cardinal_spark.rows import KEY_ARROW
+from cardinal_spark.source.options import OPTIONS
+from cardinal_spark.source.tables import EVENTS_ARROW, PAYLOAD_ARROW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+PAGE: Final = Path(__file__).with_name("README.md")
+
+_TYPED: Final = Path(__file__).parents[1] / "schemas/evm-tables.json"
+_MEANINGS: Final = {
+    "_seq": "numbers what joins or leaves, from 1, without a gap",
+    "_change": "+1: its block joins the chain, −1: it leaves",
+    "_update_id": "the `_seq` with which its update begins; a reorg is one update",
+    "_block_number": "the block's number",
+    "_block_hash": "the block's hash",
+    "_block_time": "when the block says that it was made; null in `events`",
+    "_published_at": "when its Batch was published",
+    "_lineage": "what `_seq` belongs to: chain, options and first block",
+    "lineage": "what `seq` belongs to: chain, options and first block",
+    "parent": "the parent's hash; null where the block's content was not to be had",
+    "weight": "of the chain up to the block, big-endian",
+    "path": "of the value, as text; null where it is not UTF-8",
+    "raw_path": "the path's bytes where it is not UTF-8",
+    "value": "the value; null: the path is deleted",
+    "seq": "as `_seq`",
+    "change": "as `_change`",
+    "update_id": "as `_update_id`",
+    "number": "the block's number",
+    "hash": "the block's hash",
+    "block_time": "as `_block_time`",
+    "published_at": "as `_published_at`",
+    "bucket": "10,000 heights: the partition",
+    "transaction_index": "the place of its transaction",
+    "log_index": "its place in the block",
+    "address": "who wrote it",
+    "name": "the event's name; null where no signature of `abi` fits",
+    "signature": "the one that fits",
+    "arguments": "JSON: an array of `{name, type, value}`, numbers as text",
+    "reason": "why it could not be decoded",
+    "topics": "as in `logs`",
+    "data": "what is not indexed",
+}
+
+
+_NOT_SHOWN: Final = frozenset({"block_number", "block_hash", "block_timestamp", "block_date"})
+"""Of a typed table: they are described once."""
+
+
+def page(text: str) -> str:
+    """A page with its references as they are now."""
+    typed = json.loads(_TYPED.read_text())["tables"]
+    decoded = [column for column in SCHEMAS["decoded_logs"] if column.name not in _NOT_SHOWN]
+    made = {
+        "source options": _options(OPTIONS),
+        "sink options": _options(SINK_OPTIONS),
+        "read options": _options(READ_OPTIONS),
+        "stream options": _options(STREAM_OPTIONS),
+        "source keys": _columns(KEY_ARROW),
+        "source events": _columns(EVENTS_ARROW, KEY_ARROW.names),
+        "payload": _columns(PAYLOAD_ARROW, KEY_ARROW.names),
+        "decoded_logs": _columns(decoded),
+        "lake keys": _columns(KEYS),
+        "lake events": _columns(EVENTS_SCHEMA),
+        "canonical": _columns(CANONICAL_SCHEMA),
+        "every typed table": _described(one for one in typed["logs"] if one["name"] in _NOT_SHOWN),
+        **{table: _described(one for one in typed[table] if one["name"] not in _NOT_SHOWN) for table in typed},
+    }
+    for name, reference in made.items():
+        marked = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
+        whole = f"<!-- {name} -->\n\n{reference}\n<!-- end -->"
+        text, found = marked.subn(lambda _, whole=whole: whole, text)
+        if found != 1:
+            raise SystemExit(f"the page has {found} marks <!-- {name} -->, not one")
+    return text
+
+
+def _options(meanings: Mapping[str, str]) -> str:
+    return _table(("option", "meaning"), ((f"`{name}`", meaning) for name, meaning in meanings.items()))
+
+
+def _columns(columns: Iterable[pa.Field], without: Iterable[str] = ()) -> str:
+    shown = [column for column in columns if column.name not in set(without)]
+    return _table(
+        ("column", "type", "meaning"), ((f"`{one.name}`", str(one.type), _MEANINGS[one.name]) for one in shown)
+    )
+
+
+def _described(columns: Iterable[Mapping[str, str]]) -> str:
+    return _table(("column", "type", "meaning"), ((f"`{one['name']}`", one["type"], one["about"]) for one in columns))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
