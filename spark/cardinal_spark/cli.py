@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import io
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from cardinal_spark.metrics import LakeMetrics
     from cardinal_spark.pipeline import BatchStatus
 
 _WIDEST = 44
@@ -64,6 +66,7 @@ _option = click.option(
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
 @click.option("--compact-every", type=click.IntRange(0), metavar="BATCHES", help="0: never.  [default: 256]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
+@click.option("--metrics", metavar="HOST:PORT", help="Answer /metrics (Prometheus), /healthz and /readyz there.")
 @_option
 def run(
     *,
@@ -77,6 +80,7 @@ def run(
     cores: int,
     compact_every: int | None,
     as_json: bool,
+    metrics: str | None,
     options: tuple[str, ...],
 ) -> None:
     """Stream complete blocks into a lake, exactly once. Ends on Ctrl-C or SIGTERM and goes on when started again."""
@@ -89,16 +93,31 @@ def run(
     job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, chosen)
     pipeline.check(job)
     stopping = threading.Event()
-    spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
-    for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
-        signal.signal(number, lambda *_: stopping.set())
     nothing = True
-    for status in pipeline.run(spark, job, stopping):
-        click.echo(json.dumps(asdict(status)) if as_json else _line(status))
-        sys.stdout.flush()
-        nothing = False
+    with contextlib.ExitStack() as answering:
+        numbers = None if metrics is None else _answering(answering, metrics)
+        spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
+        for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
+            signal.signal(number, lambda *_: stopping.set())
+        for status in pipeline.run(spark, job, stopping, None if numbers is None else numbers.progress):
+            click.echo(json.dumps(asdict(status)) if as_json else _line(status))
+            sys.stdout.flush()
+            nothing = False
+            if numbers is not None:
+                numbers.batch(status)
     if nothing and not stopping.is_set():
         click.echo("nothing new: the lake has all that is on the topics", err=True)
+
+
+def _answering(stack: contextlib.ExitStack, address: str) -> LakeMetrics:
+    from cardinal.metrics import Endpoint  # noqa: PLC0415 - an extra of its own
+
+    from .metrics import LakeMetrics  # noqa: PLC0415 - the same
+
+    numbers = LakeMetrics()
+    endpoint = stack.enter_context(Endpoint(address, numbers.registry, numbers.waits_for))
+    click.echo(f"metrics at http://{endpoint.address}/metrics", err=True)
+    return numbers
 
 
 def _line(status: BatchStatus) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import ConfigurationError, LakeError
 
+from .lake.options import SINK_OPTIONS
 from .lake.place import Place
 from .lake.query import last_committed
 from .lake.state import find_state
@@ -28,13 +29,14 @@ from .options import STORAGE
 from .source.options import SourceOptions, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    Watch = Callable[[Mapping[str, Any]], None]
+
 _CHECKPOINT: Final = "_checkpoint"
-_OF_SINK: Final = ("integers", "senders", "compactEvery", "retentionHours")
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -118,7 +120,9 @@ def check(job: Job) -> None:
 
 def _of_source(job: Job) -> dict[str, str]:
     """The options that are not the lake's own."""
-    return {name: value for name, value in job.options.items() if not name.startswith(STORAGE) and name not in _OF_SINK}
+    return {
+        name: value for name, value in job.options.items() if not name.startswith(STORAGE) and name not in SINK_OPTIONS
+    }
 
 
 def source_options(job: Job) -> dict[str, str]:
@@ -135,18 +139,25 @@ def _has_rows(job: Job) -> bool:
     return last_committed(job.place.root, depth=1, storage=job.place.storage) is not None
 
 
-def run(spark: SparkSession, job: Job, stopping: threading.Event) -> Iterator[BatchStatus]:
+def run(spark: SparkSession, job: Job, stopping: threading.Event, watch: Watch | None = None) -> Iterator[BatchStatus]:
     """Run the job to its end and give every batch as it is done; stops Spark in the end.
 
-    ``stopping``, once it is set, ends the query within the second; what is under way is done again by the next run.
-    Raises LakeError where the query or Spark itself fails.
+    Arguments:
+        spark: the session.
+        job: what to run.
+        stopping: once it is set, ends the query within the second; what is under way is done again by the next run.
+        watch: is given Spark's progress of the query several times a second.
+
+    Raises:
+        LakeError: the query or Spark itself fails.
+
     """
     from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - an optional dependency
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
 
     try:
         query = start(spark, job)
-        for status in batches(query, job):
+        for status in batches(query, job, watch):
             if status is not None:
                 yield status
             if stopping.is_set():
@@ -169,7 +180,9 @@ def run(spark: SparkSession, job: Job, stopping: threading.Event) -> Iterator[Ba
             spark.stop()
 
 
-def batches(query: StreamingQuery, job: Job, *, wait_seconds: float = 0.2) -> Iterator[BatchStatus | None]:
+def batches(
+    query: StreamingQuery, job: Job, watch: Watch | None = None, *, wait_seconds: float = 0.2
+) -> Iterator[BatchStatus | None]:
     """Every batch as it is done, None when nothing happened for a while; ends with the query."""
     shown = -1
     active = True
@@ -179,6 +192,8 @@ def batches(query: StreamingQuery, job: Job, *, wait_seconds: float = 0.2) -> It
         for status in filter(None, done):
             shown = status.batch
             yield status
+        if watch is not None and (last := query.lastProgress) is not None:
+            watch(last)
         yield None
 
 

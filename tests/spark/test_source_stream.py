@@ -12,6 +12,8 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from cardinal.apps.evm import Abi, decoded_frames
 from cardinal_spark.lake import read
+from cardinal_spark.metrics import LakeMetrics
+from cardinal_spark.pipeline import Job, batches, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,6 +173,21 @@ def test_logs_are_decoded_and_come_in_the_columns_that_were_asked_for(
     topics = Counter(row["topic0"] for row in logs.load().collect())
     assert topics["0x" + abi.signatures[0].topic.hex()] == sum(row["name"] == "Transfer" for row in made)
     assert topics[None]  # anonymous ones
+
+
+def test_a_lake_says_in_numbers_where_it_stands(spark: SparkSession, published: PublishedChain, tmp_path: Path) -> None:
+    published.publish()
+    numbers = LakeMetrics()
+    more = {name: value for name, value in options(published).items() if name != "url"}
+    job = Job(published.url, str(tmp_path / "lake"), until_caught_up=True, options=more)
+    for status in batches(start(spark, job), job, numbers.progress):
+        if status is not None:
+            numbers.batch(status)
+    value = numbers.registry.get_sample_value
+    assert value("cardinal_lake_head") == value("cardinal_lake_read_head") == published.chain[-1].number
+    assert value("cardinal_lake_seq") == len(read(str(tmp_path / "lake"), "events"))
+    assert (value("cardinal_lake_lag_records"), value("cardinal_lake_connected")) == (0, 1)
+    assert not numbers.waits_for()
 
 
 def test_what_cannot_work_is_one_clear_sentence(spark: SparkSession, cardinal_broker: EmbeddedKafka) -> None:
