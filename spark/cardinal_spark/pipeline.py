@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 _CHECKPOINT: Final = "_checkpoint"
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
+_DIED: Final = re.compile(
+    # a task's or a commit's; the planner's, of whose end Spark's text says nothing
+    r"Python worker exited unexpectedly"
+    r"|Caused by: java\.\w+\.(?:EOF|IO|Socket)Exception.*(?:\n\tat .*)*?\n\tat .*PythonStreamingSourceRunner"
+)
 _ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -165,7 +170,7 @@ def run(spark: SparkSession, job: Job, stopping: threading.Event, watch: Watch |
                 return
     except PySparkException as error:
         if not stopping.is_set():
-            raise failure(str(error)) from None
+            raise failure(str(error), getattr(error, "_stackTrace", "")) from None
     except Py4JJavaError as error:
         if not stopping.is_set():
             raise failure(str(error.java_exception)) from None
@@ -207,9 +212,15 @@ def _status(progress: Any, job: Job) -> BatchStatus | None:  # noqa: ANN401 - Sp
     )
 
 
-def failure(text: str) -> LakeError:
-    """The sentence that a failed query's text is about."""
-    found = _OURS.findall(text) or _ANY.findall(text)
+def failure(text: str, stack: str = "") -> LakeError:
+    """The sentence that a failed query's text is about. ``stack``: Java's, for where Spark's text says nothing."""
+    found = _OURS.findall(text)
+    if not found and _DIED.search(text + stack):
+        return LakeError(
+            "a Python worker died: something killed it, or memory ran out; started again, the query goes on from its "
+            "checkpoint"
+        )
+    found = found or _ANY.findall(text)
     if found:
         return LakeError(found[-1][1])
     return LakeError(f"the Spark query failed: {text.splitlines()[0] if text else 'no reason given'}")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import MissingExtraError
+from cardinal.errors import LakeError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,10 +56,13 @@ def local_session(
     whatever ``python3`` is). ``settings`` are Spark's and win over ours. ``master`` names a cluster instead. Under
     spark-submit the session is where, and as, that says.
 
-    Raises MissingExtraError without PySpark or any Java, JavaNotFoundError where the Java found does not run.
+    Raises MissingExtraError without PySpark or any Java, JavaNotFoundError where the Java found does not run, LakeError
+    where Spark does not start.
     """
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
     except ImportError:
         raise MissingExtraError("a Spark session", "spark") from None
     from . import register  # noqa: PLC0415 - imports PySpark
@@ -73,8 +76,12 @@ def local_session(
         chosen |= {} if master else _ALONE
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
+    try:
+        spark = builder.getOrCreate()
+        register(spark)
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        raise LakeError(f"Spark did not start: {reason}") from error
     return spark
 
 

@@ -19,7 +19,7 @@ _CHAIN_IDS = count(7_000_001)
 class PublishedChain:
     """Steps of a development chain on a broker's topics, under a chain id of its own.
 
-    ``chain`` is the node's chain after the steps published: the payloads, lowest first.
+    ``chain`` is the node's chain after the steps published: the payloads, lowest first. ``mined`` are all of them.
     """
 
     def __init__(
@@ -59,6 +59,11 @@ class PublishedChain:
         for producer in self._producers:
             producer.flush()
         return done
+
+    @property
+    def mined(self) -> list[Payload]:
+        """Every block that was published, orphans too."""
+        return list(self._payloads.values())
 
     def publish_to_next_reorg(self) -> int:
         """Publish some blocks and then, as the last step, one that removes what was there; 0 at the end."""

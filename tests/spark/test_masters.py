@@ -80,6 +80,12 @@ def test_a_lake_is_written_under_spark_submit(cardinal_broker: EmbeddedKafka, tm
     need_chain(tmp_path, chain)
 
 
+def test_a_spark_that_does_not_start_is_one_sentence() -> None:
+    no_master = "from cardinal_spark.session import local_session; local_session(master='nobody')"
+    done = subprocess.run([sys.executable, "-c", no_master], check=False, capture_output=True, text=True, timeout=240)
+    assert "LakeError: Spark did not start: " in done.stderr.splitlines()[-1]
+
+
 def need_chain(folder: Path, chain: PublishedChain) -> None:
     rows = read(str(folder / "lake"), "canonical").to_pylist()
     assert sorted((row["number"], row["hash"]) for row in rows) == [(block.number, block.hash) for block in chain.chain]

@@ -152,5 +152,20 @@ def test_a_failure_is_its_last_sentence(text: str, sentence: str) -> None:
     assert str(found) == sentence
 
 
+def test_a_worker_that_died_is_named() -> None:
+    """Spark's words for a committer and a task's worker, and its silence about the planner (all seen)."""
+    frames = (
+        "\n\tat java.base/java.io.DataInputStream.readInt(D.java:386)\n\tat org.x.PythonStreamingSourceRunner.init(P:2)"
+    )
+    committer = "[STREAM_FAILED] Query terminated with exception: Python worker exited unexpectedly (crashed). Consider"
+    task = f"Job aborted: Task 0 failed 4 times, most recent:\norg.apache.spark.SparkException: {committer[47:]}"
+    silence, end = "[STREAM_FAILED] terminated with exception: ", f"Caused by: java.io.EOFException{frames}"
+    for found in (failure(committer), failure(task), failure(silence, end)):
+        assert str(found).startswith("a Python worker died: ")
+    assert str(failure("cardinal.errors.LakeError: the lake ends", end)) == "the lake ends", "the planner's own error"
+    missing = "org.apache.spark.SparkException: Python worker failed to connect back."
+    assert str(failure(missing, f"Caused by: {missing}{frames}")) == missing.partition(": ")[2], "it never lived"
+
+
 def test_the_seqs_that_scripts_use_are_dense() -> None:
     assert [row.seq for row in chain(*UPDATES)] == list(range(1, 9))
