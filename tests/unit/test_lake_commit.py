@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,9 @@ from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import block_hash, commit_batch, image, image_of, script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from cardinal_spark.rows import RawRow
 
 
 class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of the lake
@@ -315,3 +318,56 @@ def test_other_writers_rows_in_a_table_are_not_shown(place: Place) -> None:
     stray = read(place.root, "payload").set_column(0, "_seq", pa.array([7] * 5, pa.int64()))
     write_deltalake(place.uri("payload"), stray, mode="append")
     assert image(place.root) == image_of(rows)
+
+
+# --- tables that stay open -----------------------------------------------------------------------------------
+
+
+def commit_by(committer: Committer, rows: Sequence[RawRow]) -> None:
+    committer.commit([write_task([raw_batch(rows)], committer.place, committer.settings)])
+
+
+def test_drivers_that_keep_their_tables_open_take_turns(place: Place) -> None:
+    """Spark may commit each batch in another process of its pool."""
+    updates = script("1a 2a | 3a | -3a -2a 2b | 3b | 4b 5b")
+    committers = Committer(place), Committer(place)
+    for number, update in enumerate(updates):
+        commit_by(committers[number % 2], update)
+    assert image(place.root) == image_of(list(chain(*updates)))
+
+
+def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: Place) -> None:
+    """It is refused, and opens its tables again when the query is started again."""
+    first, second = script("1a 2a | -2a 2b 3b")
+    committer = Committer(place)
+    commit_by(committer, first)
+    with pytest.raises(Killed):
+        commit_batch(place, [second], on_commit=die_after("payload"))
+    with pytest.raises(LakeError, match="another query committed to payload"):
+        commit_by(committer, second)
+    commit_by(committer, second)
+    assert image(place.root) == image_of(first + second)
+
+
+def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: Place) -> None:
+    [rows], [others] = script("1a 2a 3a"), script("1c 2c", lineage="lineage-2")
+    committer = Committer(place)
+    commit_by(committer, rows)
+    shutil.rmtree(place.root)
+    commit_by(committer, others)
+    assert image(place.root) == image_of(others)
+
+
+def test_a_batch_goes_on_where_the_log_has_lost_the_state(place: Place) -> None:
+    """Others committed to canonical so often that the last commit of Cardinal has expired."""
+    first, second = script("1a 2a | -2a 2b")
+    commit_batch(place, [first])
+    table = place.open("canonical")
+    table.create_write_transaction([], "append", table.schema(), ["bucket"])
+    place.open("canonical").create_checkpoint()
+    for file in Path(place.uri("canonical"), "_delta_log").glob("*[01].json"):
+        file.unlink()
+    with pytest.raises(LakeError, match="the next batch that the query commits brings it back"):
+        image(place.root)
+    commit_batch(place, [second])
+    assert image(place.root) == image_of(first + second)

@@ -81,10 +81,13 @@ CANONICAL_SCHEMA: Final = pa.schema(
     [("bucket", pa.int64()), ("number", pa.int64()), ("hash", pa.binary()), ("seq", pa.int64())]
 )
 
+CHECKPOINT_EVERY: Final = 50
+"""Commits of a table between two checkpoints of its log."""
+
 LOG_SETTINGS: Final = {
-    "delta.checkpointInterval": "50",
+    "delta.checkpointInterval": str(CHECKPOINT_EVERY),
     "delta.logRetentionDuration": "interval 10 minutes",
-    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+    "delta.deletedFileRetentionDuration": "interval 1 minute",
 }
 """A table gets a commit per batch, and each costs more with every removed file that the log still names. How long such
 files stay for running queries is ``clean``'s own business. History lies in ``events``, not in old versions."""
