@@ -134,7 +134,8 @@ def _clean(place: Place, name: str, seconds: int) -> int:
     gone = {path for path, first in seen.items() if now - first >= seconds}
     for path in gone:
         files.delete_file(path)
-    with files.open_output_stream(_UNNAMED) as stream:
+    # Buffered, because delta-rs' files take bytes and nothing else.
+    with files.open_output_stream(_UNNAMED, buffer_size=1 << 16) as stream:
         stream.write(json.dumps({path: first for path, first in seen.items() if path not in gone}).encode())
     return len(gone)
 
