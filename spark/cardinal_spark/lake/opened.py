@@ -13,7 +13,10 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
+
+from deltalake.exceptions import DeltaError
 
 from .decode import NONE
 from .tables import CANONICAL, app_id
@@ -48,9 +51,10 @@ class OpenTables:
         if canonical is not None:
             left = canonical.version()
             if {self._ends.get(CANONICAL)} == {(lineage, left, base) for base in bases}:
-                canonical.update_incremental()
-                if canonical.version() == left:
-                    return
+                with contextlib.suppress(DeltaError):  # the log no longer reaches back to this version
+                    canonical.update_incremental()
+                    if canonical.version() == left:
+                        return
         self.clear()
 
     def seq(self, name: str, table: DeltaTable, lineage: str) -> int:
