@@ -251,31 +251,53 @@ def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, .
         raise SystemExit(1)
 
 
+def _columns(values: Sequence[str]) -> dict[str, list[str]]:
+    """The columns of each table, of ``table=column`` with commas between."""
+    columns: dict[str, list[str]] = {}
+    for value in ",".join(values).split(",") if values else ():
+        table, equals, column = value.strip().partition("=")
+        if not (table and equals and column):
+            raise ConfigurationError(f"--z-order takes table=column, not {value!r}", setting="z-order")
+        columns.setdefault(table, []).append(column)
+    return columns
+
+
 @lake.command()
 @click.argument("path")
-@click.option(
-    "--reorg-threshold", type=click.IntRange(0), default=128, show_default=True, help="Of the stream, in blocks."
-)
 @click.option("--min-files", type=click.IntRange(2), default=64, show_default=True, help="Small files that start it.")
-@click.option("--clean", is_flag=True, help="Then remove the files that nothing within the retention names.")
+@click.option(
+    "--z-order",
+    multiple=True,
+    metavar="TABLE=COLUMN,…",
+    help="Sort what is joined, so that a filter on the column reads few files: logs=address,transactions=to_address. "
+    "Writes the whole table again and takes up to 1 GB of memory and temporary files beyond; a range of blocks then "
+    "reads every file.",
+)
+@click.option("--no-clean", is_flag=True, help="Leave the files that nothing within the retention names.")
 @click.option(
     "--retention-hours", type=click.IntRange(0), default=24, show_default=True, help="More than any query runs."
 )
 @_option
-def compact(
-    *, path: str, reorg_threshold: int, min_files: int, clean: bool, retention_hours: int, options: tuple[str, ...]
+def maintain(
+    *,
+    path: str,
+    min_files: int,
+    z_order: tuple[str, ...],
+    no_clean: bool,
+    retention_hours: int,
+    options: tuple[str, ...],
 ) -> None:
-    """Join the small files of the lake at PATH, beside a running query."""
+    """Join the small files of the lake at PATH and remove the old ones, beside a running query."""
     from cardinal_spark.lake import maintenance  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
 
     place = Place.of(path, _options(options))
-    done = maintenance.compact(place, reorg_threshold=reorg_threshold, min_files=min_files)
+    done = maintenance.compact(place, min_files=min_files, z_order=_columns(z_order))
     for found in done:
         click.echo(f"{found.table}: {found.removed} files became {found.added}")
     if not done:
         click.echo("nothing to compact")
-    if clean:
+    if not no_clean:
         click.echo(f"removed {maintenance.clean(place, retention_hours=retention_hours)} files")
 
 

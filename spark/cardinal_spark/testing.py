@@ -149,9 +149,12 @@ def image_of(rows: Sequence[RawRow]) -> LakeImage:
     )
 
 
-def image(path: str, as_of: AsOf = NOW) -> LakeImage:
-    """What the lake at a path says, now or as of then, through its Python reader. LakeError where there is none."""
-    snapshot = Snapshot.at(path, as_of=as_of)
+def image(path: str, as_of: AsOf = NOW, *, storage: Mapping[str, str] | None = None) -> LakeImage:
+    """What the lake at a path or URL says, now or as of then, through its Python reader. LakeError where there is none.
+
+    ``storage``: settings of the object store.
+    """
+    snapshot = Snapshot.at(path, storage, as_of)
     chain = snapshot.scan("canonical").read_all().to_pylist()
     ledger = snapshot.scan("events").read_all().to_pylist()
     return LakeImage(

@@ -1,4 +1,4 @@
-"""`cardinal lake` on a lake that is there: query, status, compact."""
+"""`cardinal lake` on a lake that is there: query, status, maintain."""
 
 from __future__ import annotations
 
@@ -119,13 +119,20 @@ def test_a_catalog_is_told_of_the_lake(path: str) -> None:
     assert found[-1].startswith("CREATE OR REPLACE VIEW main.eth.current_payload AS SELECT")
 
 
-def test_compact_says_what_it_did(path: str) -> None:
-    assert lake_command("compact", path, "--min-files", "2").stdout.splitlines() == [
+def test_maintain_says_what_it_did(path: str) -> None:
+    assert lake_command("maintain", path, "--min-files", "2", "--no-clean").stdout.splitlines() == [
         "events: 3 files became 1",
         "payload: 3 files became 1",
     ]
-    found = lake_command("compact", path, "--min-files", "2", "--clean").stdout.splitlines()
+    found = lake_command("maintain", path, "--min-files", "2").stdout.splitlines()
     assert found == ["nothing to compact", "removed 0 files"]
+
+
+def test_an_order_names_tables_and_columns(path: str) -> None:
+    assert "table=column, not 'payload'" in str(error_of("maintain", path, "--z-order", "payload"))
+    order = ("--z-order", "payload=path,payload=_seq", "--z-order", "logs=address")
+    assert "no table 'logs'" in str(error_of("maintain", path, *order))
+    assert lake_command("maintain", path, *order[:2]).stdout.splitlines()[0] == "nothing to compact"
 
 
 def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,9 @@ from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import block_hash, commit_batch, image, image_of, script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from cardinal_spark.rows import RawRow
 
 
 class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of the lake
@@ -267,6 +270,29 @@ def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: Place) -> N
     assert len(snapshot.scan("events").read_all()) == 3
 
 
+def test_a_snapshot_outlives_the_versions_that_it_names(place: Place) -> None:
+    first, second = script("1a 2a 3a | -3a -2a 2b 3b 4b")
+    commit_batch(place, [first])
+    snapshot = Snapshot.at(place.root)
+    commit_batch(place, [second])
+    for table in ("payload", "events", "canonical"):
+        forget(place, table)
+    with pytest.raises(LakeError):
+        place.open("payload", snapshot.state.versions["payload"])
+    assert sorted(snapshot.scan("current_payload").read_all().column("_seq").to_pylist()) == [1] * 5 + [2] * 5 + [3] * 5
+    assert snapshot.scan("payload").read_all().num_rows == 3 * 5
+    assert len(snapshot.scan("events").read_all()) == 3
+
+
+def forget(place: Place, table: str) -> None:
+    """Remove what a table's log holds before its newest version, as it does itself after some minutes."""
+    opened = place.open(table)
+    opened.create_checkpoint()
+    for file in Path(place.uri(table), "_delta_log").glob("*.json"):
+        if int(file.stem) < opened.version():
+            file.unlink()
+
+
 def test_unknown_names_are_refused_with_those_that_exist(place: Place) -> None:
     commit_batch(place, script("1a"))
     with pytest.raises(LakeError, match="current_payload"):
@@ -315,3 +341,64 @@ def test_other_writers_rows_in_a_table_are_not_shown(place: Place) -> None:
     stray = read(place.root, "payload").set_column(0, "_seq", pa.array([7] * 5, pa.int64()))
     write_deltalake(place.uri("payload"), stray, mode="append")
     assert image(place.root) == image_of(rows)
+
+
+# --- tables that stay open -----------------------------------------------------------------------------------
+
+
+def commit_by(committer: Committer, rows: Sequence[RawRow]) -> None:
+    committer.commit([write_task([raw_batch(rows)], committer.place, committer.settings)])
+
+
+def test_drivers_that_keep_their_tables_open_take_turns(place: Place) -> None:
+    """Spark may commit each batch in another process of its pool."""
+    updates = script("1a 2a | 3a | -3a -2a 2b | 3b | 4b 5b")
+    committers = Committer(place), Committer(place)
+    for number, update in enumerate(updates):
+        commit_by(committers[number % 2], update)
+    assert image(place.root) == image_of(list(chain(*updates)))
+
+
+def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: Place) -> None:
+    updates = script("1a 2a | 3a | -3a -2a 2b | 3b")
+    committers = Committer(place), Committer(place)
+    for number, update in zip((0, 1, 1, 0), updates, strict=True):
+        commit_by(committers[number], update)
+        for table in ("payload", "events", "canonical"):
+            forget(place, table)
+    assert image(place.root) == image_of(list(chain(*updates)))
+
+
+def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: Place) -> None:
+    """It is refused, and opens its tables again when the query is started again."""
+    first, second = script("1a 2a | -2a 2b 3b")
+    committer = Committer(place)
+    commit_by(committer, first)
+    with pytest.raises(Killed):
+        commit_batch(place, [second], on_commit=die_after("payload"))
+    with pytest.raises(LakeError, match="another query committed to payload"):
+        commit_by(committer, second)
+    commit_by(committer, second)
+    assert image(place.root) == image_of(first + second)
+
+
+def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: Place) -> None:
+    [rows], [others] = script("1a 2a 3a"), script("1c 2c", lineage="lineage-2")
+    committer = Committer(place)
+    commit_by(committer, rows)
+    shutil.rmtree(place.root)
+    commit_by(committer, others)
+    assert image(place.root) == image_of(others)
+
+
+def test_a_batch_goes_on_where_the_log_has_lost_the_state(place: Place) -> None:
+    """Others committed to canonical so often that the last commit of Cardinal has expired."""
+    first, second = script("1a 2a | -2a 2b")
+    commit_batch(place, [first])
+    table = place.open("canonical")
+    table.create_write_transaction([], "append", table.schema(), ["bucket"])
+    forget(place, "canonical")
+    with pytest.raises(LakeError, match="the next batch that the query commits brings it back"):
+        image(place.root)
+    commit_batch(place, [second])
+    assert image(place.root) == image_of(first + second)

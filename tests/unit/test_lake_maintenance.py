@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from cardinal.errors import ConfigurationError, LakeError
@@ -16,7 +18,7 @@ from cardinal_spark.lake.decode import write_task
 from cardinal_spark.lake.maintenance import clean, compact, publish, upkeep
 from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.tables import LakeSettings
-from cardinal_spark.rows import raw_batch
+from cardinal_spark.rows import AppSpec, raw_batch
 from cardinal_spark.testing import Script, commit_batch, image, image_of, script
 
 
@@ -25,36 +27,40 @@ def place(tmp_path: Path) -> Place:
     return Place.of(str(tmp_path / "lake"))
 
 
-def grow(place: Place, updates: int, settings: LakeSettings | None = None) -> Script:
-    """A lake of one file per table and block, from height 19,990 on, so that canonical has two partitions."""
-    writer = Script()
+def grow(place: Place, updates: int, settings: LakeSettings | None = None, threshold: int = 0) -> Script:
+    """A lake of one file per table and block, from height 19,990 on, so that canonical has two partitions.
+
+    ``threshold``: the stream's reorg threshold, in blocks.
+    """
+    writer = Script(app=AppSpec("test", {"reorg_threshold": threshold}).text())
     for number in range(updates):
         commit_batch(place, [writer.update(f"{19_990 + number}a")], settings=settings)
     return writer
 
 
 def test_small_files_are_joined_and_the_rows_stay(place: Place) -> None:
-    grow(place, 20)
+    grow(place, 20, threshold=1)
     before = image(place.root)
-    done = compact(place, reorg_threshold=1, min_files=8)
+    done = compact(place, min_files=8)
     assert {found.table: found.added for found in done} == {"payload": 1, "events": 1, "canonical": 1}
     assert all(found.removed >= 8 for found in done)
     assert image(place.root) == before
     assert Snapshot.at(place.root).state.versions == {
         name: place.open(name).version() for name in ("payload", "events")
     }
-    assert compact(place, reorg_threshold=1, min_files=8) == []
+    assert compact(place, min_files=8) == []
 
 
-def test_partitions_that_a_reorg_may_touch_are_left_alone(place: Place) -> None:
-    grow(place, 20)
-    assert [found.table for found in compact(place, reorg_threshold=6, min_files=1000)] == []
-    assert [found.table for found in compact(place, reorg_threshold=4, min_files=1000)] == ["canonical"]
+@pytest.mark.parametrize(("threshold", "compacted"), [(6, []), (4, ["canonical"])])
+def test_partitions_that_a_reorg_may_touch_are_left_alone(place: Place, threshold: int, compacted: list[str]) -> None:
+    """The reorg threshold is the stream's own, as the lake's state has it."""
+    grow(place, 20, threshold=threshold)
+    assert [found.table for found in compact(place, min_files=1000)] == compacted
 
 
 def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: Place) -> None:
     writer = grow(place, 12)
-    compact(place, reorg_threshold=0, min_files=4)
+    compact(place, min_files=4)
     clean(place, retention_hours=0)
     again = writer.update("-20001a -20000a -19999a 19999b")
     state = commit_batch(place, [again])
@@ -67,10 +73,45 @@ def test_a_compaction_between_write_and_commit_does_not_disturb(place: Place) ->
     writer = grow(place, 12)
     rows = writer.update("-20001a -20000a -19999a 19999b 20000b")
     late = write_task([raw_batch(rows)], place, LakeSettings())
-    compact(place, reorg_threshold=0, min_files=4)
+    compact(place, min_files=4)
     place.open("canonical").optimize.compact()  # what rule 1 forbids, and a MERGE survives
     assert Committer(place).commit([late]) is not None
     assert [number for number, _, _ in image(place.root).chain] == list(range(19_990, 20_001))
+
+
+def test_a_sorted_table_has_the_same_rows_in_files_of_few_values(place: Place) -> None:
+    """A filter reads the files whose bounds hold its value: of 1.6 million logs 64 of 64 before, and 1 of 40 after."""
+    noise = random.Random(3)
+    writer = Script(values=lambda _: {f"{key:04}/{noise.randbytes(20).hex()}".encode(): b"" for key in range(4000)})
+    for number in range(12):
+        commit_batch(place, [writer.update(f"{number}a")])
+    before = image(place.root)
+    assert hit(place, "2000/") == 12
+    done = compact(place, min_files=8, z_order={"payload": ["path"]}, target_bytes=300_000)
+    assert {found.table for found in done} == {"payload", "events"}
+    assert image(place.root) == before
+    assert 3 <= len(place.open("payload").file_uris()) < 12
+    assert hit(place, "2000/") <= 2
+
+
+def hit(place: Place, path: str) -> int:
+    """Files of ``payload`` in which paths may lie that begin so."""
+    files = pa.table(place.open("payload").get_add_actions(flatten=True)).to_pylist()
+    return sum(file["min.path"][: len(path)] <= path <= file["max.path"] for file in files)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "sentence"),
+    [
+        ("events", "seq", "no table 'events' to sort; it has payload"),
+        ("logs", "address", "no table 'logs' to sort; it has payload"),
+        ("payload", "address", "payload has no column 'address' to sort it by"),
+    ],
+)
+def test_what_cannot_be_sorted_is_refused(place: Place, table: str, column: str, sentence: str) -> None:
+    grow(place, 1)
+    with pytest.raises(ConfigurationError, match=sentence):
+        compact(place, z_order={table: [column]})
 
 
 def test_clean_removes_orphans_and_nothing_that_is_read(place: Place) -> None:

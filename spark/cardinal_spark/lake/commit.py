@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.dataset as pads
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from cardinal.errors import LakeError
@@ -40,6 +40,7 @@ from .ledger import (
     need_same,
 )
 from .maintenance import upkeep
+from .opened import OpenTables
 from .parts import Part, PartWriter
 from .place import Place, mapped
 from .state import LakeState, read_state
@@ -47,6 +48,7 @@ from .tables import (
     CANONICAL,
     CANONICAL_SCHEMA,
     CHANGE_FEED,
+    CHECKPOINT_EVERY,
     EVENTS,
     EVENTS_SCHEMA,
     LOG_SETTINGS,
@@ -81,12 +83,14 @@ class Committer:
         place: the lake.
         settings: what the sink's options choose.
         on_commit: called with a table's name after each of its transactions.
+        opened: the tables that stay open between its batches.
 
     """
 
     place: Place
     settings: LakeSettings = field(default_factory=LakeSettings)
     on_commit: Callable[[str], None] = _nothing
+    opened: OpenTables = field(default_factory=OpenTables)
 
     def commit(self, results: Iterable[TaskResult]) -> LakeState | None:
         """Commit what the tasks of one batch wrote; the lake's state afterwards, None for a batch without rows.
@@ -102,8 +106,12 @@ class Committer:
         if len(apps) > 1:
             raise LakeError(f"a batch mixes the applications {' and '.join(sorted(apps))}: one query, one stream")
         batch = _Batch(self, apps.pop(), ledger, done)
-        with mapped(f"commit to the lake {self.place.root}"):
-            return batch.run()
+        try:
+            with mapped(f"commit to the lake {self.place.root}"):
+                return batch.run()
+        except BaseException:
+            self.opened.clear()
+            raise
 
 
 class _Batch:
@@ -113,6 +121,7 @@ class _Batch:
         self._place = committer.place
         self._settings = committer.settings
         self._on_commit = committer.on_commit
+        self._opened = committer.opened
         self._app = app
         self._lineage = ledger[0].lineage
         self._id = app_id(self._lineage)
@@ -123,8 +132,9 @@ class _Batch:
 
     def run(self) -> LakeState:
         schemas = append_schemas(AppSpec.parse(self._app), self._settings)
+        self._opened.keep_for(self._lineage, {result.base for result in self._results})
         canonical = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"], CHANGE_FEED)
-        shown, before = self._seq(canonical), canonical.version()
+        shown, before = self._opened.seq(CANONICAL, canonical, self._lineage), canonical.version()
         events = self._table(EVENTS, EVENTS_SCHEMA)
         self._need_same(events, shown)
         if self._last <= shown:
@@ -137,14 +147,12 @@ class _Batch:
         beyond = [name for name, table in tables.items() if self._reaches(name, table, shown)]
         if beyond:
             canonical = self._fence(canonical, shown)
-        fences = self._fences(canonical)
         for name in beyond:
             tables[name] = self._cut(name, tables[name], shown)
         for name in schemas:
             self._add(name, tables[name], [p for result in self._results for p in result.parts if p.table == name])
-            self._note(name, tables[name])
         self._append_events(tables[EVENTS], new)
-        state = self._merge_canonical(canonical, shown, fences, new)
+        state = self._merge_canonical(canonical, shown, new)
         upkeep(self._place, self._settings, before, before + 1)
         return state
 
@@ -160,7 +168,7 @@ class _Batch:
 
     def _reaches(self, name: str, table: DeltaTable, shown: int) -> bool:
         """Whether a table goes on beyond what is shown; LakeError where it ends before that."""
-        end = self._seq(table)
+        end = self._opened.seq(name, table, self._lineage)
         if end < shown:
             raise LakeError(
                 f"{name} ends at seq {end}, before {shown} where the batch begins: the table was changed by others; "
@@ -185,14 +193,13 @@ class _Batch:
         writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
         writer.write(events_table(new))
         self._add(EVENTS, events, writer.close())
-        self._note(EVENTS, events)
 
     def _cut(self, name: str, table: DeltaTable, shown: int) -> DeltaTable:
         """Remove the rows beyond ``shown`` and set the table's transaction back to it."""
         mark = CommitProperties(app_transactions=[Transaction(self._id, shown)])
         table.delete(f"{'seq' if name == EVENTS else '_seq'} > {shown}", commit_properties=mark)
         table = self._place.open(name)
-        if self._seq(table) != shown:  # a delete that meets no row commits nothing
+        if int(table.transaction_version(self._id) or NONE) != shown:  # a delete that meets no row commits nothing
             table.create_write_transaction([], "append", table.schema(), commit_properties=mark)
             table = self._place.open(name)
         self._on_commit(name)
@@ -200,6 +207,9 @@ class _Batch:
 
     def _add(self, name: str, table: DeltaTable, parts: Sequence[Part]) -> None:
         self._transact(name, table, parts, [Transaction(self._id, self._last)])
+        table.update_incremental()
+        self._versions[name] = table.version()
+        self._opened.reached(name, table, self._lineage, self._last)
 
     def _transact(
         self,
@@ -217,6 +227,7 @@ class _Batch:
                 table.schema(),
                 partition_by,
                 commit_properties=CommitProperties(app_transactions=transactions),
+                post_commithook_properties=_after(table),
             )
         except CommitFailedError as error:
             raise _second_driver(name) from error
@@ -224,21 +235,24 @@ class _Batch:
 
     # --- canonical -------------------------------------------------------------------------------------------
 
-    def _merge_canonical(self, table: DeltaTable, shown: int, fences: int, rows: Sequence[EventRow]) -> LakeState:
+    def _merge_canonical(self, canonical: DeltaTable, shown: int, rows: Sequence[EventRow]) -> LakeState:
         head = rows[-1].head
         state = LakeState(self._lineage, self._app, self._last, head.number, head.hash, dict(self._versions))
+        table = canonical
         for _ in range(_COLLISIONS):
             try:
                 merge(table, last_changes(rows), state)
                 break
             except CommitFailedError as error:
                 table = self._place.open(CANONICAL)
-                if self._seq(table) != shown or self._fences(table) != fences:
+                moved = self._opened.seq(CANONICAL, table, self._lineage) != shown
+                if moved or self._fences(table) != self._fences(canonical):
                     raise _second_driver(CANONICAL) from error
         else:
             raise LakeError(f"canonical was changed by others {_COLLISIONS} times in a row; is a compaction looping?")
         self._on_commit(CANONICAL)
         self._tidy(table, head.number)
+        self._opened.reached(CANONICAL, table, self._lineage, self._last)
         return state
 
     def _tidy(self, table: DeltaTable, number: int) -> None:
@@ -256,19 +270,11 @@ class _Batch:
         partition_by: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
     ) -> DeltaTable:
-        table = self._place.find(name)
+        table = self._opened.find(self._place, name)
         if table is None:
             table = self._place.create(name, schema, list(partition_by), {**LOG_SETTINGS, **(settings or {})})
         need_schema(name, table, schema)
         return table
-
-    def _seq(self, table: DeltaTable) -> int:
-        version = table.transaction_version(self._id)
-        return NONE if version is None else int(version)
-
-    def _note(self, name: str, table: DeltaTable) -> None:
-        table.update_incremental()
-        self._versions[name] = table.version()
 
 
 def merge(table: DeltaTable, changes: pa.Table, state: LakeState) -> None:
@@ -285,7 +291,12 @@ def merge(table: DeltaTable, changes: pa.Table, state: LakeState) -> None:
     before = table.version()
     (
         table.merge(
-            changes, within, source_alias="s", target_alias="t", commit_properties=state.properties(with_seq=True)
+            changes,
+            within,
+            source_alias="s",
+            target_alias="t",
+            commit_properties=state.properties(with_seq=True),
+            post_commithook_properties=_after(table),
         )
         .when_matched_delete("s.change = -1")
         .when_matched_update({"hash": "s.hash", "seq": "s.seq"}, predicate="s.change = 1")
@@ -322,6 +333,11 @@ def need_schema(name: str, table: DeltaTable, schema: pa.Schema) -> None:
     missing = [wanted for column, wanted in due.items() if column not in held]
     if missing:
         table.alter.add_columns(missing)
+
+
+def _after(table: DeltaTable) -> PostCommitHookProperties:
+    """Remove expired commits after every checkpoint. By itself delta-rs goes through the whole log at every commit."""
+    return PostCommitHookProperties(cleanup_expired_logs=table.version() % CHECKPOINT_EVERY == 0)
 
 
 def _second_driver(name: str) -> LakeError:

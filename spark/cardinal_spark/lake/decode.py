@@ -3,8 +3,8 @@
 Rules:
 
 1. Only added blocks are decoded; a removed block changes ``events`` and ``canonical`` and nothing else.
-2. Rows that the lake shows already are left out: up to the seq of ``canonical``'s transaction, the one table that a
-   task opens. The driver refuses to commit if it has moved since.
+2. Rows that the lake shows already are left out: up to the seq that ``canonical``'s newest commit names. The driver
+   refuses to commit if it has moved since.
 3. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
 """
 
@@ -20,7 +20,8 @@ from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row
 
 from .ledger import EventRow
 from .parts import Part, PartWriter
-from .tables import CANONICAL, KEYS, PAYLOAD, PAYLOAD_SCHEMA, app_id
+from .state import shown_seq
+from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
 from .typed import append_schemas, typed_rows
 
 if TYPE_CHECKING:
@@ -87,9 +88,7 @@ class _Task:
         schemas = append_schemas(self._spec, settings)
         self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
         self._schemas = schemas
-        canonical = place.find(CANONICAL)
-        held = None if canonical is None else canonical.transaction_version(app_id(first.lineage))
-        self._base = NONE if held is None else int(held)
+        self._base = shown_seq(place, first.lineage) or NONE
         self._ledger: list[EventRow] = []
         self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
         self._bytes = 0

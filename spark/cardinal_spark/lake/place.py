@@ -13,6 +13,7 @@ It never writes by itself; it opens, and creates empty tables.
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+_COMMIT: Final = re.compile(r"\d{20}\.json")
 _HARMLESS: Final = frozenset({"timestampNtz"})
 _FEATURES_VERSION: Final = 3
 
@@ -105,6 +107,22 @@ class Place:
                 folder.mkdir(parents=True, exist_ok=True)
             return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri(table), dict(self.storage)))
+
+    def newest(self, table: str) -> int | None:
+        """A table's newest version, None where there is no such table: one listing of its log, which opens nothing."""
+        with mapped(f"open the table {table} of the lake {self.root}"):
+            versions = (int(name[:20]) for name in self._log(table) if _COMMIT.fullmatch(name))
+            return max(versions, default=None)
+
+    def _log(self, table: str) -> list[str]:
+        if not self.is_local:
+            entries = self.files(table).get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))
+            return [info.base_name for info in entries]
+        try:
+            # Arrow would ask for the size of each file.
+            return [path.name for path in Path(self.uri(table), "_delta_log").iterdir()]
+        except FileNotFoundError:
+            return []
 
     def find(self, table: str, version: int | None = None) -> DeltaTable | None:
         """The table at a version (newest where None), or None where there is no such table."""

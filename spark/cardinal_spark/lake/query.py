@@ -7,6 +7,8 @@ Rules:
 2. ``current_X`` is canonical ⋈ X: the rows whose ``_seq`` canonical names. Seqs are unique in a table (see
    ``tables``), so this is the join by hash without its duplicates.
 3. No row beyond the state's seq is shown: a killed driver may have left some that canonical does not name.
+4. Logs forget old versions within minutes. So a snapshot opens ``canonical`` when it is made; every other table is only
+   appended to, and a newer version of it shows the same rows.
 
 It never writes. Row order is not defined; sort by ``_block_number`` and the table's own index.
 """
@@ -80,7 +82,10 @@ class Snapshot:
     def of(cls, place: Place, as_of: AsOf = NOW) -> Snapshot:
         """As :meth:`at`, for a place."""
         now = cls(place, read_state(place))
-        return cls(place, now.state, last_seq(now, as_of)) if as_of else now
+        if as_of:
+            return cls(place, now.state, last_seq(now, as_of))
+        now.files(CANONICAL)
+        return now
 
     @property
     def seq(self) -> int:
@@ -164,7 +169,15 @@ class Snapshot:
         if version is None:
             self.stored(table)
         with mapped(f"open {table} of the lake {self.place.root}"):
-            return self.place.dataset(table, self.place.open(table, version))
+            return self.place.dataset(table, self._opened(table, version))
+
+    def _opened(self, table: str, version: int | None) -> DeltaTable:
+        try:
+            return self.place.open(table, version)
+        except LakeError:
+            if table == CANONICAL:
+                raise
+            return self.place.open(table)
 
     def _mapped(self, batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
         with mapped(f"read {table} of the lake {self.place.root}; was it vacuumed while it was read?"):

@@ -81,20 +81,34 @@ def read_state(place: Place) -> LakeState:
 
 def find_state(place: Place) -> LakeState | None:
     """As :func:`read_state`; None where nothing has been committed."""
-    table = place.find(CANONICAL)
-    if table is None:
+    try:
+        return _newest_state(place)
+    except FileNotFoundError:
+        raise LakeError(
+            f"the log of canonical in {place.root} no longer reaches back to a commit of Cardinal: "
+            "the next batch that the query commits brings it back"
+        ) from None
+
+
+def shown_seq(place: Place, lineage: str) -> int | None:
+    """The last seq of a lineage that the lake shows, None where it shows nothing of it."""
+    try:
+        state = _newest_state(place)
+    except FileNotFoundError:
+        version = place.open(CANONICAL).transaction_version(app_id(lineage))
+        return None if version is None else int(version)
+    return state.seq if state is not None and state.lineage == lineage else None
+
+
+def _newest_state(place: Place) -> LakeState | None:
+    """FileNotFoundError where the log begins after the commit that carries it."""
+    newest = place.newest(CANONICAL)
+    if newest is None:
         return None
-    newest = table.version()
     files = place.files(CANONICAL)
     for version in range(newest, -1, -1):
-        try:
-            with files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
-                found = _state_of(stream.read(), newest)
-        except FileNotFoundError:
-            raise LakeError(
-                f"the log of canonical in {place.root} no longer reaches back to a commit of Cardinal: "
-                "the next batch that the query commits brings it back"
-            ) from None
+        with files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
+            found = _state_of(stream.read(), newest)
         if found is not None:
             return found
     return None

@@ -81,13 +81,17 @@ CANONICAL_SCHEMA: Final = pa.schema(
     [("bucket", pa.int64()), ("number", pa.int64()), ("hash", pa.binary()), ("seq", pa.int64())]
 )
 
+CHECKPOINT_EVERY: Final = 50
+"""Commits of a table between two checkpoints of its log."""
+
 LOG_SETTINGS: Final = {
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 10 minutes",
-    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+    "delta.checkpointInterval": str(CHECKPOINT_EVERY),
+    "delta.logRetentionDuration": "interval 2 minutes",
+    "delta.deletedFileRetentionDuration": "interval 1 minute",
 }
-"""A table gets a commit per batch, and each costs more with every removed file that the log still names. How long such
-files stay for running queries is ``clean``'s own business. History lies in ``events``, not in old versions."""
+"""A table gets a commit per batch, and each costs more with every older one in the log and every removed file that the
+log still names. Readers do without old versions; history lies in ``events``; how long removed files stay for running
+queries is ``clean``'s own business."""
 
 CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 """Of ``canonical``: streams downstream read what changed."""
