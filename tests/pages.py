@@ -1,0 +1,54 @@
+"""Code blocks of a page, and how a reader would run them: in a shell with `cardinal` on its PATH, in a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = Path(sys.executable).parent
+SHELL = ("bash", "-euo", "pipefail", "-c")
+
+_BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def code_blocks(text: str) -> list[tuple[str, str]]:
+    """Language and text of every block in shell or Python, in order."""
+    return _BLOCK.findall(text)
+
+
+def section(text: str, title: str) -> str:
+    """The text under a heading of the second level, up to the next one."""
+    return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def with_ports(text: str, ports: Mapping[str, int]) -> str:
+    """The text with ports of our own for those that are written."""
+    return re.sub("|".join(ports), lambda written: str(ports[written[0]]), text)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the interpreter's commands first on PATH."""
+    return {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
+
+
+def run_block(language: str, text: str, folder: Path, *, seconds: float = 180) -> None:
+    """Run a block in a folder, in a process of its own; AssertionError with what it printed where it fails."""
+    command = SHELL if language == "sh" else (sys.executable, "-c")
+    done = subprocess.run(
+        [*command, text],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -1,0 +1,46 @@
+"""The page for data teams: its reference is what the code says, and its code blocks run as written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from published_chain import PublishedChain
+
+from cardinal.embedded import EmbeddedKafka
+from pages import SHELL, code_blocks, run_block, section, with_ports
+from reference import PAGE, page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECTIONS = ("Read a stream", "Keep a lake")
+SECONDS = 900
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text) == text, "run `python spark/reference.py`"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(SECONDS + 60)
+def test_the_code_of_the_page_runs_in_one_process(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    found = [block for title in SECTIONS for block in code_blocks(section(text, title))]
+    assert [language for language, _ in found] == ["python", "python", "sh", "python"]
+    with EmbeddedKafka(tmp_path / "kafka") as kafka:
+        chain = PublishedChain(f"kafka://{kafka.bootstrap}", blocks=30)
+        chain.publish()
+        chain.close()
+        port = int(kafka.bootstrap.rpartition(":")[2])
+        program = "\n".join(as_python(language, with_ports(block, {"9092": port})) for language, block in found)
+        run_block("python", f"{program}\nspark.stop()\n", tmp_path, seconds=SECONDS)
+    assert (tmp_path / "lake").is_dir()
+    assert (tmp_path / "own-lake").is_dir()
+
+
+def as_python(language: str, text: str) -> str:
+    """A block of the page as a part of one Python program."""
+    return text if language == "python" else f"__import__('subprocess').run([*{SHELL!r}, {text!r}], check=True)"

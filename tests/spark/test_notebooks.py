@@ -1,0 +1,94 @@
+"""The notebooks run from top to bottom, and what is stored of them is small and shows nothing of a machine.
+
+`jupyter execute --inplace spark/notebooks/*.ipynb` stores their outputs anew; what Java prints on stderr is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import platform
+import re
+import subprocess
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cardinal.embedded.settings import free_port, is_free
+from pages import ROOT, SCRIPTS, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOTEBOOKS = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "spark/notebooks").glob("*.ipynb"))]
+SECONDS = 900
+PORT = "PORT = 9092\n"
+ABSOLUTE = re.compile(r"(?<![\w/:.])/(?:home|Users|root|tmp|private|var|usr|opt|srv|mnt|work)\b")
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS)
+
+
+def test_there_are_notebooks() -> None:
+    assert len(NOTEBOOKS) == 4
+
+
+@every_notebook
+def test_what_is_stored_is_small(path: Path) -> None:
+    assert path.stat().st_size <= 150_000
+    images = [b64decode(data["image/png"]) for data in shown(path) if "image/png" in data]
+    assert 1 <= len(images) <= 2
+    assert max(map(len, images)) <= 40_000
+
+
+@every_notebook
+def test_what_is_stored_is_a_complete_run(path: Path) -> None:
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert {output["output_type"] for cell in cells for output in cell["outputs"]} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
+
+
+@every_notebook
+def test_what_is_stored_shows_nothing_of_a_machine(path: Path) -> None:
+    text = "\n".join(value for data in shown(path) for kind, value in data.items() if kind != "image/png")
+    assert not ABSOLUTE.findall(text)
+    for name in (getpass.getuser(), platform.node()):
+        assert not re.search(rf"\b{re.escape(name)}\b", text)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(SECONDS + 60)
+@every_notebook
+def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(path, as_version=4)
+    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert first.source.count(PORT) == 1
+    port = free_port()
+    first.source = first.source.replace(PORT, f"PORT = {port}\n")
+    client = nbclient.NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(tmp_path)}})
+    own = {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython")}
+    try:
+        asyncio.run(asyncio.wait_for(client.async_execute(env=environment() | own), SECONDS))
+        assert is_free(port)
+        assert not list(tmp_path.glob("cardinal-*"))
+    finally:
+        for folder in tmp_path.glob("cardinal-*/kafka"):
+            subprocess.run([SCRIPTS / "cardinal", "broker", "down", "--data", folder], check=False, timeout=60)
+
+
+def shown(path: Path) -> Iterator[dict[str, Any]]:
+    """What each output of a notebook shows, by its media type, as one text."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            yield {kind: "".join(value) for kind, value in data.items()}
