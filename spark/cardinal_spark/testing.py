@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from .lake.as_of import NOW, AsOf
 from .lake.commit import Committer
 from .lake.decode import write_task
+from .lake.opened import OpenTables
 from .lake.query import Snapshot
 from .lake.tables import LakeSettings
 from .rows import ADDED, REMOVED, AppSpec, RawRow, decode_content, encode_content, raw_batch, weight_bytes
@@ -171,11 +172,15 @@ def commit_batch(
     *,
     on_commit: Callable[[str], None] = lambda table: None,  # noqa: ARG005 - called with it
     settings: LakeSettings | None = None,
+    opened: OpenTables | None = None,
 ) -> LakeState | None:
-    """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits."""
+    """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits.
+
+    ``opened``: what the driver has kept open since its last batch.
+    """
     chosen = settings or LakeSettings()
     results = [write_task([raw_batch(rows)], place, chosen) for rows in tasks]
-    return Committer(place, chosen, on_commit).commit(results)
+    return Committer(place, chosen, on_commit, opened or OpenTables()).commit(results)
 
 
 def _contents(rows: Iterable[RawRow]) -> list[tuple[int, bytes, bytes | None]]:
