@@ -87,7 +87,7 @@ class Victim:
     command: str = ""
     forked: bool = False
     files: str = ""
-    most: int = 60
+    most: int = 40
     survived: bool = False
     master: str = ""
 
@@ -104,22 +104,25 @@ COMMITS: Final = r"(?<!canonical)/_delta_log/\d+\.json$"
 VICTIMS: Final = {
     "driver": Victim(),
     "java": Victim(r"pyspark-shell$"),
-    "worker": Victim(r"pyspark\.daemon pyspark\.worker", forked=True, files=r"\.parquet$", most=20, survived=True),
+    "worker": Victim(r"pyspark\.daemon pyspark\.worker", forked=True, files=r"\.parquet$", most=12, survived=True),
     "planner": Victim(r"python_streaming_source_runner"),
-    "committer": Victim(r"pyspark\.daemon .*python_streaming_sink_runner", forked=True, files=COMMITS, most=20),
-    "daemon": Victim(r"pyspark\.daemon pyspark\.worker", files=r"\.parquet$", most=20, survived=True, master=CLUSTER),
+    "committer": Victim(r"pyspark\.daemon .*python_streaming_sink_runner", forked=True, files=COMMITS, most=12),
+    "daemon": Victim(r"pyspark\.daemon pyspark\.worker", files=r"\.parquet$", most=12, survived=True, master=CLUSTER),
     "executor": Victim(r"CoarseGrainedExecutorBackend", survived=True, master=CLUSTER),
 }
 STARTS: Final = ("plain", "checkpoint lost", "two drivers")
 
+RUNS_ON: Final = "no restart"
+"""Of a point whose driver the one before has left."""
+
 ONCE_EACH: Final = [
     ("worker", "plain"),
-    ("committer", "checkpoint lost"),
+    ("committer", RUNS_ON),
     ("driver", "two drivers"),
-    ("planner", "plain"),
+    ("planner", "checkpoint lost"),
     ("java", "plain"),
     ("executor", "plain"),
-    ("daemon", "checkpoint lost"),
+    ("daemon", RUNS_ON),
 ]
 
 
@@ -146,33 +149,29 @@ class KilledLake:
 
     def point(self, random_: random.Random, victim: Victim, how: str) -> str:
         """One kill, and what comes of it, in words."""
-        due = self._files(victim.files) + random_.randint(1, victim.most)
+        before, due = self._files(victim.files), random_.randint(1, victim.most)
         which = random_.random()
-        self._start_all(how, victim.master)
-        try:
-            hit = self.wait(lambda: self._strike(victim, due, which))
-            before = self.seq
-            if not victim.survived:
-                self.wait(lambda: self._is_over(hit, victim, which))
-                if victim.command:
-                    self._need_advice(hit)
-            if self._drivers:
-                self.wait(lambda: self.seq > before + 3)
-        finally:
+        if how != RUNS_ON:
             self.kill_all()
-        after = self.seq
-        if after:
+            self._start_all(how, victim.master)
+        hit = self.wait(lambda: self._strike(victim, before, due, which))
+        seq = self.seq
+        if not victim.survived:
+            self.wait(lambda: self._is_over(hit, victim, which))
+            if victim.command:
+                self._need_advice(hit)
+        if self._drivers:
+            self.wait(lambda: self.seq > seq + 3)
+        if after := self.seq:
             assert [str(found) for found in Check(Snapshot.at(str(self.path))).itself()] == []
-        return f"killed at file {due} and seq {before}, {'without a restart ' if victim.survived else ''}then {after}"
+        return f"killed at new file {due} and seq {seq}, {'without a restart ' if victim.survived else ''}then {after}"
 
     def run_to_end(self) -> None:
         """Everything that is on the topics, undisturbed."""
+        self.kill_all()
         self._extra = ["--until-caught-up"]
         self._drivers = [self._start()]
-        try:
-            self.wait(lambda: self._drivers[0].code == 0)
-        finally:
-            self.kill_all()
+        self.wait(lambda: self._drivers[0].code == 0)
         self.wait(lambda: self._below.isdisjoint(living(process.pid for process in self._below)))
 
     def wait(self, done: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is waited for
@@ -230,9 +229,9 @@ class KilledLake:
                 self._lose_checkpoint()
                 self._drivers = [self._start()]
 
-    def _strike(self, victim: Victim, due: int, which: float) -> Driver | None:
+    def _strike(self, victim: Victim, before: set[str], due: int, which: float) -> Driver | None:
         """Kill, if it is time; returns the driver that was hit, which is looked after only if it survives."""
-        if self._files(victim.files) < due:
+        if len(self._files(victim.files) - before) < due:
             return None
         driver = self._drivers[int(which * len(self._drivers))]
         if not victim.command:
@@ -272,10 +271,10 @@ class KilledLake:
         self._below.update(below)
         return below
 
-    def _files(self, pattern: str) -> int:
-        """How many files of the lake have such a path."""
+    def _files(self, pattern: str) -> set[str]:
+        """The files of the lake with such a path. Old commits are removed: only new ones can be counted."""
         paths = (f"{folder}/{name}" for folder, _, names in os.walk(self.path) for name in names)
-        return sum(re.search(pattern, path) is not None for path in paths)
+        return {path for path in paths if re.search(pattern, path)}
 
 
 def need_node(lake: str, chain: PublishedChain) -> None:
@@ -320,7 +319,7 @@ def need_equal(lake: str, undisturbed: str) -> None:
 
 
 def undisturbed_lake(spark: SparkSession, chain: PublishedChain, folder: Path) -> str:
-    options = {**OPTIONS, "chainId": str(chain.chain_id)}
+    options = {**OPTIONS, "maxBlocksPerTrigger": "50", "chainId": str(chain.chain_id)}
     query = start(spark, Job(chain.url, str(folder / "undisturbed"), until_caught_up=True, options=options))
     assert query.awaitTermination(PATIENCE)
     return str(folder / "undisturbed")
