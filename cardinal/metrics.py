@@ -6,8 +6,10 @@ sentence that says what it waits for.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -59,7 +61,8 @@ class Endpoint:
         self._metrics = make_wsgi_app(registry)
         self._waits_for = waits_for
         try:
-            self._server = make_server(host.strip("[]"), int(port), self._answer, WSGIServer, _Silent)
+            server = _SixServer if ":" in host else _Server
+            self._server = make_server(host.strip("[]"), int(port), self._answer, server, _Silent)
         except OSError as error:
             raise ConfigurationError(f"metrics cannot be served at {address}: {error}", setting="metrics") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="cardinal-metrics", daemon=True)
@@ -69,7 +72,7 @@ class Endpoint:
     def address(self) -> str:
         """Where it answers, ``host:port``."""
         host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +100,19 @@ class Endpoint:
         return [f"{said}\n".encode()]
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """A client that sends nothing holds nobody up."""
+
+    daemon_threads = True
+    block_on_close = False
+
+
+class _SixServer(_Server):
+    address_family = socket.AF_INET6
+
+
 class _Silent(WSGIRequestHandler):
+    timeout = 10
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - the library's names
         """Requests are no news."""

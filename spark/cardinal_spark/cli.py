@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cardinal_spark.metrics import LakeMetrics
-    from cardinal_spark.pipeline import BatchStatus
+    from cardinal_spark.pipeline import BatchStatus, Job
 
 _WIDEST = 44
 
@@ -95,7 +95,7 @@ def run(
     stopping = threading.Event()
     nothing = True
     with contextlib.ExitStack() as answering:
-        numbers = None if metrics is None else _answering(answering, metrics)
+        numbers = None if metrics is None else _answering(answering, metrics, job)
         spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
         for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
             signal.signal(number, lambda *_: stopping.set())
@@ -109,12 +109,15 @@ def run(
         click.echo("nothing new: the lake has all that is on the topics", err=True)
 
 
-def _answering(stack: contextlib.ExitStack, address: str) -> LakeMetrics:
+def _answering(stack: contextlib.ExitStack, address: str, job: Job) -> LakeMetrics:
     from cardinal.metrics import Endpoint  # noqa: PLC0415 - an extra of its own
 
-    from .metrics import LakeMetrics  # noqa: PLC0415 - the same
+    from .lake.state import find_state  # noqa: PLC0415 - `--help` needs no extra
+    from .metrics import LakeMetrics  # noqa: PLC0415 - an extra of its own
 
-    numbers = LakeMetrics()
+    numbers, state = LakeMetrics(), find_state(job.place)
+    if state is not None:
+        numbers.stands(state.number, state.seq)
     endpoint = stack.enter_context(Endpoint(address, numbers.registry, numbers.waits_for))
     click.echo(f"metrics at http://{endpoint.address}/metrics", err=True)
     return numbers
@@ -271,7 +274,7 @@ def _columns(values: Sequence[str]) -> dict[str, list[str]]:
     metavar="TABLE=COLUMN,…",
     help="Sort what is joined, so that a filter on the column reads few files: logs=address,transactions=to_address. "
     "Writes the whole table again and takes up to 1 GB of memory and temporary files beyond; a range of blocks then "
-    "reads every file.",
+    "reads every file. Stop the query before a sort of more than two minutes.",
 )
 @click.option("--no-clean", is_flag=True, help="Leave the files that nothing within the retention names.")
 @click.option(

@@ -57,10 +57,14 @@ class LakeMetrics:
         """What the query waits for, in a sentence; empty while blocks come."""
         return self._waits_for
 
+    def stands(self, number: int, seq: int) -> None:
+        """The lake's newest block, and the last row of its ledger."""
+        self._head.set(number)
+        self._seq.set(seq)
+
     def batch(self, status: BatchStatus) -> None:
         """A batch is in the lake."""
-        self._head.set(status.number)
-        self._seq.set(status.seq)
+        self.stands(status.number, status.seq)
         self._blocks.inc(status.blocks)
         self._seconds.observe(status.seconds)
 

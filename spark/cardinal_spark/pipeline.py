@@ -16,7 +16,6 @@ import contextlib
 import re
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import ConfigurationError, LakeError
@@ -100,7 +99,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query. ConfigurationError where the job cannot work."""
     source = _of_source(job)
     lake = {name: value for name, value in job.options.items() if name not in source}
-    rows = spark.readStream.format("cardinal").options(**source_options(job), **source).load()
+    rows = spark.readStream.format("cardinal").options(**{**source, **source_options(job)}).load()
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)
     writer = writer.trigger(availableNow=True) if job.until_caught_up else writer.trigger(processingTime=job.trigger)
     return writer.start(job.place.root)
@@ -115,8 +114,8 @@ def check(job: Job) -> None:
         LakeError: the lake cannot be written.
 
     """
-    job.place.need_writable()
     checkpoint = job.checkpoint_path
+    job.place.need_writable()
     if "://" not in checkpoint:
         Place.of(checkpoint).need_writable()
     given = SourceOptions.of({**_of_source(job), **source_options(job)})
@@ -133,8 +132,7 @@ def _of_source(job: Job) -> dict[str, str]:
 def source_options(job: Job) -> dict[str, str]:
     """The source's options that follow from the job."""
     options = {"url": job.source, "table": "raw"}
-    checkpoint = job.checkpoint_path
-    if "://" not in checkpoint and not Path(checkpoint, "offsets").is_dir() and _has_rows(job):
+    if _has_rows(job):  # what a checkpoint says comes before it
         storage = {f"{STORAGE}{name}": value for name, value in job.place.storage.items()}
         options |= {"restartFrom": "sink", "sinkPath": job.place.root, **storage}
     return options

@@ -121,6 +121,16 @@ def test_any_cursor_goes_on_to_the_same_rows(steps: list[tuple[int, int, int]]) 
         assert rows(again) == rows(passed[at + 1 :])
 
 
+def test_a_reorg_of_many_withheld_blocks_is_one_update() -> None:
+    reading, held = Reading(keeps_final=True), Withheld("finalized")
+    for _ in range(2_000):
+        reading.step(0, 1, 100_000)
+    reading.step(1_999, 2_100, 0)
+    (*_, last) = held.passed(reading.updates)
+    assert last.cursor.seq == 2_101
+    assert not any(update.removed for update in held.passed(reading.updates[:0]))
+
+
 def test_without_marks_nothing_is_passed_on_and_more_than_can_be_held_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

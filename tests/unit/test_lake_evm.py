@@ -17,12 +17,15 @@ from cardinal.apps.evm import payload_from_rpc
 from cardinal.errors import ApplicationError, ConfigurationError, LakeError
 from cardinal_connectors.dev.chain import DevChain
 from cardinal_connectors.dev.settings import DevSettings
-from cardinal_spark.lake import Snapshot, last_committed, read
+from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
+from cardinal_spark.lake.check import Check
 from cardinal_spark.lake.maintenance import compact
 from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.reader import LakeReader, read_schema
 from cardinal_spark.lake.sql import run_sql
 from cardinal_spark.lake.tables import LakeSettings
+from cardinal_spark.lake.typed import append_schemas, typed_rows
 from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
 from cardinal_spark.testing import commit_batch, image, image_of
 
@@ -322,3 +325,34 @@ def test_a_mainnet_block_is_in_the_lake_as_the_node_gives_it(tmp_path: Path) -> 
         (t["hash"], t["from"].lower()) for t in case["block"]["transactions"]
     ]
     assert len(read(str(tmp_path), "current_logs")) == sum(len(receipt["logs"]) for receipt in case["receipts"])
+
+
+def test_a_lake_of_an_earlier_release_gains_the_new_columns(
+    rows: DevRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old rows have no values there, for whoever reads them, and are right all the same."""
+    place, later = Place.of(str(tmp_path)), {"block_date", "topic0", "topic1", "topic2", "topic3"}
+    half = len(rows.updates) // 2
+    with monkeypatch.context() as earlier:
+
+        def schemas(*given: Any) -> dict[str, pa.Schema]:  # noqa: ANN401 - as the original
+            found = append_schemas(*given)
+            return {table: pa.schema([one for one in made if one.name not in later]) for table, made in found.items()}
+
+        def typed(*given: Any) -> dict[str, pa.Table]:  # noqa: ANN401 - the same
+            found = typed_rows(*given)
+            return {table: made.drop_columns(list(later & set(made.column_names))) for table, made in found.items()}
+
+        for where in (decode, commit):
+            earlier.setattr(where, "append_schemas", schemas)
+        earlier.setattr(decode, "typed_rows", typed)
+        commit_batch(place, [list(chain.from_iterable(rows.updates[:half]))])
+    commit_batch(place, [list(chain.from_iterable(rows.updates[half:]))])
+    assert [str(found) for found in Check(Snapshot.of(place)).itself()] == []
+    days = read(str(tmp_path), "current_logs").column("block_date")
+    assert 0 < days.null_count < len(days)
+    options = {"path": str(tmp_path), "table": "current_logs"}
+    reader = LakeReader(options, read_schema(options))
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    assert sum(batch.column("block_date").null_count for batch in batches) == days.null_count
+    assert sum(batch.num_rows for batch in batches) == len(days)

@@ -51,6 +51,19 @@ def test_small_files_are_joined_and_the_rows_stay(place: Place) -> None:
     assert compact(place, min_files=8) == []
 
 
+def test_a_compaction_leaves_the_commit_that_says_what_the_lake_shows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log that keeps nothing which is not needed: the lake stood still for long."""
+    keeps_nothing = {"delta.checkpointInterval": "1", "delta.logRetentionDuration": "interval 0 seconds"}
+    monkeypatch.setattr("cardinal_spark.lake.commit.LOG_SETTINGS", keeps_nothing)
+    writer = grow(place, 20, threshold=1)
+    assert "canonical" in {found.table for found in compact(place, min_files=8)}
+    assert Snapshot.at(place.root).state.number == 20_009
+    commit_batch(place, [writer.update("20010a")])
+    assert Snapshot.at(place.root).state.number == 20_010
+
+
 @pytest.mark.parametrize(("threshold", "compacted"), [(6, []), (4, ["canonical"])])
 def test_partitions_that_a_reorg_may_touch_are_left_alone(place: Place, threshold: int, compacted: list[str]) -> None:
     """The reorg threshold is the stream's own, as the lake's state has it."""

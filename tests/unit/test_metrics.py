@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from http.client import HTTPConnection
 
 import pytest
@@ -44,6 +45,8 @@ def test_a_process_says_whether_it_lives_whether_it_works_and_how_much() -> None
         waits[0] = "the broker does not answer"
         assert asked(endpoint, "/readyz") == (503, "the broker does not answer\n")
         assert asked(endpoint, "/healthz") == (200, "ok\n")
+        with socket.create_connection(endpoint.address.rsplit(":", 1)):  # it says nothing, and holds nobody up
+            assert asked(endpoint, "/healthz") == (200, "ok\n")
         assert asked(endpoint, "/") == (404, "there are /metrics, /healthz and /readyz\n")
         with pytest.raises(ConfigurationError, match=f"cannot be served at {endpoint.address}: .*in use"):
             Endpoint(endpoint.address, registry, str)
@@ -61,6 +64,8 @@ def test_a_lake_says_where_it_stands_and_what_it_waits_for() -> None:
     assert numbers.waits_for() == "the query has not read anything yet"
     numbers.progress({"sources": [{"latestOffset": None}]})
     assert numbers.waits_for() == "the query has not read anything yet"
+    numbers.stands(39, 43)
+    assert value("cardinal_lake_head") == 39
     numbers.batch(BatchStatus(0, 40, 0.7, 44, 40, "0xaa"))
     numbers.batch(BatchStatus(1, 2, 0.3, 46, 40, "0xab"))
     numbers.progress({"sources": [{"latestOffset": READING}]})

@@ -33,7 +33,7 @@ from .tables import CANONICAL, CURRENT, EVENTS, INTEGERS, PAYLOAD, LakeSettings
 from .typed import typed_rows, typed_schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from .query import Snapshot
 
@@ -45,6 +45,11 @@ _SENDER: Final = "from_address"
 
 Rows: TypeAlias = "dict[bytes, Counter[str]]"
 """The rows of each block, as text."""
+
+_LATER: Final = "block_date"
+"""The newest column that every row has: where it is null, the rows are older than it, and the others that came with it.
+"""
+_CAME_WITH_IT: Final = frozenset({_LATER, "topic0", "topic1", "topic2", "topic3"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,8 @@ class Check:
             names = [name for name in due[table].schema.names if name in stored[table].schema.names]
             wanted = due[table].select(names)
             held = stored[table].select(names).cast(wanted.schema)
-            yield from self._unequal(table, window, _by_block(held), _by_block(wanted))
+            old = _older(held)
+            yield from self._unequal(table, window, _by_block(held, old), _by_block(wanted, old))
 
     def _content(self, blocks: Sequence[Payload]) -> Iterator[Difference]:
         """Rule 4, for some blocks that the chain has."""
@@ -230,11 +236,21 @@ class Check:
         return LakeSettings(integers, any(column.null_count < len(column) for column in senders))
 
 
-def _by_block(table: pa.Table) -> Rows:
+def _by_block(table: pa.Table, old: Container[bytes] = frozenset()) -> Rows:
     found: Rows = {}
     for row in table.to_pylist():
-        found.setdefault(row["_block_hash"], Counter())[repr(row)] += 1
+        block = row["_block_hash"]
+        shown = {name: None if name in _CAME_WITH_IT else cell for name, cell in row.items()} if block in old else row
+        found.setdefault(block, Counter())[repr(shown)] += 1
     return found
+
+
+def _older(table: pa.Table) -> frozenset[bytes]:
+    """The blocks whose rows were written before the lake had its newest columns."""
+    if _LATER not in table.schema.names:
+        return frozenset()
+    rows = zip(table.column("_block_hash").to_pylist(), table.column(_LATER).to_pylist(), strict=True)
+    return frozenset(block for block, day in rows if day is None)
 
 
 def _content_of(table: pa.Table) -> dict[bytes, tuple[PathMap, frozenset[str]]]:

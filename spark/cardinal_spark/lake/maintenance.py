@@ -5,8 +5,8 @@ Rules:
 1. ``canonical`` is compacted only in partitions below the head minus twice the reorg threshold: above, MERGEs work. A
    MERGE that still collides with a compaction is tried again by the driver, and a compaction that loses is left
    for the next run.
-2. Appended tables are compacted when they have ``min_files`` small files; where an order is asked for, all their files
-   are written again in that order.
+2. Appended tables are compacted when they have ``min_files`` small files; one for which an order is asked for is
+   written again as a whole.
 3. Both end with a commit to ``canonical`` that names the new versions, so that readers leave the old files before
    ``clean`` removes them.
 4. ``clean`` removes files that no table has named for the retention, orphans of killed tasks included. It keeps a list
@@ -113,16 +113,24 @@ def compact(
     for name in state.versions:
         with mapped(f"compact {name} of the lake {place.root}"):
             table = place.open(name)
-            if len(_small(table, target_bytes)) < min_files:
-                continue
             columns = (z_order or {}).get(name)
+            if not columns and len(_small(table, target_bytes)) < min_files:
+                continue
             if columns:
                 metrics = table.optimize.z_order(columns, target_size=target_bytes, max_spill_size=_SORT_BYTES)
             else:
                 metrics = table.optimize.compact(target_size=target_bytes)
             done.append(_joined(name, metrics))
     threshold = AppSpec.parse(state.app).options.get("reorg_threshold", REORG_THRESHOLD)
-    done += _compact_canonical(place, state.number - 2 * threshold)
+    canonical = _compact_canonical(place, state.number - 2 * threshold)
+    if canonical is not None:
+        found, version = canonical
+        done.append(found)
+        if version - 1 == state.canonical:
+            # Nobody came between. Of a lake that stood still, that commit may have taken from the log the one that says
+            # what is shown: it is said again from here.
+            publish(place, dataclasses.replace(state, canonical=version))
+            return done
     if done:
         publish(place)
     return done
@@ -189,12 +197,13 @@ def _seen(files: pafs.FileSystem) -> dict[str, float]:
         return {}
 
 
-def publish(place: Place) -> LakeState:
+def publish(place: Place, known: LakeState | None = None) -> LakeState:
     """Let ``canonical`` name the newest version of every table, without changing a row; the state afterwards.
 
-    A driver that commits at the same time wins: its own commit names versions as new as ours.
+    A driver that commits at the same time wins: its own commit names versions as new as ours. ``known``: the state at a
+    version of ``canonical``, where it is known.
     """
-    state = read_state(place)
+    state = known or read_state(place)
     newest = {name: place.open(name).version() for name in state.versions}
     table = place.open(CANONICAL, state.canonical)
     # no retry: delta-rs would put the old state behind a commit that came in between
@@ -212,19 +221,19 @@ def _small(table: DeltaTable, target_bytes: int) -> list[int]:
     return [size for size in sizes if size < target_bytes // 2]
 
 
-def _compact_canonical(place: Place, below: int) -> list[Compaction]:
-    """Compact the partitions of ``canonical`` whose heights all lie below ``below``."""
+def _compact_canonical(place: Place, below: int) -> tuple[Compaction, int] | None:
+    """Compact the partitions of ``canonical`` whose heights all lie below ``below``; what was done, and its version."""
     with mapped(f"compact canonical of the lake {place.root}", (CommitFailedError,)):
         table = place.open(CANONICAL)
         files = Counter(pa.table(table.get_add_actions(flatten=True)).column("partition.bucket").to_pylist())
         old = [str(number) for number, count in files.items() if count > 1 and (number + 1) * BUCKET_SIZE <= below]
         if not old:
-            return []
+            return None
         try:
             metrics = table.optimize.compact(partition_filters=[("bucket", "in", old)])
         except CommitFailedError:  # a MERGE came first; the next run finds the same files
-            return []
-        return [_joined(CANONICAL, metrics)]
+            return None
+        return _joined(CANONICAL, metrics), table.version()
 
 
 def _joined(name: str, metrics: dict[str, Any]) -> Compaction:

@@ -170,9 +170,15 @@ def _iso(milliseconds: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
 
 
+def _dates(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
+    return f"{low.as_py():%Y-%m-%d}", f"{high.as_py():%Y-%m-%d}"
+
+
 def _bound_kind(kind: pa.DataType) -> Callable[[pa.Scalar, pa.Scalar], tuple[Bound, Bound]] | None:
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return _numbers
     if pa.types.is_string(kind):
         return _texts
+    if pa.types.is_date(kind):  # without bounds, deltalake's own dataset finds no row by a day
+        return _dates
     return _times if pa.types.is_timestamp(kind) else None

@@ -20,7 +20,7 @@ import pyarrow.dataset as pads
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.options import given_options
 
 from .as_of import NOW, AsOf
@@ -96,11 +96,15 @@ class Whole(InputPartition):
 
 
 class Files(InputPartition):
-    """Some files of a table. ``seqs``: the last visible one, and of a ``current_`` table those that count."""
+    """Some files of a table, whose columns older ones of them may lack.
 
-    def __init__(self, paths: Sequence[str], visible: int, seqs: SeqRuns | None) -> None:
+    ``visible``: the last seq that is shown; ``seqs``: of a ``current_`` table those that count.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: pa.Schema, visible: int, seqs: SeqRuns | None) -> None:
         super().__init__(None)
         self.paths = tuple(paths)
+        self.columns = columns
         self.visible = visible
         self.seqs = seqs
 
@@ -121,9 +125,9 @@ class LakeReader(DataSourceReader):
         if table in _SMALL:
             return [Whole(snapshot.state, snapshot.until)]
         seqs = snapshot.current(heights) if table.startswith(CURRENT) else None
-        fragments = snapshot.files(stored).get_fragments(filter=heights.on("_block_number"))
-        files = self._place.files(stored)
-        return [Files(paths, snapshot.seq, seqs) for paths in grouped(fragments, files)]
+        dataset, files = snapshot.files(stored), self._place.files(stored)
+        fragments = dataset.get_fragments(filter=heights.on("_block_number"))
+        return [Files(paths, dataset.schema, snapshot.seq, seqs) for paths in grouped(fragments, files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition in Spark's exact Arrow schema."""
@@ -135,6 +139,11 @@ class LakeReader(DataSourceReader):
 
     def _whole(self, partition: Whole) -> Iterator[pa.RecordBatch]:
         snapshot = Snapshot(self._place, partition.state, partition.until)
+        if self._options.table == CANONICAL and partition.until is None:
+            try:
+                snapshot.files(CANONICAL)
+            except LakeError:  # this version is forgotten by now: the ledger says what it was
+                snapshot = Snapshot(self._place, partition.state, partition.state.seq)
         yield from snapshot.scan(self._options.table, self._options.heights, self._schema.names)
 
     def _files(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -145,7 +154,9 @@ class LakeReader(DataSourceReader):
         heights = self._options.heights.on("_block_number")
         stored = self._options.table.removeprefix(CURRENT)
         with mapped(f"read {stored} of the lake {self._place.root}; was it vacuumed while it was read?"):
-            files = pads.dataset(list(partition.paths), format="parquet", filesystem=self._place.files(stored))
+            files = pads.dataset(
+                list(partition.paths), partition.columns, format="parquet", filesystem=self._place.files(stored)
+            )
             batches = files.to_batches(
                 columns=columns, filter=within if heights is None else within & heights, batch_size=_BATCH_ROWS
             )

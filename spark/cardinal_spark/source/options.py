@@ -57,7 +57,7 @@ OPTIONS: Final = MappingProxyType(
         "endingOffsets": "of a batch read: `latest` (default), the number of the last block, or a time with its zone: "
         "the last block is the one before the first that was published later",
         "finality": "`latest` (default), `safe` or `finalized`: what a node must have called a block. Blocks come "
-        "later, and none that came is removed unless the chain breaks its word",
+        "later, and none that came is removed, unless a finalized block is replaced after all",
         "restartFrom": "`sink`: a new checkpoint goes on behind the end of the lake at `sinkPath` (and `storage.*`)",
         "sinkPath": "the lake of `restartFrom`",
         "maxBlocksPerTrigger": "how much one batch takes, 20,000 at most; an update is never split. Without a limit "

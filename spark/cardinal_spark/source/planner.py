@@ -79,7 +79,8 @@ class Planner:
         self._feed: Feed | None = None
         self._at = ""
         self._plans: dict[str, list[PlannedBlock]] = {}
-        self._quiet_since = self._warned_at = clock()
+        self._quiet_since = self._warned_at = self._opened_at = clock()
+        self._taken = 0
 
     def first(self) -> dict[str, Any]:
         """Where a new checkpoint begins."""
@@ -123,7 +124,6 @@ class Planner:
         if not updates:
             self._look_after_waiting()
             return dict(start)
-        self._quiet_since = self._clock()
         cursor = updates[-1].cursor
         planned = only_of(planned_rows(updates, cursor), self.stream)
         end = offset_of(cursor, planned)
@@ -151,12 +151,11 @@ class Planner:
         if feed is None:
             return None
         number = -1 if feed.head is None else feed.head.number
-        waits = feed.awaited()[:5] if self._clock() - self._quiet_since >= _WAITED_SECONDS else []
         return {
             "number": number,
             "lag_records": feed.lag,
             "connected": feed.connected,
-            "waits_for": waits,
+            "waits_for": self._waits_for(feed),
             "withheld": feed.withheld.blocks,
             "reports": dict(feed.reports.counts),
         }
@@ -181,7 +180,8 @@ class Planner:
                 lambda on_event: self.stream.consumer(where, on_event, until_end=until_end), self._options.finality
             )
             self._at = begin
-            self._quiet_since = self._clock()
+            self._quiet_since = self._opened_at = self._clock()
+            self._taken = 0
         return self._feed
 
     def _waits(self, feed: Feed, seconds: float) -> bool:
@@ -204,16 +204,30 @@ class Planner:
     def _look_after_waiting(self) -> None:
         """Warn of what the chain waits for, once a minute."""
         feed, now = self._feed, self._clock()
-        if feed is None or now - max(self._quiet_since, self._warned_at) < _WAITED_SECONDS:
+        if feed is None:
+            return
+        waits, away = self._waits_for(feed), self._is_quiet(feed) and not feed.connected
+        if not (waits or away) or now - self._warned_at < _WAITED_SECONDS:
             return
         self._warned_at = now
-        seconds = now - self._quiet_since
-        if not feed.connected:
-            _LOG.warning("no update for %.0f s: the server does not answer", seconds)
-        for text in feed.awaited()[:5]:
-            _LOG.warning("no update for %.0f s: the chain waits for %s", seconds, text)
-        if feed.withheld.blocks and feed.withheld.mark is None:
-            _LOG.warning("no update for %.0f s: %s", seconds, feed.withheld)
+        if away:
+            _LOG.warning("no update for %.0f s: the server does not answer", now - self._quiet_since)
+        for text in waits:
+            _LOG.warning("no update for %.0f s: the chain waits for %s", now - self._quiet_since, text)
+
+    def _waits_for(self, feed: Feed) -> list[str]:
+        """What has been waited for for more than a minute, in words."""
+        waits = feed.awaited()[:5] if self._is_quiet(feed) else []
+        without_marks = feed.withheld.blocks and feed.withheld.mark is None
+        if without_marks and self._clock() - self._opened_at >= _WAITED_SECONDS:
+            waits.append(f"a block that says which ones are final: {feed.withheld}")
+        return waits
+
+    def _is_quiet(self, feed: Feed) -> bool:
+        """Whether the consumer has given no update for more than a minute."""
+        if feed.withheld.taken != self._taken:
+            self._taken, self._quiet_since = feed.withheld.taken, self._clock()
+        return self._clock() - self._quiet_since >= _WAITED_SECONDS
 
 
 def planned_rows(updates: Sequence[ChainUpdate], cursor: Cursor) -> list[PlannedBlock]:

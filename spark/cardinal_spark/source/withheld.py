@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.cursor import Cursor
@@ -20,8 +20,9 @@ from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.protocols.streams.types import SHORT, BlockRef, short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from cardinal.protocols.streams.payload import AnyPayload
     from cardinal.protocols.streams.types import Finality
 
 LATEST: Final = "latest"
@@ -29,6 +30,14 @@ LEVELS: Final = (LATEST, "safe", "finalized")
 
 BLOCKS_MAX: Final = 50_000
 """That are held: some 2 kB each."""
+
+
+class Held(NamedTuple):
+    """What some updates come to. ``last``: the one after which it is so."""
+
+    removed: Sequence[AnyPayload]
+    added: Sequence[AnyPayload]
+    last: ChainUpdate
 
 
 class Withheld:
@@ -41,13 +50,15 @@ class Withheld:
 
     def __init__(self, level: str) -> None:
         self._level = level
-        self._updates: deque[ChainUpdate] = deque()
+        self._held: deque[Held] = deque()
         self._seq: int | None = None
         self._start: BlockRef | None = None
         self.mark: int | None = None
         """The highest block that is final."""
         self.blocks = 0
         """How many blocks are held."""
+        self.taken = 0
+        """How many updates the consumer has given."""
 
     def __str__(self) -> str:
         known = "no block says which ones are" if self.mark is None else f"the last one that is: {self.mark}"
@@ -60,49 +71,51 @@ class Withheld:
             ConfigurationError: more blocks than can be held are not final.
 
         """
-        if self._level == LATEST:
-            yield from updates
-            return
         for update in updates:
+            self.taken += 1
+            if self._level == LATEST:
+                yield update
+                continue
             self._take(update)
-            while self._updates and self._is_final(self._updates[0]):
-                self.blocks -= len(self._updates[0].added)
-                yield self._numbered(self._updates.popleft())
+            while self._held and self._is_final(self._held[0]):
+                self.blocks -= len(self._held[0].added)
+                yield self._numbered(self._held.popleft())
 
     def _take(self, update: ChainUpdate) -> None:
         if self._seq is None:
             self._seq = update.first_seq - 1
         self.mark = marked(update.finality, self._level)
-        while update.removed and self._updates:
-            self.blocks -= len(self._updates[-1].added)
-            update = joined(self._updates.pop(), update)
-        if update.removed or update.added:
-            self._updates.append(update)
-            self.blocks += len(update.added)
+        held = Held(update.removed, update.added, update)
+        while held.removed and self._held:
+            self.blocks -= len(self._held[-1].added)
+            held = joined(self._held.pop(), held)
+        if held.removed or held.added:
+            self._held.append(held)
+            self.blocks += len(held.added)
         if self.blocks > BLOCKS_MAX:
             raise ConfigurationError(
-                f"{self}, and more cannot be held: read with finality=latest, or let a producer publish what its node "
-                "calls so",
+                f"{self}, and more cannot be held: begin where blocks say it (startingOffsets), read with "
+                "finality=latest, or let a producer publish what its node calls so",
                 setting="finality",
             )
 
-    def _is_final(self, update: ChainUpdate) -> bool:
-        return not update.added or (self.mark is not None and update.added[-1].number <= self.mark)
+    def _is_final(self, held: Held) -> bool:
+        return not held.added or (self.mark is not None and held.added[-1].number <= self.mark)
 
-    def _numbered(self, update: ChainUpdate) -> ChainUpdate:
+    def _numbered(self, held: Held) -> ChainUpdate:
         if not self._seq:  # nothing was passed on in this lineage
-            first = update.added[0]
+            first = held.added[0]
             self._start = BlockRef(first.number, first.hash)
-        seq = (self._seq or 0) + len(update.removed) + len(update.added)
+        seq = (self._seq or 0) + len(held.removed) + len(held.added)
         self._seq, start = seq, self._start
 
         def cursor() -> Cursor:
-            made = update.cursor
+            made = held.last.cursor
             if start is not None:
                 made = replace(made, start=start, lineage=made.lineage[:SHORT] + short(start.hash))
             return replace(made, seq=seq)
 
-        return ChainUpdate(seq, update.removed, update.added, update.finality, cursor)
+        return ChainUpdate(seq, tuple(held.removed), tuple(held.added), held.last.finality, cursor)
 
 
 def marked(finality: Finality | None, level: str) -> int | None:
@@ -110,11 +123,11 @@ def marked(finality: Finality | None, level: str) -> int | None:
     return None if finality is None else finality.safe if level == "safe" else finality.finalized
 
 
-def joined(first: ChainUpdate, then: ChainUpdate) -> ChainUpdate:
-    """Two updates as one, without what comes and goes in it; its numbers are not theirs."""
+def joined(first: Held, then: Held) -> Held:
+    """Both as one, without what comes and goes in it."""
     gone = min(len(first.added), len(then.removed))
     removed = [*first.removed, *then.removed[gone:]]
     added = [*first.added[: len(first.added) - gone], *then.added]
     while removed and added and removed[-1].hash == added[0].hash:
         del removed[-1], added[0]
-    return ChainUpdate(then.seq, tuple(removed), tuple(added), then.finality, lambda: then.cursor)
+    return Held(removed, added, then.last)
