@@ -118,7 +118,7 @@ def _answering(stack: contextlib.ExitStack, address: str, job: Job) -> LakeMetri
     numbers, state = LakeMetrics(), find_state(job.place)
     if state is not None:
         numbers.stands(state.number, state.seq)
-    endpoint = stack.enter_context(Endpoint(address, numbers.registry, numbers.waits_for))
+    endpoint = stack.enter_context(contextlib.closing(Endpoint(address, numbers.registry, numbers.waits_for)))
     click.echo(f"metrics at http://{endpoint.address}/metrics", err=True)
     return numbers
 

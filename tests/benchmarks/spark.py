@@ -42,7 +42,7 @@ from cardinal_spark.session import local_session
 from cardinal_spark.source.reader import CardinalReader, read_partition, source_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 POOL: Final = random.Random(1).randbytes(1 << 16)
 MESSAGES: Final = 200
@@ -154,7 +154,13 @@ def sdk(url: str, chain_id: int, blocks: int) -> Cost:
 
 
 def stream(spark: SparkSession, url: str, chain_id: int, table: str, **more: str) -> tuple[Cost, int]:
-    rows = spark.readStream.format("cardinal").options(url=url, chainId=str(chain_id), table=table, **more).load()
+    return drained(
+        spark.readStream.format("cardinal").options(url=url, chainId=str(chain_id), table=table, **more).load()
+    )
+
+
+def drained(rows: DataFrame) -> tuple[Cost, int]:
+    """Everything that is there, to a sink that does nothing; and in how many batches."""
     with tempfile.TemporaryDirectory() as folder, measured() as cost:
         writer = rows.writeStream.format("noop").option("checkpointLocation", folder).trigger(availableNow=True)
         query = writer.start()
@@ -170,13 +176,7 @@ def jvm_stream(spark: SparkSession, url: str, topic: str) -> tuple[Cost, int]:
         "subscribe": topic,
         "startingOffsets": "earliest",
     }
-    rows = spark.readStream.format("kafka").options(**options).load()
-    with tempfile.TemporaryDirectory() as folder, measured() as cost:
-        writer = rows.writeStream.format("noop").option("checkpointLocation", folder).trigger(availableNow=True)
-        query = writer.start()
-        query.awaitTermination()
-        batches = len(query.recentProgress)
-    return cost, batches
+    return drained(spark.readStream.format("kafka").options(**options).load())
 
 
 def kafka_jars() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 from http.client import HTTPConnection
 
 import pytest
@@ -36,7 +37,7 @@ def asked(endpoint: Endpoint, path: str) -> tuple[int, str]:
 def test_a_process_says_whether_it_lives_whether_it_works_and_how_much() -> None:
     registry, waits = new_registry(), [""]
     Gauge("blocks_here", "How many.", registry=registry).set(5)
-    with Endpoint("127.0.0.1:0", registry, lambda: waits[0]) as endpoint:
+    with closing(Endpoint("127.0.0.1:0", registry, lambda: waits[0])) as endpoint:
         status, text = asked(endpoint, "/metrics")
         assert status == 200
         assert "blocks_here 5.0" in text

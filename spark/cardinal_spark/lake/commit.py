@@ -47,7 +47,6 @@ from .state import LakeState, read_state
 from .tables import (
     CANONICAL,
     CANONICAL_SCHEMA,
-    CHANGE_FEED,
     CHECKPOINT_EVERY,
     EVENTS,
     EVENTS_SCHEMA,
@@ -59,7 +58,7 @@ from .tables import (
 from .typed import append_schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
     from deltalake import DeltaTable
@@ -133,7 +132,7 @@ class _Batch:
     def run(self) -> LakeState:
         schemas = append_schemas(AppSpec.parse(self._app), self._settings)
         self._opened.keep_for(self._lineage, {result.base for result in self._results})
-        canonical = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"], CHANGE_FEED)
+        canonical = self._table(CANONICAL, CANONICAL_SCHEMA, ["bucket"])
         shown, before = self._opened.seq(CANONICAL, canonical, self._lineage), canonical.version()
         events = self._table(EVENTS, EVENTS_SCHEMA)
         self._need_same(events, shown)
@@ -268,11 +267,10 @@ class _Batch:
         name: str,
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
-        settings: Mapping[str, str] | None = None,
     ) -> DeltaTable:
         table = self._opened.find(self._place, name)
         if table is None:
-            table = self._place.create(name, schema, list(partition_by), {**LOG_SETTINGS, **(settings or {})})
+            table = self._place.create(name, schema, list(partition_by), LOG_SETTINGS)
         need_schema(name, table, schema)
         return table
 

@@ -167,18 +167,13 @@ def _clean(place: Place, name: str, seconds: int) -> int:
     """Remove a table's files that have had no name for so many seconds."""
     files = place.files(name)
     here = {
-        info.path: info.mtime.timestamp()
+        info.path
         for info in files.get_file_info(pafs.FileSelector("", recursive=True))
         if info.path.endswith(".parquet") and not info.path.startswith("_delta_log/")
     }
     named = set(pa.table(place.open(name).get_add_actions(flatten=True)).column("path").to_pylist())
     known, now = _seen(files), time.time()
-    # The change feed's files have no name but that of their commit: they go by their age.
-    seen = {
-        path: made if path.startswith("_change_data/") else known.get(path, now)
-        for path, made in here.items()
-        if path not in named
-    }
+    seen = {path: known.get(path, now) for path in here if path not in named}
     gone = {path for path, first in seen.items() if now - first >= seconds}
     for path in gone:
         files.delete_file(path)

@@ -93,9 +93,6 @@ LOG_SETTINGS: Final = {
 log still names. Readers do without old versions; history lies in ``events``; how long removed files stay for running
 queries is ``clean``'s own business."""
 
-CHANGE_FEED: Final = {"delta.enableChangeDataFeed": "true"}
-"""Of ``canonical``: streams downstream read what changed."""
-
 BOUND_COLUMNS: Final = frozenset({"_seq", "_block_number", "seq", "number", "block_number"})
 """Columns by whose bounds our readers leave files out."""
 
