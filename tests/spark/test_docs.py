@@ -1,4 +1,4 @@
-"""The page for data teams: its reference is what the code says, and its code blocks run as written."""
+"""The page on Spark: its code blocks run as written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from published_chain import PublishedChain
 
 from cardinal.embedded import EmbeddedKafka
-from pages import SHELL, code_blocks, run_block, section, with_ports
-from reference import PAGE, page
+from pages import ROOT, SHELL, code_blocks, run_block, section, with_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,16 +17,11 @@ SECTIONS = ("Read a stream", "Keep a lake")
 SECONDS = 900
 
 
-def test_the_reference_is_what_the_code_says() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "run `python spark/reference.py`"
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SECONDS + 60)
 def test_the_code_of_the_page_runs_in_one_process(tmp_path: Path) -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
     found = [block for title in SECTIONS for block in code_blocks(section(text, title))]
     assert [language for language, _ in found] == ["python", "python", "sh", "python"]
     with EmbeddedKafka(tmp_path / "kafka") as kafka:

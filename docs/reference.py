@@ -1,6 +1,6 @@
-"""Writes the reference of options and tables into README.md beside this file: ``python spark/reference.py``.
+"""Writes the generated parts of the pages beside this file: ``python docs/reference.py``.
 
-What it writes stands between a mark ``<!-- name -->`` and the next ``<!-- end -->``.
+A generated part stands between a mark ``<!-- name -->`` and the next ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from cardinal.apps.evm.abi_tables import SCHEMAS
+from cardinal.cli.main import cardinal
 from cardinal_spark.lake.options import READ_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
 from cardinal_spark.lake.tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, KEYS
 from cardinal_spark.rows import KEY_ARROW
@@ -18,13 +21,13 @@ from cardinal_spark.source.options import OPTIONS
 from cardinal_spark.source.tables import EVENTS_ARROW, PAYLOAD_ARROW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
-PAGE: Final = Path(__file__).with_name("README.md")
+DOCS: Final = Path(__file__).parent
 
-_TYPED: Final = Path(__file__).parents[1] / "schemas/evm-tables.json"
+_TYPED: Final = DOCS.parent / "schemas/evm-tables.json"
 _MEANINGS: Final = {
     "_seq": "numbers what joins or leaves, from 1, without a gap",
     "_change": "+1: its block joins the chain, −1: it leaves",
@@ -64,11 +67,27 @@ _NOT_SHOWN: Final = frozenset({"block_number", "block_hash", "block_timestamp", 
 """Of a typed table: they are described once."""
 
 
-def page(text: str) -> str:
-    """A page with its references as they are now."""
+def pages() -> dict[Path, str]:
+    """Every page with generated parts, and its text as it should be."""
+    made = {"spark.md": _spark(), "commands.md": {"commands": _commands()}}
+    return {DOCS / name: _filled(name, parts) for name, parts in made.items()}
+
+
+def _filled(name: str, parts: Mapping[str, str]) -> str:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    for mark, part in parts.items():
+        marked = re.compile(rf"<!-- {mark} -->\n.*?<!-- end -->", re.DOTALL)
+        whole = f"<!-- {mark} -->\n\n{part}\n<!-- end -->"
+        text, count = marked.subn(lambda _, whole=whole: whole, text)
+        if count != 1:
+            raise SystemExit(f"{name} has {count} marks <!-- {mark} -->, not one")
+    return text
+
+
+def _spark() -> dict[str, str]:
     typed = json.loads(_TYPED.read_text())["tables"]
     decoded = [column for column in SCHEMAS["decoded_logs"] if column.name not in _NOT_SHOWN]
-    made = {
+    return {
         "source options": _options(OPTIONS),
         "sink options": _options(SINK_OPTIONS),
         "read options": _options(READ_OPTIONS),
@@ -83,13 +102,23 @@ def page(text: str) -> str:
         "every typed table": _described(one for one in typed["logs"] if one["name"] in _NOT_SHOWN),
         **{table: _described(one for one in typed[table] if one["name"] not in _NOT_SHOWN) for table in typed},
     }
-    for name, reference in made.items():
-        marked = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
-        whole = f"<!-- {name} -->\n\n{reference}\n<!-- end -->"
-        text, found = marked.subn(lambda _, whole=whole: whole, text)
-        if found != 1:
-            raise SystemExit(f"the page has {found} marks <!-- {name} -->, not one")
-    return text
+
+
+def _commands() -> str:
+    context = click.Context(cardinal, info_name="cardinal")
+    return "\n".join(_group(cardinal, context)).rstrip() + "\n"
+
+
+def _group(group: click.Group, context: click.Context) -> Iterator[str]:
+    """Every command of a group: its help as one block of text, as the terminal shows it at 100 columns."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=100, max_content_width=100)
+        if isinstance(command, click.Group):
+            yield from _group(command, inner)
+        else:
+            yield f"## {inner.command_path}\n\n```text\n{command.get_help(inner)}\n```\n"
 
 
 def _options(meanings: Mapping[str, str]) -> str:
@@ -113,4 +142,5 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,75 @@
+"""README and docs: links lead somewhere, generated parts are current, code blocks run in order."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cardinal.embedded import free_port
+from pages import ROOT, SCRIPTS, code_blocks, run_block, with_ports
+from reference import pages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+RUN_ELSEWHERE = {"spark.md"}  # tests/spark/test_docs.py, in one Spark session
+WRITTEN_PORTS = ("9092", "8765", "9464")
+CHAIN = (
+    "cardinal broker up --port 9092 --data ./kafka\n"
+    "cardinal produce --from 'dev://?seed=7&blocks=40&reorg-rate=0.2' --to kafka://127.0.0.1:9092"
+    " --producer-id one --start earliest\n"
+)
+WORDS = 1_050
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_generated_parts_are_current(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == pages()[path], "run `python docs/reference.py`"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]*))?\)", path.read_text(encoding="utf-8"))
+    for file, heading in targets:
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{path.name} links to {file}"
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {title.lower().replace(" ", "-") for title in headings}, f"{path.name}: #{heading}"
+
+
+def test_the_front_page_is_short_and_has_the_two_commands() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.split()) <= WORDS
+    lines = [block for _, block in code_blocks(text) if block.startswith("python3 -m venv")]
+    assert [line.count("\n") for line in lines] == [1, 1]
+    assert "cardinal demo" in lines[0]
+    assert "pytest" in lines[1]
+
+
+def runnable(path: Path) -> list[tuple[str, str]]:
+    """Language and text of a page's blocks, but for the two commands."""
+    found = code_blocks(path.read_text(encoding="utf-8"))
+    return [(language, text) for language, text in found if not text.startswith("python3 -m venv")]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "path", [page for page in PAGES if runnable(page) and page.name not in RUN_ELSEWHERE], ids=lambda path: path.name
+)
+def test_code_blocks_run_in_order(path: Path, tmp_path: Path) -> None:
+    blocks = runnable(path)
+    if not any("broker up" in text for _, text in blocks):
+        blocks.insert(0, ("sh", CHAIN))
+    ports = {written: free_port() for written in WRITTEN_PORTS}
+    try:
+        for language, text in blocks:
+            run_block(language, with_ports(text, ports), tmp_path)
+    finally:
+        subprocess.run([SCRIPTS / "cardinal", "broker", "down", "--data", tmp_path / "kafka"], check=False, timeout=60)
