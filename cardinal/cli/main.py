@@ -18,7 +18,6 @@ _COMMANDS = {
     "record": "cardinal.cli.record:record",
     "repair": "cardinal.cli.repair:repair",
     "replay": "cardinal.cli.replay:replay",
-    "selftest": "cardinal.cli.selftest:selftest",
     "serve": "cardinal.cli.serve:serve",
     "tail": "cardinal.cli.tail:tail",
 }

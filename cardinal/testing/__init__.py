@@ -1,8 +1,7 @@
-"""Public fakes, generators and fault scripts for tests, ours and yours.
+"""Public tools for tests of handlers, consumers, producers and feeds: fakes, generators, faults.
 
-Read in this order: `forks` (a script of heads), `generator` (payloads of any chain), `faults` (what happens to their
-messages), `memory` (a broker), `node` and `replay` (an Ethereum-like node), `feeds` (what a feed has to do); `model`,
-`chain_model`, `scenario`, `laws`, `schedule` (the streams core beside a naive reference).
+Chains: `forks` (a script of heads), `generator` (payloads). Kafka: `faults` (what happens to messages), `memory` (a broker
+in the process), `proxy` (a bad network), `containers`. Nodes: `node` and `replay`; `feeds` has the laws of a feed.
 """
 
 from __future__ import annotations
@@ -14,23 +13,15 @@ if TYPE_CHECKING:
     from .faults import Faults
     from .generator import ChainGenerator
     from .memory import MemoryBroker
-    from .model import Model
-    from .schedule import Schedule, run_schedule
+    from .proxy import TcpProxy
 
-__all__ = ["ChainGenerator", "Faults", "MemoryBroker", "Model", "Schedule", "run_schedule"]
+__all__ = ["ChainGenerator", "Faults", "MemoryBroker", "TcpProxy"]
 
-_HOMES = {
-    "ChainGenerator": "generator",
-    "Faults": "faults",
-    "MemoryBroker": "memory",
-    "Model": "model",
-    "Schedule": "schedule",
-    "run_schedule": "schedule",
-}
+_HOMES = {"ChainGenerator": "generator", "Faults": "faults", "MemoryBroker": "memory", "TcpProxy": "proxy"}
 
 
 def __getattr__(name: str) -> object:
-    """What is named here is imported when it is first used."""
+    """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

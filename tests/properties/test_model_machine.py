@@ -6,8 +6,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from cardinal.testing.scenario import QUICK, make_scenario
-from cardinal.testing.schedule import Schedule
+from model.scenario import QUICK, make_scenario
+from model.schedule import Schedule
 
 
 class ScheduleMachine(RuleBasedStateMachine):

@@ -15,9 +15,9 @@ import pytest
 from cardinal.protocols.streams import ChainUpdate, Follower, Payload
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, digested
 from cardinal.protocols.streams.following.follower import Step, assembler_of
-from cardinal.testing import schedule
-from cardinal.testing.scenario import make_scenario
 from cardinal_spark.source.tasks import assembled
+from model import schedule
+from model.scenario import make_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""A producer or a consumer as a process, which a play may kill, hold and start again.
+"""Process of a producer or a consumer, which a fault may kill, hold and restart.
 
 librdkafka (2.4 to 2.16 at least) has a fault that ends the process of a consumer: where a broker names the leaders of
 some partitions and says of others that they have none, it reads memory that nobody wrote (its issue 5280; seen once in
@@ -8,6 +8,7 @@ again and goes on, and it is counted. A worker that a thread of Python's brought
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,10 +29,11 @@ END_SECONDS: Final = 90.0
 PROGRAM: Final = work.__name__
 OVER: Final = "everything is to end"
 _LOOK_SECONDS: Final = 0.05
+_HERE: Final = Path(__file__).parents[1]
 
 
-class StageError(CardinalError):
-    """A play did not go on: a process ended that should not have, or nothing happened for too long."""
+class ScenarioError(CardinalError):
+    """A scenario did not go on: a process ended that should not have, or nothing happened for too long."""
 
 
 def _client_crashed(status: int | None, said: str) -> bool:
@@ -43,6 +45,11 @@ def _client_crashed(status: int | None, said: str) -> bool:
 
     """
     return status == -signal.SIGSEGV and "Segmentation fault" in said and "Current thread" not in said
+
+
+def variables() -> dict[str, str]:
+    """The environment variables of a worker: it finds this package."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(_HERE), *sys.path])}
 
 
 class Worker:
@@ -76,11 +83,11 @@ class Worker:
         """Its process id.
 
         Raises:
-            StageError: it was not started.
+            ScenarioError: it was not started.
 
         """
         if self._process is None:
-            raise StageError(f"{self.what} was not started")
+            raise ScenarioError(f"{self.what} was not started")
         return self._process.pid
 
     @property
@@ -99,7 +106,7 @@ class Worker:
         self._let_go()
         with self.log.open("wb") as log:
             command = [sys.executable, "-X", "faulthandler", "-m", PROGRAM, self.what, self.task.text()]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)  # noqa: S603 - this very package
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables())
         return self
 
     def _let_go(self) -> None:
@@ -130,20 +137,20 @@ class Worker:
 
         Raises:
             RefusedError: it ended with an error of Cardinal's own, which is the message.
-            StageError: it ended otherwise, or was ended because it had not within so many seconds, or because all is.
+            ScenarioError: it ended otherwise, or was ended because it had not in time, or because all is.
 
         """
         if self._process is None:
-            raise StageError(f"{self.what} was not started")
+            raise ScenarioError(f"{self.what} was not started")
         deadline = time.monotonic() + within
         while (status := self._process.poll()) is None or self.revive():
             if self._over.is_set() or time.monotonic() > deadline:
                 self.kill()
-                raise StageError(OVER if self._over.is_set() else f"{self.what} is not done after {within:g} s")
+                raise ScenarioError(OVER if self._over.is_set() else f"{self.what} is not done after {within:g} s")
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LOOK_SECONDS)
         self._let_go()
         if status == work.REFUSED:
             raise RefusedError(self.said)
         if status != 0:
-            raise StageError(f"{self.what} ended with status {status}: {self.said}")
+            raise ScenarioError(f"{self.what} ended with status {status}: {self.said}")

@@ -1,4 +1,4 @@
-"""What was mined, acknowledged, stored and delivered while things broke, and whether it holds together.
+"""Checker of a recorded run: blocks mined, acknowledged, stored and delivered while something was broken.
 
     ledger = Ledger(folder / "acknowledged")            # in the producer's process, which may be killed
     producer.add(payload).add_done_callback(lambda done: ledger.write(payload.hash))
@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.protocols.streams.payload import Payload
-
-from .generator import as_received
+from cardinal.testing.generator import as_received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
-"""The checker of histories: a true one has nothing wrong, and each kind of damage is named."""
+"""Checker of histories, and the store of the cases' consumer: each kind of damage is named."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,10 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from faults import store
+from faults.history import Delivery, History, Ledger, Seen, check, content, mined
+from faults.process import variables
 
+from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.testing.generator import ChainGenerator, as_received
-from cardinal.testing.history import Delivery, History, Ledger, Seen, check, content, mined
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,7 +174,7 @@ def test_a_ledger_holds_what_a_killed_process_had_written(tmp_path: Path) -> Non
     script = """
 import sys
 from pathlib import Path
-from cardinal.testing.history import Ledger
+from faults.history import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(10**9):
     ledger.write(number.to_bytes(32, "big"))
@@ -178,7 +182,9 @@ for number in range(10**9):
 """
     ledger = Ledger(tmp_path / "ledger")
     assert (len(ledger), ledger.read()) == (0, frozenset())
-    with subprocess.Popen([sys.executable, "-c", script, ledger.path], stdout=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", script, ledger.path], stdout=subprocess.PIPE, text=True, env=variables()
+    ) as writer:
         assert writer.stdout is not None
         said = -1
         while said < 100:
@@ -188,3 +194,37 @@ for number in range(10**9):
     assert len(ledger) == len(written)
     assert written == {number.to_bytes(32, "big") for number in range(len(written))}
     assert len(written) > said
+
+
+# --- the consumer's store -------------------------------------------------------------------------------------
+
+BLOCKS = ChainGenerator(1).fork("1a 2a 3a 4a")
+CURSOR = Cursor(bytes(16), "generated", "generated:1", 0, (), 0, {}, {}, (), ())
+UPDATES = [ChainUpdate(seq, (), (block,), None, lambda: CURSOR) for seq, block in enumerate(BLOCKS, 1)]
+
+
+def stored(folder: Path, updates: list[ChainUpdate]) -> list[Delivery]:
+    database = folder / "delivered.sqlite"
+    connection = store.opened(database)
+    for update in updates:
+        store.add(connection, update, ())
+    connection.close()
+    return store.deliveries(database)
+
+
+def test_updates_that_came_in_the_wrong_order_are_seen_in_that_order(tmp_path: Path) -> None:
+    given = [UPDATES[0], UPDATES[2], UPDATES[1], UPDATES[3]]
+    found = stored(tmp_path, given)
+    assert found == [Delivery.of(update) for update in given]
+    wrong = check(History(mined(BLOCKS), BLOCKS[-1].hash, frozenset(), {}, found))
+    assert wrong[0] == "missing: update 3..3 follows 1"
+
+
+def test_the_head_is_what_was_added_last(tmp_path: Path) -> None:
+    stored(tmp_path, [UPDATES[0], UPDATES[2], UPDATES[1]])
+    assert store.head(tmp_path / "delivered.sqlite") == BLOCKS[1].number
+
+
+def test_an_update_that_is_given_twice_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match=r"updates\.seq"):
+        stored(tmp_path, [UPDATES[0], UPDATES[0]])

@@ -20,12 +20,12 @@ from cardinal.protocols.streams.following.settings import FollowerSettings, OnIn
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality, Record, Routed
+from cardinal.testing.faults import Faults, FaultSettings
+from cardinal.testing.generator import SCHEMA, TOPIC, ChainGenerator, as_received
 
+from .block_model import ModelRules
 from .chain_model import ChainRules
-from .faults import Faults, FaultSettings
-from .generator import SCHEMA, TOPIC, ChainGenerator, as_received
 from .lies import Log, altered, other_batch
-from .model import ModelRules
 from .quorum_scenario import Cast, Quorum, lost_for_good, quorum_of
 
 _TRACKABLE: Final = (
@@ -103,7 +103,7 @@ class Memory:
 
 def little_memory(seed: int, profile: str) -> Memory | None:
     """The machine of a seed's schedule, None where there is memory enough, as in most."""
-    source = random.Random(f"memory/{profile}/{seed}")  # noqa: S311 - repeatable, no secret
+    source = random.Random(f"memory/{profile}/{seed}")
     if source.randrange(_LITTLE_MEMORY):
         return None
     choose = source.choice
@@ -136,7 +136,7 @@ class Scenario:
         little_memory: whether messages and complete blocks are evicted, and re-read. Then nobody lies but where a
             quorum decides, nothing has to be supplied, and the start is given.
         quorum: whose word counts; None: the first one's.
-        command: what `cardinal selftest` has to be given, beside the seed, to make it again.
+        command: what `python -m tests.model` has to be given, beside the seed, to make it again.
 
     """
 
@@ -174,7 +174,7 @@ class _Maker:
 
     def __init__(self, seed: int, profile: Profile, quorum: Quorum | None) -> None:
         self._seed, self._profile, self._quorum = seed, profile, quorum
-        self._random = random.Random(f"scenario/{profile.name}/{seed}")  # noqa: S311 - repeatable, no secret
+        self._random = random.Random(f"scenario/{profile.name}/{seed}")
         self._chain = ChainGenerator(seed, size=self._random.randint(0, profile.size))
         self._depth = self._random.randint(1, 5)
         self._moves = self._chain.moves(

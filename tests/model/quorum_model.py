@@ -1,8 +1,8 @@
-"""A naive reference of policy ``quorum:k``, beside :mod:`.model`: what each producer said, and what enough of them did.
+"""A naive reference of policy ``quorum:k``: what each producer said, and what enough of them did.
 
 Rules (DESIGN, quorum; :mod:`cardinal.protocols.streams.quorum.reassembler`):
 
-1. Every producer of the list has copies of its own; they follow the rules of :mod:`.model` alone. Records of others,
+1. Every producer of the list has copies of its own; they follow :mod:`.block_model` alone. Records of others,
    and of nobody, are nothing.
 2. A block is complete, as one of them says it is, when k producers' complete copies have the same Batch and content.
    Nothing that comes later changes it.
@@ -24,8 +24,8 @@ from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Position, Record
 from cardinal.protocols.streams.wire.messages import Batch
 
+from .block_model import BlockModel, Copy, Differing, Missing, Model, ModelRules, part_of_block
 from .chain_model import ChainModel
-from .model import BlockModel, Copy, Differing, Missing, Model, ModelRules, part_of_block
 
 
 class QuorumBlock(BlockModel):

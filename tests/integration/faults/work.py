@@ -1,7 +1,7 @@
-"""The two who work while things break, each a process that may be killed at any moment.
+"""Programs of the cases: a producer and a consumer, processes that may be killed at any moment.
 
-    python -m cardinal.server.faults.work publish TASK     a producer: the chain of a seed, block by block
-    python -m cardinal.server.faults.work follow TASK      a consumer: updates and cursor in one SQLite transaction
+    python -m faults.work publish TASK     a producer: the chain of a seed, block by block
+    python -m faults.work follow TASK      a consumer: updates and cursor in one SQLite transaction
 
 ``TASK`` is the JSON of a :class:`Task`. Both go on where their files say that they were; both end by themselves when
 their work is done, with status 0. An error of Cardinal's own ends them with status 3 and its class and sentence on
@@ -27,9 +27,9 @@ from cardinal.errors import CardinalError, DeliveryError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
 from cardinal.testing.generator import ChainGenerator
-from cardinal.testing.history import Ledger
 
-from . import delivered
+from . import store
+from .history import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,7 @@ def publish(task: Task) -> None:
 
 def _may(task: Task, payload: Payload) -> bool:
     """Whether it is the block's turn."""
-    if task.ahead is not None and payload.number > delivered.head(task.database) + task.ahead:
+    if task.ahead is not None and payload.number > store.head(task.database) + task.ahead:
         return False
     last = task.leave.read()
     return last is None or payload.number <= last
@@ -211,7 +211,7 @@ class _Publishing:
 def follow(task: Task) -> None:
     """Store every update and its cursor in one transaction, until the node's last head is delivered."""
     last = task.payloads[-1].hash
-    store = delivered.opened(task.database)
+    database = store.opened(task.database)
     reports: list[tuple[bytes | None, str]] = []
 
     def told(event: object) -> None:
@@ -219,12 +219,12 @@ def follow(task: Task) -> None:
             block = event.block if isinstance(event, Quarantined) else None
             reports.append((block, repr(event)[:_REPORT]))
 
-    start = delivered.begun(store)
+    start = store.begun(database)
     with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
         if consumer.head is not None and consumer.head.hash == last:
             return
         for update in consumer:
-            delivered.add(store, update, reports)
+            store.add(database, update, reports)
             reports.clear()
             if update.added and update.added[-1].hash == last:
                 return

@@ -37,7 +37,7 @@ from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, Paylo
 from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Record
 
 from .block_laws import BlockLaws, name
-from .model import Model
+from .block_model import Model
 from .scenario import Scenario
 
 _VOTE_BYTES: Final = 2_000
@@ -141,7 +141,7 @@ class Laws:
 
     def broken(self, what: str) -> LawBrokenError:
         """The failure, with the line that repeats it."""
-        first = f"cardinal selftest --seeds 1 --first {self._scenario.seed}{self._scenario.command}"
+        first = f"python -m tests.model --seeds 1 --first {self._scenario.seed}{self._scenario.command}"
         return LawBrokenError(f"{first}: step {self.step}: {what}")
 
     # --- what happens ----------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Where a fault is played: one stream, its producer and its consumer as processes, and everything that is known of it.
+"""Scenario of one case: a stream, its producer and its consumer as processes, and what they have done.
 
 Rules:
 
-1. Faults are injected when the work has come to a point, never after a time: a slow machine sees the same play.
+1. Faults are injected when the work has come to a point, never after a time: a slow machine sees the same.
 2. Only processes that were started here are ever sent a signal.
-3. A stage that is left ends its processes.
+3. Leaving a scenario ends its processes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import Payload
-from cardinal.testing.history import History, check, content, mined
 from cardinal.transports import open_source
 from cardinal.transports.read_range import read_all
 
-from . import delivered
+from . import store
+from .history import History, check, content, mined
+from .process import END_SECONDS, OVER, ScenarioError, Worker
 from .work import Task
-from .worker import END_SECONDS, OVER, StageError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator
@@ -42,7 +42,7 @@ _MORE: Final = 8
 """Blocks: so far above the heaviest head that the producer has published the highest one may be, and some."""
 
 
-class Stage:
+class Scenario:
     """One stream and who works on it.
 
     Arguments:
@@ -104,7 +104,7 @@ class Stage:
     @property
     def delivered(self) -> int:
         """How many blocks were delivered."""
-        return delivered.blocks(self.task.database)
+        return store.blocks(self.task.database)
 
     @property
     def mined(self) -> int:
@@ -118,7 +118,7 @@ class Stage:
 
     @property
     def crashes(self) -> int:
-        """How often the Kafka client brought a worker down (:mod:`.worker`)."""
+        """How often the Kafka client brought a worker down (:mod:`.process`)."""
         return self._crashed + self.producer.crashes + self.consumer.crashes
 
     @property
@@ -127,10 +127,10 @@ class Stage:
         return END_SECONDS + _SLACK * self.mined / self.task.pace
 
     def until(self, condition: Callable[[], bool], what: str, within: float = END_SECONDS) -> None:
-        """Wait for a point of the play.
+        """Wait for a point of the work.
 
         Raises:
-            StageError: it did not come, or a worker ended with an error before it, or everything is to end.
+            ScenarioError: it did not come, or a worker ended with an error before it, or everything is to end.
 
         """
         deadline = time.monotonic() + within
@@ -138,17 +138,17 @@ class Stage:
             self.wait(_POLL_SECONDS)
             for worker in (self.producer, self.consumer):
                 if worker.status not in (None, 0, -signal.SIGKILL) and not worker.revive():
-                    raise StageError(f"{worker.what} ended with status {worker.status} before {what}: {worker.said}")
+                    raise ScenarioError(f"{worker.what} ended with status {worker.status} before {what}: {worker.said}")
             if time.monotonic() > deadline:
-                raise StageError(
+                raise ScenarioError(
                     f"not {what} after {within:g} s: {self.acknowledged} of {self.mined} blocks are acknowledged, "
                     f"{self.delivered} delivered"
                 )
 
     def wait(self, seconds: float) -> None:
-        """Let what was done to the stream last so long; StageError where everything is to end."""
+        """Let what was done to the stream last so long; ScenarioError where everything is to end."""
         if self._over.wait(seconds):
-            raise StageError(OVER)
+            raise ScenarioError(OVER)
 
     def until_acknowledged(self, part: float) -> None:
         """Wait until this part of the node's blocks, 0 to 1, is acknowledged."""
@@ -156,7 +156,7 @@ class Stage:
 
     def until_delivered(self, part: float) -> None:
         """Wait until the consumer's head has come to this part of the chain, 0 to 1."""
-        self.until(lambda: delivered.head(self.task.database) >= part * self.task.blocks, f"{part:.0%} delivered")
+        self.until(lambda: store.head(self.task.database) >= part * self.task.blocks, f"{part:.0%} delivered")
 
     def give_leave(self, part: float) -> None:
         """Let the producer go on until the consumer can come to this part of the chain, and not to its end."""
@@ -182,7 +182,7 @@ class Stage:
         """Publish the rest of the chain.
 
         Raises:
-            RefusedError, StageError: see :meth:`Worker.end`.
+            RefusedError, ScenarioError: see :meth:`Worker.end`.
 
         """
         self.producer.end()
@@ -194,7 +194,7 @@ class Stage:
         """Let a consumer of its own follow another task to its end.
 
         Raises:
-            RefusedError, StageError: see :meth:`Worker.end`.
+            RefusedError, ScenarioError: see :meth:`Worker.end`.
 
         """
         Worker("follow", task, self._over).start().end(self.patience)
@@ -216,14 +216,14 @@ class Stage:
         """Everything that is wrong with what a consumer stored, and with what is on the topics.
 
         Arguments:
-            task: whose consumer; the stage's own where None.
+            task: whose consumer; the scenario's own where None.
             first: the number of the block that it must have begun with; None: any.
             audited: whether the topics are read and must hold what was acknowledged.
             given_up: the blocks that it was right to quarantine.
 
         """
         database = (task or self.task).database
-        deliveries = delivered.deliveries(database)
+        deliveries = store.deliveries(database)
         history = History(
             mined=mined(self._payloads),
             head=self._payloads[-1].hash,
@@ -232,7 +232,7 @@ class Stage:
             delivered=deliveries,
             first=first,
         )
-        reported = [text for block, text in delivered.reports(database) if block not in given_up]
+        reported = [text for block, text in store.reports(database) if block not in given_up]
         return [*check(history), *(f"reported: {text}" for text in reported)]
 
     def begin(self, stored: Container[bytes]) -> int:

@@ -23,9 +23,9 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Routed
 from cardinal.protocols.streams.wire.codec import decode, encode
 from cardinal.protocols.streams.wire.messages import Batch
+from cardinal.testing.faults import Faults, FaultSettings
+from cardinal.testing.generator import block_hash, block_name, block_number
 
-from .faults import Faults, FaultSettings
-from .generator import block_hash, block_name, block_number
 from .lies import Log, altered, other_batch, other_place
 
 _EVERY: Final = 8
@@ -71,7 +71,7 @@ class Quorum:
 
 def quorum_of(seed: int, profile: str, *, always: bool = False) -> Quorum | None:
     """Whose word counts in the schedule of a seed; None where the first does, as in most."""
-    source = random.Random(f"quorum/{profile}/{seed}")  # noqa: S311 - repeatable, no secret
+    source = random.Random(f"quorum/{profile}/{seed}")
     if source.randrange(_EVERY) and not always:
         return None
     producers = [f"node{index}" for index in range(source.randint(1, _MOST))]
@@ -94,7 +94,7 @@ class Cast:
     def __init__(self, quorum: Quorum, messages: Mapping[bytes, Sequence[Routed]], seed: str) -> None:
         self._quorum = quorum
         self._messages = messages
-        self._random = random.Random(f"cast/{seed}")  # noqa: S311 - repeatable, no secret
+        self._random = random.Random(f"cast/{seed}")
         self._alike = self._chance(0.3)
         self._eager = self._random.choice((0.2, 0.6, 1.0))
         self._said: dict[tuple[str, bytes], list[list[Routed]]] = {}

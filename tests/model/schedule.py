@@ -8,7 +8,7 @@ any interleaving, the consumer is restarted from a cursor's text, a node supplie
 the laws of DESIGN §5 are checked (:mod:`.laws`). Each step is a method of :class:`Schedule`, so that something else
 than a seed can choose them too. In one of eight a quorum decides, and a minority of it lies (:mod:`.quorum_scenario`).
 
-The first line of a failure is enough: ``cardinal selftest --seeds 1 --first N``.
+The first line of a failure is enough: ``python -m tests.model --seeds 1 --first N``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Schedule:
         self.step = 0
         self.read_count = 0
         self.rewinds = 0
-        self._random = random.Random(f"schedule/{scenario.profile.name}/{scenario.seed}")  # noqa: S311 - no secret
+        self._random = random.Random(f"schedule/{scenario.profile.name}/{scenario.seed}")
         self._partitions: dict[Partition, list[Record]] = {}
         self._revealed = 0
         self._restarts = 0
@@ -85,11 +85,11 @@ class Schedule:
         self.reveal(choose.randint(1, len(self.scenario.records)))
         while self.unread or self.unrevealed:
             match choose.random():
-                case chance if chance < 0.15:  # noqa: PLR2004 - how often
+                case chance if chance < 0.15:
                     self.reveal(choose.randint(1, 1 + len(self.scenario.records) // 2))
-                case chance if chance < 0.2 and self._restarts < _MOST_RESTARTS:  # noqa: PLR2004
+                case chance if chance < 0.2 and self._restarts < _MOST_RESTARTS:
                     self.restart(choose.randrange(1 << 16))
-                case chance if chance < 0.23:  # noqa: PLR2004
+                case chance if chance < 0.23:
                     self.supply()
                 case _:
                     self.read(choose.choice((1, 5, 20, 100)))

@@ -1,4 +1,4 @@
-"""What is broken: a broker, one with transactions or behind a proxy, a cluster, a folder's disk; and orders to it."""
+"""Environments of the cases: a broker, one with transactions, one behind a proxy, a cluster, a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions
 from cardinal.embedded import EmbeddedCluster, EmbeddedKafka, free_port
 from cardinal.testing.proxy import TcpProxy
 
-from .worker import StageError
+from .process import ScenarioError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ _HEAP_MB: Final = 256
 _OPTIONS: Final = "cardinal.partitions=4"
 
 
-class Ground:
+class Environment:
     """A broker of our own, to be broken.
 
     Arguments:
@@ -80,9 +80,9 @@ class Ground:
         self._order(lambda admin: admin.delete_topics([*topics]))
 
     def clear(self, task: Task) -> None:
-        """Delete whatever topics of a stream there are: what is over is not to weigh on what is still played."""
+        """Delete whatever topics of a stream there are: what is over is not to weigh on cases that still run."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        with contextlib.suppress(KafkaException, StageError):  # then they stay
+        with contextlib.suppress(KafkaException, ScenarioError):  # then they stay
             there = admin.list_topics(timeout=_ORDER_SECONDS).topics
             if old := [topic for topic in there if topic.startswith(f"{task.stem}-")]:
                 self.delete(*old)
@@ -108,10 +108,10 @@ class Ground:
             for answer in order(admin).values():
                 answer.result(_ORDER_SECONDS)
         except (KafkaException, TimeoutError) as error:
-            raise StageError(f"an order to the broker failed: {error}") from error
+            raise ScenarioError(f"an order to the broker failed: {error}") from error
 
 
-class TransactionGround(Ground):
+class TransactionEnvironment(Environment):
     """A broker to which producers write in transactions, none of which may be open for longer than 2 s."""
 
     @property
@@ -120,7 +120,7 @@ class TransactionGround(Ground):
         return f"{super().url}&transactional=update&transaction.timeout.ms=2000"
 
 
-class BadNetwork(Ground):
+class ProxyEnvironment(Environment):
     """A broker whose clients come by a proxy.
 
     Attributes:
@@ -140,7 +140,7 @@ class BadNetwork(Ground):
         self.proxy.stop()
 
 
-class ClusterGround(Ground):
+class ClusterEnvironment(Environment):
     """Three brokers.
 
     Attributes:
@@ -167,7 +167,7 @@ class ClusterGround(Ground):
         self.cluster.stop()
 
 
-class FileGround(Ground):
+class FileEnvironment(Environment):
     """A folder of the file transport, whose disk can be full. There is no broker.
 
     Attributes:
@@ -198,11 +198,11 @@ class FileGround(Ground):
         """No file of this process grows beyond the newest segment as it is now: its disk is full for it.
 
         Raises:
-            StageError: this system cannot limit another process (only Linux can).
+            ScenarioError: this system cannot limit another process (only Linux can).
 
         """
         if not hasattr(resource, "prlimit"):
-            raise StageError("to fill the disk of another process takes Linux")
+            raise ScenarioError("to fill the disk of another process takes Linux")
         room = max(self.log.glob("*.avro")).stat().st_size
         before = resource.prlimit(process, resource.RLIMIT_FSIZE)
         resource.prlimit(process, resource.RLIMIT_FSIZE, (room, before[1]))

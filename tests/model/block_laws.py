@@ -8,9 +8,9 @@ from cardinal.protocols.streams.events import Explanation
 from cardinal.protocols.streams.following.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload
 from cardinal.protocols.streams.types import Partition
+from cardinal.testing.generator import block_name
 
-from .generator import block_name
-from .model import BlockModel, Model
+from .block_model import BlockModel, Model
 from .scenario import Scenario
 
 _A_STEP = 2

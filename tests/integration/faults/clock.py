@@ -1,4 +1,4 @@
-"""A stream whose clock was turned back: the same records in the same places, stamped as a wrong clock stamps them."""
+"""Copy of a stream with wrong times: the same records in the same places, stamped by a clock that jumps back."""
 
 from __future__ import annotations
 

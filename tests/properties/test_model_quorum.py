@@ -1,4 +1,4 @@
-"""The self test's schedules about a quorum: who is cast, what the model says, and that a fooled core is found."""
+"""Quorum schedules of the model checker: who takes part, what the model computes, and that a faulty core is found."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from cardinal.cli.main import cardinal
 from cardinal.protocols.streams import Divergence, Follower, Record, Routed
 from cardinal.protocols.streams.following.follower import Step
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
-from cardinal.testing.chain_model import ChainModel, ChainRules
 from cardinal.testing.generator import SCHEMA, ChainGenerator, as_received
-from cardinal.testing.lies import altered, other_place
-from cardinal.testing.model import ModelRules
-from cardinal.testing.quorum_model import QuorumModel
-from cardinal.testing.quorum_scenario import quorum_of
-from cardinal.testing.scenario import DEEP, make_scenario
-from cardinal.testing.schedule import run_schedule
+from model.block_model import ModelRules
+from model.chain_model import ChainModel, ChainRules
+from model.lies import altered, other_place
+from model.quorum_model import QuorumModel
+from model.quorum_scenario import quorum_of
+from model.scenario import DEEP, make_scenario
+from model.schedule import run_schedule
 
 
 def test_about_one_schedule_in_eight_is_about_a_quorum_and_whose_word_counts_is_the_same_when_asked_for() -> None:
@@ -181,17 +179,11 @@ def test_a_core_that_believes_too_few_or_waits_for_too_many_is_found(
     monkeypatch.setattr(QuorumReassembler, "__init__", fault(QuorumReassembler.__init__))
     found = _first_difference()
     assert found is not None
-    assert found.startswith("cardinal selftest --seeds 1 --first ")
+    assert found.startswith("python -m tests.model --seeds 1 --first ")
     assert " --quorum: step " in found
     assert "\n" not in found
 
 
 def test_a_core_that_keeps_quiet_about_liars_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.testing.schedule.Follower", _HidesLies)
+    monkeypatch.setattr("model.schedule.Follower", _HidesLies)
     assert _first_difference("nobody reported") is not None
-
-
-def test_the_command_runs_quorums_alone() -> None:
-    result = CliRunner().invoke(cardinal, ["selftest", "--seeds", "5", "--quorum"])
-    assert result.exit_code == 0, result.output
-    assert "5 schedules, " in result.output

@@ -1,4 +1,4 @@
-"""What a consumer of the drills has stored: updates, and the cursor beside them, each pair in one transaction.
+"""SQLite store of the cases' consumer: every update with its cursor, each pair in one transaction.
 
 It is written by one process, which may be killed at any moment, and read by others meanwhile.
 """
@@ -9,7 +9,7 @@ import json
 import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
-from cardinal.testing.history import Delivery, Seen
+from .history import Delivery, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,13 +1,12 @@
-"""The catalogue of faults, played on real brokers: nothing acknowledged lost, nothing doubled, the node's chain.
+"""Every fault of the catalogue on real brokers: nothing acknowledged is lost, nothing delivered twice.
 
-By default each is injected about three times, all drills side by side; `-m soak` does it a hundred times.
+By default each is injected about three times, the cases side by side; `-m soak` does it a hundred times.
 """
 
 from __future__ import annotations
 
 import pytest
-
-from cardinal.server.faults.drills import DRILLS, Outcome, play
+from faults.cases import CASES, Outcome, run_cases
 
 pytestmark = pytest.mark.broker
 
@@ -18,19 +17,19 @@ SOAK_CRASHES = 3
 TIMES = 3
 SEED = 20_261_121
 
-FAULTS = [drill.fault for drill in DRILLS]
+FAULTS = [case.fault for case in CASES]
 
 
 def _played(
     request: pytest.FixtureRequest, factory: pytest.TempPathFactory, times: int, test: str
 ) -> dict[str, Outcome]:
-    """What the drills came to that this run has chosen."""
+    """What the cases came to that this run has chosen."""
     chosen = {
         item.callspec.params["fault"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.originalname == test and item.path == request.path
     }
-    return {drill.fault: outcome for drill, outcome in play(factory.mktemp("drills"), chosen, times=times, seed=SEED)}
+    return {case.fault: outcome for case, outcome in run_cases(factory.mktemp("cases"), chosen, times=times, seed=SEED)}
 
 
 @pytest.fixture(scope="module")
