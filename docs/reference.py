@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cardinal.apps.evm.abi_tables import SCHEMAS
+from cardinal.apps.evm.tables.decoded import SCHEMAS
 from cardinal.cli.main import cardinal
 from cardinal_spark.lake.options import READ_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
 from cardinal_spark.lake.tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, KEYS

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from cardinal.apps.evm.rpc import RpcBlock, RpcLog, RpcReceipt, RpcTransaction, RpcWithdrawal
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcLog, RpcReceipt, RpcTransaction, RpcWithdrawal
 
 TOTAL = "totalDifficulty"
 

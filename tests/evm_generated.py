@@ -8,8 +8,8 @@ from typing import Any
 from coincurve import PrivateKey
 from hypothesis import strategies as st
 
+from cardinal.apps.evm.chains import Chain
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.presets import Chain
 from evm_blocks import (
     AMOUNTS,
     DEPOSIT,

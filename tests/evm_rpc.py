@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.values import Block, Header, Log, ReceiptMeta, Transaction
+from cardinal.apps.evm.model.block import Block, Header, Log, ReceiptMeta, Transaction
 from evm_blocks import DEPOSIT, STATE_SYNC, Json, text
 
 _TEXTS = {

@@ -7,8 +7,8 @@ from typing import Any
 from coincurve import PrivateKey
 
 from cardinal.apps.evm import payload_from_rpc, rlp, verify
+from cardinal.apps.evm.chains import CHAINS
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.presets import CHAINS
 from cardinal.protocols.streams.payload import Payload
 from evm_blocks import ZERO_ADDRESS, Json, minimal, receipts_of, sealed, signed, text
 

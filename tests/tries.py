@@ -5,7 +5,7 @@ from __future__ import annotations
 import sha3
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.proofs import nodes_by_hash
+from cardinal.apps.evm.checks.proofs import nodes_by_hash
 
 
 def compact(digits: str, *, leaf: bool) -> bytes:

@@ -17,7 +17,7 @@ from .base import Application, read_toml
 
 __all__ = ["Application", "get", "load"]
 
-_APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.chains"}
+_APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application"}
 """Name to the module whose ``application(**presets)`` makes it; imported only when asked for."""
 
 

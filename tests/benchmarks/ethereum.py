@@ -36,10 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from ethereum_blocks import Built, build, replay
 
 from cardinal import apps
-from cardinal.apps.evm.integrity import verify
-from cardinal.apps.evm.payload import payload_of
-from cardinal.apps.evm.presets import chain_of
-from cardinal.apps.evm.rpc import RpcBlock, RpcReceipt
+from cardinal.apps.evm.chains import chain_of
+from cardinal.apps.evm.checks.integrity import verify
+from cardinal.apps.evm.rpc.payload import payload_of
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
 from cardinal.protocols.streams import split
 from cardinal.testing.node import JsonRpcNode
 from cardinal_connectors.ethereum import open_feed

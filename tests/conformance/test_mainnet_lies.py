@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cardinal.apps.evm import payload_from_rpc, verify
-from cardinal.apps.evm.payload import payload_of
+from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import IntegrityError
 from evm_added import parts, with_more
 

@@ -11,8 +11,8 @@ from feeding import asynchronous
 from storing import CREATING, STORING, TRACER, word
 
 from cardinal.apps.evm import decode, payload_from_rpc, state_delta, touched, verify
-from cardinal.apps.evm.payload import payload_of
-from cardinal.apps.evm.state import StateDelta
+from cardinal.apps.evm.model.state import StateDelta
+from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import ApplicationError, IntegrityError
 
 pytestmark = pytest.mark.node

@@ -9,8 +9,8 @@ import pytest
 from ethereum_blocks import Built, build, grow, raw
 
 from cardinal.apps.evm import verify
-from cardinal.apps.evm.integrity import CHECKS
-from cardinal.apps.evm.rpc import RpcBlock, RpcReceipt
+from cardinal.apps.evm.checks.integrity import CHECKS
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import IntegrityError
 from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings

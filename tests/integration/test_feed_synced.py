@@ -9,7 +9,7 @@ import pytest
 from feeding import QUICK, connected, serving
 from hypothesis import given, settings
 
-from cardinal.apps.evm.presets import chain_of
+from cardinal.apps.evm.chains import chain_of
 from cardinal.errors import IntegrityError
 from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum.feed import NodeFeed

@@ -14,8 +14,8 @@ from geth_node import CHAIN_ID, Geth, geth
 from storing import CREATING, STORING, TRACER, word
 
 from cardinal.apps.evm import decode, frames, payload_from_rpc, state_delta, touched, verify
-from cardinal.apps.evm.presets import CHAINS
-from cardinal.apps.evm.state import StateDelta
+from cardinal.apps.evm.chains import CHAINS
+from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import IntegrityError
 
 pytestmark = pytest.mark.node

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cardinal.apps.evm import decode, frames
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.reading import decode_transaction
-from cardinal.apps.evm.values import (
+from cardinal.apps.evm.model.block import (
     AccessEntry,
     AuthoritySeal,
     Authorization,
@@ -25,6 +24,7 @@ from cardinal.apps.evm.values import (
     Transaction,
     Withdrawal,
 )
+from cardinal.apps.evm.model.transaction_decoder import decode_transaction
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import PathMap, Payload
 

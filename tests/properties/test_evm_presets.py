@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cardinal import apps
 from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.payload import payload_of
-from cardinal.apps.evm.presets import CHAINS, Chain
+from cardinal.apps.evm.chains import CHAINS, Chain
+from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import Completed, Finality, Payload, Reassembler, Record, split
 from evm_added import parts, with_more

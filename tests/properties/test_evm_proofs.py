@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.proofs import UnknownChangeError, changes, nodes_by_hash
-from cardinal.apps.evm.trie import EMPTY_ROOT
+from cardinal.apps.evm.checks.proofs import UnknownChangeError, changes, nodes_by_hash
+from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.errors import ApplicationError
 from tries import Grown
 

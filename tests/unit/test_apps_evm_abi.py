@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal.apps.evm import decode, payload_from_rpc
-from cardinal.apps.evm.abi import Abi, Decoded, TopicHash, Undecoded
+from cardinal.apps.evm.abi.decoder import Abi, Decoded, TopicHash, Undecoded
+from cardinal.apps.evm.abi.signatures import from_text
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.signatures import from_text
-from cardinal.apps.evm.values import Log
+from cardinal.apps.evm.model.block import Log
 from cardinal.errors import ConfigurationError
 
 FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
@@ -246,8 +246,8 @@ def test_without_its_library_the_room_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['eth_abi'] = None\n"
         "from cardinal.errors import MissingExtraError\n"
-        "import cardinal.apps.evm.values\n"
-        "try:\n    import cardinal.apps.evm.abi\nexcept MissingExtraError as error:\n    print(error)"
+        "import cardinal.apps.evm.model.block\n"
+        "try:\n    import cardinal.apps.evm.abi.decoder\nexcept MissingExtraError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "[abi]" in done.stdout

@@ -9,11 +9,11 @@ import eth_abi.abi as reference
 import pytest
 
 from cardinal.apps import evm
-from cardinal.apps.evm.abi import Abi
-from cardinal.apps.evm.abi_tables import SCHEMAS, decoded_frames
+from cardinal.apps.evm.abi.decoder import Abi
+from cardinal.apps.evm.abi.signatures import from_text
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.signatures import from_text
-from cardinal.apps.evm.values import Block, Log, Transaction
+from cardinal.apps.evm.model.block import Block, Log, Transaction
+from cardinal.apps.evm.tables.decoded import SCHEMAS, decoded_frames
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cardinal.apps.evm import verify
-from cardinal.apps.evm.presets import CHAINS
-from cardinal.apps.evm.reading import decode_transaction
-from cardinal.apps.evm.transactions import encode_transaction
-from cardinal.apps.evm.trie import ordered_root
+from cardinal.apps.evm.chains import CHAINS
+from cardinal.apps.evm.checks.trie import ordered_root
+from cardinal.apps.evm.model.transaction_decoder import decode_transaction
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import IntegrityError
 
 # Block 11832497 of chain 97, as its node showed it: nonce, price, gas, to, value, input, v, r, s, sender and hash.

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from cardinal import apps
-from cardinal.apps.evm import decode, frames, payload_from_rpc, presets, verify
-from cardinal.apps.evm.header import encode_header
-from cardinal.apps.evm.integrity import CHECKS
+from cardinal.apps.evm import chains as presets
+from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
+from cardinal.apps.evm.chains import CHAINS, Chain
+from cardinal.apps.evm.checks.integrity import CHECKS
+from cardinal.apps.evm.checks.trie import EMPTY_ROOT, ordered_root
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.presets import CHAINS, Chain
-from cardinal.apps.evm.trie import EMPTY_ROOT, ordered_root
+from cardinal.apps.evm.rpc.header import encode_header
 from cardinal.errors import ApplicationError, ConfigurationError
 from evm_blocks import sealed
 

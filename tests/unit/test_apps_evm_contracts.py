@@ -8,10 +8,10 @@ import pytest
 from coincurve import PrivateKey
 
 from cardinal.apps.evm import payload_from_rpc, rlp, verify
-from cardinal.apps.evm.jsonrpc import to_minimal
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.payload import payload_of
-from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.apps.evm.rpc.payload import payload_of
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
 
 KEY = PrivateKey(b"\x46" * 32)  # the key of EIP-155's example
@@ -38,7 +38,7 @@ def signed(kind: int, *, creates: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {"nonce": hex(NONCE), "gas": "0x5208", "value": "0x0", "input": "0x6001", "from": SENDER}
     shown |= {"type": hex(kind), "to": None if creates else ELSEWHERE, "gasPrice": "0x1", "hash": "0x01"}
     to = b"" if creates else bytes.fromhex(ELSEWHERE[2:])
-    call: list[rlp.Item] = [to_minimal(0x5208), to, b"", b"\x60\x01"]
+    call: list[rlp.Item] = [minimal_bytes(0x5208), to, b"", b"\x60\x01"]
     if kind == 0:
         digest = keccak(rlp.encode([bytes((NONCE,)), b"\x01", *call, b"\x01", b"", b""]))
     else:

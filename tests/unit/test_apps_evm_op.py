@@ -1,4 +1,4 @@
-"""The OP Stack on a real block: a deposit and its receipt, lies about them, and what it says of the chain below."""
+"""OP Stack: deposits and their receipts on real blocks, and headers and receipts by fork."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import decode, frames, l1_attributes, payload_from_rpc, rlp, verify
+from cardinal.apps.evm import decode, frames, payload_from_rpc, rlp, verify
+from cardinal.apps.evm.chains import CHAINS, chain_of
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.l1 import L1Attributes
-from cardinal.apps.evm.presets import chain_of
-from cardinal.apps.evm.receipts import encode_receipt
-from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.apps.evm.rpc.receipts import encode_receipt
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
-from evm_blocks import EMPTY_ROOT, NO_UNCLES, data, minimal
+from evm_blocks import DEPOSIT as DEPOSIT_TYPE
+from evm_blocks import EMPTY_ROOT, NO_UNCLES, Json, canonical, consensus, data, minimal, receipts_of, sealed, text
 
 NO_BLOOM = "0x" + "00" * 256
 ZERO = "0x" + "00" * 32
@@ -153,24 +153,7 @@ def test_what_says_neither_true_nor_false_of_a_deposit_is_refused() -> None:
         decode(payload)
 
 
-# --- what a block is told of the chain below ------------------------------------------------------------------------
-
-TOLD = L1Attributes(
-    number=0x1267F33,
-    timestamp=0x65DA6073,
-    base_fee=0x75D3F8610,
-    hash=bytes.fromhex("97c24796a4f639846a6a3ea3a59c11de8d89e11f551bae8feca9271a78926d42"),
-    sequence_number=4,
-    batcher_hash=bytes.fromhex("415c8893d514f9bc5211d36eeda4183226b84aa7").rjust(32, b"\0"),
-    fee_overhead=188,
-    fee_scalar=684_000,
-)
-"""What the real block is told: the block below of 24 February 2024, and the parameters of its chain."""
-
-
-def test_a_real_block_says_what_it_was_told_of_the_chain_below() -> None:
-    assert l1_attributes(decode(payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=OP_CHAIN))) == TOLD
-
+# --- blocks after Isthmus ---------------------------------------------------------------------------------------
 
 # The only transaction of block 1,048,576 of another chain of the OP Stack, after Isthmus, as its node shows it.
 ISTHMUS_DEPOSIT = {
@@ -193,17 +176,8 @@ ISTHMUS_DEPOSIT = {
 }
 
 
-def test_a_real_deposit_after_isthmus_has_its_hash_and_tells_what_its_source_hash_names() -> None:
-    written = encode_transaction(ISTHMUS_DEPOSIT)
-    assert "0x" + keccak(written).hex() == ISTHMUS_DEPOSIT["hash"]
-    block_hash = bytes(32)
-    payload = Payload(1_048_576, block_hash, block_hash, 1, {f"c/10e6/b/{block_hash.hex()}/t/0": written})
-    told = l1_attributes(decode(payload))
-    assert told is not None
-    assert (told.number, told.timestamp, told.base_fee) == (0x16C0746, 0x69222257, 0x4157764)
-    assert (told.base_fee_scalar, told.blob_base_fee_scalar, told.blob_base_fee) == (0x558, 0xC5FC5, 1)
-    assert (told.sequence_number, told.operator_fee_scalar, told.operator_fee_constant) == (0x53, 0, 0)
-    assert told.hash.hex() == "f7c63d3b8cb8f194b5ac53452faf9f8c0d14f790e43e85a12558906bbe6a5adf"
+def test_a_real_deposit_after_isthmus_has_its_hash() -> None:
+    assert "0x" + keccak(encode_transaction(ISTHMUS_DEPOSIT)).hex() == ISTHMUS_DEPOSIT["hash"]
 
 
 def test_the_size_of_a_block_after_isthmus_is_what_its_node_says() -> None:
@@ -218,8 +192,90 @@ def test_the_size_of_a_block_after_isthmus_is_what_its_node_says() -> None:
     assert row["size"] == 0x384
 
 
-def test_a_block_without_transactions_tells_nothing() -> None:
-    payload = payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=10)
-    kept = {path: value for path, value in payload.updates.items() if "/t/" not in path}
-    object.__setattr__(payload, "updates", kept)
-    assert l1_attributes(decode(payload)) is None
+def deposit(**changes: object) -> Json:
+    """A deposit as a node returns it."""
+    shown: Json = {"type": hex(DEPOSIT_TYPE), "from": NOBODY, "to": NOBODY, "mint": "0x0", "value": "0x0"}
+    shown |= {"gas": hex(1_000_000), "isSystemTx": False, "sourceHash": "0x" + "02" * 32, "nonce": "0x9"}
+    shown |= {"input": "0x440a5e20", "gasPrice": "0x0", **changes}
+    return shown | {"hash": text(keccak(canonical(shown)))}
+
+
+def base_header(**changes: object) -> Json:
+    """A header of Base after Isthmus; what follows from its parts is left to be filled in."""
+    made: Json = {"parentHash": "0x" + "44" * 32, "miner": NOBODY, "stateRoot": "0x" + "55" * 32, "difficulty": "0x0"}
+    made |= {
+        "number": "0x1e00000",
+        "gasLimit": "0x3938700",
+        "timestamp": "0x68000000",
+        "extraData": "0x00",
+        "mixHash": ZERO,
+    }
+    made |= {
+        "nonce": "0x" + "00" * 8,
+        "baseFeePerGas": "0x1",
+        "withdrawalsRoot": "0x" + "66" * 32,
+        "blobGasUsed": "0x0",
+    }
+    made |= {"excessBlobGas": "0x0", "parentBeaconBlockRoot": "0x" + "77" * 32, "requestsHash": "0x" + "88" * 32}
+    return made | changes
+
+
+def deposit_block(*deposits: Json, **changes: object) -> tuple[Json, list[Json]]:
+    """A block of these deposits after Canyon, whose every root fits."""
+    outcome = {"gasUsed": "0xb000", "status": "0x1", "logs": [], "depositNonce": "0x9", "depositReceiptVersion": "0x1"}
+    block, receipts = sealed(base_header(**changes), deposits, receipts_of(deposits, [outcome] * len(deposits)))
+    return block | {"withdrawals": []}, receipts
+
+
+def test_from_isthmus_on_the_root_of_withdrawals_is_of_something_else() -> None:
+    block, receipts = deposit_block(deposit())
+    for name in ("optimism", "base"):
+        chain = next(each for each in CHAINS.values() if each.name == name)
+        verify(block, receipts, chain=chain)
+    with pytest.raises(IntegrityError) as caught:
+        verify(block, receipts, chain=CHAINS[1])
+    assert caught.value.check == "withdrawals root"
+    payload = payload_from_rpc(block, receipts, chain_id=8453)
+    assert not any(path.endswith("/w") for path in payload.updates)
+    assert decode(payload).encode() == payload
+
+
+def test_a_withdrawal_on_a_chain_without_any_is_a_lie() -> None:
+    block, receipts = deposit_block(deposit())
+    lie = {"index": "0x0", "validatorIndex": "0x0", "address": NOBODY, "amount": "0x1"}
+    with pytest.raises(IntegrityError) as caught:
+        verify(block | {"withdrawals": [lie]}, receipts, chain=CHAINS[8453])
+    assert caught.value.check == "withdrawals root"
+
+
+@pytest.mark.parametrize("version", [None, "0x1"])
+def test_nonce_and_version_of_a_deposit_are_under_the_root_from_canyon_on(version: str | None) -> None:
+    sent = deposit()
+    outcome: Json = {"gasUsed": "0xb000", "status": "0x1", "logs": []}
+    if version is not None:
+        outcome |= {"depositNonce": "0x9", "depositReceiptVersion": version}
+    (receipt,) = receipts_of([sent], [outcome])
+    assert encode_receipt(receipt) == consensus(receipt)
+    block, receipts = sealed(base_header(), [sent], [receipt])
+    shown = [receipts[0] | {"depositNonce": "0x9"}]  # nodes say it since Regolith, whatever the root covers
+    verify(block | {"withdrawals": []}, shown, chain=CHAINS[10])
+    lied = [shown[0] | {"depositNonce": "0xa"}]
+    if version is None:
+        verify(block | {"withdrawals": []}, lied, chain=CHAINS[10])  # no root covers it
+    else:
+        with pytest.raises(IntegrityError, match="receipts root"):
+            verify(block | {"withdrawals": []}, lied, chain=CHAINS[10])
+
+
+def test_a_deposit_that_makes_wei_says_so_in_the_tables() -> None:
+    deposits = deposit(), deposit(mint=hex(2**200), isSystemTx=True)
+    block, receipts = deposit_block(*deposits)
+    payload = payload_from_rpc(block, receipts, chain_id=10)
+    rows = frames([payload], tables=["transactions"])["transactions"].to_pylist()
+    assert [(row["mint"], row["source_hash"], row["access_list"]) for row in rows] == [
+        ("0", deposits[0]["sourceHash"], None),
+        (str(2**200), deposits[1]["sourceHash"], None),
+    ]
+    assert [entry.deposit and entry.deposit.is_system for entry in decode(payload).transactions] == [False, True]
+    assert data(block["hash"]) == payload.hash
+    assert block["sha3Uncles"] == NO_UNCLES

@@ -9,13 +9,13 @@ import pytest
 
 from cardinal.apps import get
 from cardinal.apps.evm import frames, payload_from_rpc, rlp, verify
-from cardinal.apps.evm.header import encode_header, encode_withdrawal
-from cardinal.apps.evm.integrity import CHECKS
+from cardinal.apps.evm.checks.integrity import CHECKS
+from cardinal.apps.evm.checks.trie import ordered_root
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.payload import payload_of
-from cardinal.apps.evm.receipts import encode_receipt, logs_bloom
-from cardinal.apps.evm.transactions import encode_transaction
-from cardinal.apps.evm.trie import ordered_root
+from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
+from cardinal.apps.evm.rpc.payload import payload_of
+from cardinal.apps.evm.rpc.receipts import encode_receipt, logs_bloom
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams import split
 from cardinal.protocols.streams.types import Finality

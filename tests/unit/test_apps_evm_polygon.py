@@ -14,12 +14,12 @@ from coincurve import PrivateKey
 
 from cardinal import apps
 from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.header import encode_header
+from cardinal.apps.evm.chains import CHAINS, Chain
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.presets import CHAINS, Chain
-from cardinal.apps.evm.receipts import logs_bloom
-from cardinal.apps.evm.rpc import RpcBlock, RpcReceipt, read
-from cardinal.apps.evm.statesync import derived_hash
+from cardinal.apps.evm.model.transaction import state_sync_hash
+from cardinal.apps.evm.rpc.header import encode_header
+from cardinal.apps.evm.rpc.receipts import logs_bloom
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt, read
 from cardinal.errors import ApplicationError, IntegrityError
 from evm_blocks import (
     EMPTY_ROOT,
@@ -57,7 +57,7 @@ def polygon() -> tuple[Json, list[Json]]:
     header = {**HEADER, "number": "0x10", "gasUsed": "0x0", "sha3Uncles": NO_UNCLES, "logsBloom": NO_BLOOM}
     header |= dict.fromkeys(("transactionsRoot", "receiptsRoot"), EMPTY_ROOT)
     block_hash = keccak(encode_header(header))
-    named = text(derived_hash(16, block_hash))
+    named = text(state_sync_hash(16, block_hash))
     call = {**dict.fromkeys(("nonce", "gas", "gasPrice", "value", "r", "s", "v"), "0x0"), "input": "0x"}
     receipt = {"transactionHash": named, "blockHash": text(block_hash), "logs": [log(0), log(1)]}
     receipt |= {"cumulativeGasUsed": "0x0", "gasUsed": "0x0", "status": "0x1", "type": "0x0"}
@@ -77,7 +77,7 @@ def test_what_a_node_of_polygon_adds_is_checked_apart_and_published_apart() -> N
     assert payload.updates[f"{own}/br/0"].hex() == receipts[0]["logsBloom"][2:]
     assert decode(payload).encode() == payload
     rows = frames([payload], tables=["logs"])["logs"].to_pylist()
-    named = "0x" + derived_hash(16, payload.hash).hex()
+    named = "0x" + state_sync_hash(16, payload.hash).hex()
     assert [(row["log_index"], row["transaction_index"], row["transaction_hash"]) for row in rows] == [
         (0, 0, named),
         (1, 0, named),

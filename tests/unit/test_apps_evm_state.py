@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cardinal.apps.evm import payload_from_rpc, rlp, state_delta, touched, verify
-from cardinal.apps.evm.encoded import EncodedBlock
-from cardinal.apps.evm.header import encode_header
-from cardinal.apps.evm.jsonrpc import to_minimal
+from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.trie import EMPTY_ROOT
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.apps.evm.rpc.block import EncodedBlock
+from cardinal.apps.evm.rpc.header import encode_header
 from cardinal.errors import ApplicationError, IntegrityError
 from tries import Grown
 
@@ -23,7 +23,7 @@ OLD, NEW, GONE, RICH = ADDRESSES[:4]
 
 
 def account(nonce: int, balance: int, storage: bytes = EMPTY_ROOT, code: bytes = b"") -> bytes:
-    return rlp.encode([to_minimal(nonce), to_minimal(balance), storage, keccak(code)])
+    return rlp.encode([minimal_bytes(nonce), minimal_bytes(balance), storage, keccak(code)])
 
 
 def slot(number: int) -> bytes:

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.hexrlp import number, quantity, to_parts
-from cardinal.apps.evm.receipts import bloom_of, logs_bloom, write_blooms, write_logs
-from cardinal.apps.evm.remembered import Remembered
-from cardinal.apps.evm.rpc import RpcLog, RpcReceipt
-from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.apps.evm.rlp.cache import Remembered
+from cardinal.apps.evm.rlp.hex_text import number, quantity, to_parts
+from cardinal.apps.evm.rpc.receipts import bloom_of, logs_bloom, write_blooms, write_logs
+from cardinal.apps.evm.rpc.structures import RpcLog, RpcReceipt
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError
 
 ADDRESS, TOPIC = "0x" + "aB" * 20, "0x" + "Cd" * 32

@@ -11,9 +11,9 @@ import pytest
 from coincurve import PublicKey
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.header import encode_header, encode_withdrawal
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ReorgTooDeepError, WrongChainError
 from cardinal.protocols.streams import BlockRef, Payload
 from cardinal_connectors.dev import DevChain, DevFeed, DevSettings

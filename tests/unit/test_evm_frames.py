@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from cardinal.apps.evm import decode, frames, rlp
-from cardinal.apps.evm.schemas import TABLES, schema
+from cardinal.apps.evm.tables.schemas import TABLES, schema
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 from evm_rows import block_row, tables_of

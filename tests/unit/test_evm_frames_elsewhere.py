@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cardinal.apps.evm import frames, payload_from_rpc
-from cardinal.apps.evm.schemas import INTEGERS, TABLES, schema, wide_columns
+from cardinal.apps.evm.tables.schemas import INTEGERS, TABLES, schema, wide_columns
 
 COMMITTED = Path(__file__).parents[2] / "schemas/evm-tables.json"
 FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cardinal.apps.evm import Abi, blob_gas_price, decode, decoded_frames, frames, rlp
-from cardinal.apps.evm.blobs import CANCUN, PRAGUE
-from cardinal.apps.evm.schemas import TABLES, schema
-from cardinal.errors import ApplicationError, ConfigurationError
+from cardinal.apps.evm import Abi, decode, decoded_frames, frames, rlp
+from cardinal.apps.evm.tables.schemas import TABLES, schema
+from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 from evm_blocks import Json, minimal
 from evm_typed import KEY, OTHER, ZERO, address, block_of, call, wish
@@ -70,41 +69,6 @@ def test_what_a_transaction_announces_to_touch_is_there(kind: int) -> None:
         {"address": each["address"], "storage_keys": each["storageKeys"]} for each in entries
     ]
     assert row(empty)["access_list"] == []
-
-
-@pytest.mark.parametrize(
-    ("excess", "fraction", "price"),
-    [
-        (0, CANCUN, 1),
-        (2_314_057, CANCUN, 1),
-        (2_314_058, CANCUN, 2),
-        (10 * 1024 * 1024, CANCUN, 23),
-        (148_099_578, CANCUN, 18_446_739_238_971_471_609),
-        (148_099_579, CANCUN, 18_446_744_762_204_311_910),
-        (161_087_488, CANCUN, 902_580_055_246_494_526_580),
-        (0, PRAGUE, 1),
-    ],
-)
-def test_the_price_of_blobs_is_the_specifications(excess: int, fraction: int, price: int) -> None:
-    """go-ethereum, consensus/misc/eip4844: what its tests know."""
-    assert blob_gas_price(excess, fraction) == price
-
-
-def test_the_price_of_blobs_is_what_the_series_of_the_exponential_gives() -> None:
-    for excess in range(0, 60_000_000, 1_234_567):
-        lower = blob_gas_price(excess, PRAGUE)
-        assert lower <= blob_gas_price(excess + 131_072, PRAGUE) <= 1.03 * lower + 1
-        # the lowest price is a factor, but for rounding
-        assert (
-            abs(blob_gas_price(excess, PRAGUE, least=10**9) / (2.718281828459045 ** (excess / PRAGUE)) / 1e9 - 1) < 1e-6
-        )
-
-
-@pytest.mark.parametrize(("fraction", "least"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_factor_that_no_chain_can_have_is_refused(fraction: int, least: int) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        blob_gas_price(0, fraction, least=least)
-    assert refused.value.setting == "update_fraction"
 
 
 @pytest.mark.parametrize(("chain_id", "number", "status"), [(1, 4_369_999, None), (1, 4_370_000, 0), (5, 1, 0)])

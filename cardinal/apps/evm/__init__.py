@@ -1,6 +1,6 @@
 """Ethereum-like chains: their paths, values, checks and tables.
 
-What needs an extra is imported when it is first used.
+Names are imported on first use, since some of them need an extra.
 """
 
 from __future__ import annotations
@@ -9,58 +9,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .abi import Abi
-    from .abi_tables import decoded_frames
-    from .blobs import blob_gas_price
-    from .decoding import decode
-    from .integrity import verify
-    from .l1 import L1Attributes, l1_attributes
-    from .payload import payload_from_rpc
-    from .presets import Chain, chain_of
-    from .state import StateDelta, state_delta, touched
-    from .tables import frames
+    from .abi.decoder import Abi
+    from .chains import Chain, chain_of
+    from .checks.integrity import verify
+    from .checks.state import state_delta, touched
+    from .model.block_decoder import decode
+    from .model.state import StateDelta
+    from .rpc.payload import payload_from_rpc
+    from .tables.decoded import decoded_frames
+    from .tables.frames import frames
 
 __all__ = [
     "Abi",
     "Chain",
-    "L1Attributes",
     "StateDelta",
-    "blob_gas_price",
     "chain_of",
     "decode",
     "decoded_frames",
     "frames",
-    "l1_attributes",
     "payload_from_rpc",
     "state_delta",
     "touched",
     "verify",
 ]
 
-
-# The files are named otherwise than the functions: an imported submodule would hide the function behind its name.
-_HOMES = {
-    "Abi": "abi",
-    "Chain": "presets",
-    "L1Attributes": "l1",
-    "StateDelta": "state",
-    "blob_gas_price": "blobs",
-    "chain_of": "presets",
-    "decode": "decoding",
-    "decoded_frames": "abi_tables",
-    "frames": "tables",
-    "l1_attributes": "l1",
-    "payload_from_rpc": "payload",
-    "state_delta": "state",
-    "touched": "state",
-    "verify": "integrity",
+_MODULES = {
+    "Abi": "abi.decoder",
+    "Chain": "chains",
+    "StateDelta": "model.state",
+    "chain_of": "chains",
+    "decode": "model.block_decoder",
+    "decoded_frames": "tables.decoded",
+    "frames": "tables.frames",
+    "payload_from_rpc": "rpc.payload",
+    "state_delta": "checks.state",
+    "touched": "checks.state",
+    "verify": "checks.integrity",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,96 +1,254 @@
-"""How an Ethereum-like chain travels: paths, topics, fork choice.
+"""What is known of single chains that their blocks do not say: genesis, final difficulty, which checks they satisfy.
 
-Paths carry the chain id in hex, topics in decimal, as the reference's producer writes them (facts, EVM application
-layer; the evm cases of the conformance vectors). What is known of single chains stands in :mod:`.presets`.
+Every fact names where it is from. A chain that is not here works too, with every check; where it merged later than at
+its first block, ``final_total_difficulty`` should be given.
+A user's own chain is a TOML file (:meth:`Chain.load`).
 """
 
 from __future__ import annotations
 
-from cardinal.apps.base import REORG_THRESHOLD, Application
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from cardinal.apps.base import read_toml, refusal
 from cardinal.errors import ConfigurationError
 
-from .presets import CHAINS, Chain, chain_of
+CHECK_NAMES: Final = (
+    *("hash", "transaction hashes", "transactions root", "receipts", "receipts root", "bloom", "log indexes", "gas"),
+    *("contracts", "withdrawals root", "uncles hash"),
+)
+"""The checks of :mod:`.checks.integrity`, in the order in which they run."""
 
-__all__ = ["CHAINS", "MERGED_AT_GENESIS", "Chain", "application", "chain_of"]
 
-MERGED_AT_GENESIS = 1
-"""Total difficulty of a merged chain that has no preset, where nothing tells it (the reference's fall-back)."""
+class Chain(BaseModel):
+    """What a chain's blocks do not say about themselves.
 
-
-def application(
-    *, chain_id: int | None = None, chain: str = "", topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD
-) -> Application:
-    """How an Ethereum-like chain travels.
-
-    Arguments:
-        chain_id: as in EIP-155, 1 or more; default mainnet.
-        chain: instead of the id, a name such as ``sepolia`` (:data:`.presets.CHAINS`).
-        topic: the default topic and the beginning of the others; default ``cardinal-<chain id>``.
-        reorg_threshold: in blocks.
+    Attributes:
+        chain_id: as in EIP-155.
+        name: for people and for ``application(chain=...)``.
+        genesis: the hash of block 0 as ``0x`` text; None where it is not the same everywhere (development chains).
+        final_total_difficulty: the total difficulty at which proof of work ended and stays for ever; None where that
+            is not known, or where it has not ended.
+        unchecked: names of checks that this chain's honest blocks do not pass.
+        status_from: the first block whose receipts say whether their transaction went well (Byzantium).
+        state_sync: its nodes add a transaction, its receipt and logs to a block's that no root of the header covers.
+        state_sync_in_body: the first block in whose body that transaction is one like all others, of type 127, and
+            under the roots; None where there is no such block.
+        withdrawals: whether its blocks can have any; where not, the header's root of them may be of something else.
+        notes: what the checks can and cannot tell on this chain.
+        sources: where each of these is from.
 
     Raises:
-        ConfigurationError: the chain or topic cannot be used.
+        ConfigurationError: a value cannot work; ``setting`` names the attribute.
 
     """
-    chain_id = _chain_id(chain_id, chain)
-    base = topic or f"cardinal-{chain_id}"
-    root = f"c/{chain_id:x}"
-    block = f"{root}/b/[0-9a-z]+"
-    topics = {
-        f"{root}/a/": f"{base}-state",
-        f"{root}/s": f"{base}-state",
-        f"{root}/c/": f"{base}-code",
-        f"{block}/h": f"{base}-block",
-        f"{block}/d": f"{base}-block",
-        f"{block}/w": f"{base}-block",
-        f"{block}/u/": f"{base}-block",
-        f"{root}/n/": f"{base}-block",
-        f"{block}/t/": f"{base}-tx",
-        f"{block}/r/": f"{base}-receipt",
-        f"{block}/l/": f"{base}-logs",
-    }
-    # The state-sync transactions of some chains are published apart (br/, bl/).
-    apart = chain_of(chain_id).state_sync
-    names = {
-        "blocks": (f"{block}/h", f"{block}/d", f"{block}/w", f"{block}/u/", f"{root}/n/"),
-        "headers": (f"{block}/h", f"{block}/d"),
-        "transactions": (f"{block}/t/",),
-        "receipts": (f"{block}/r/", *([f"{block}/br/"] if apart else [])),
-        "logs": (f"{block}/l/", *([f"{block}/bl/"] if apart else [])),
-        "withdrawals": (f"{block}/w",),
-        "uncles": (f"{block}/u/",),
-        "finality": (f"{root}/n/",),
-        "state": (f"{root}/a/", f"{root}/s"),
-        "code": (f"{root}/c/",),
-    }
-    return Application(
-        name="evm",
-        chain=f"evm:{chain_id}",
-        default_topic=base,
-        topics=topics,
-        reorg_threshold=reorg_threshold,
-        prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if apart else (),
-        sub_batches=(f"{root}/s",),
-        # What a node calls safe or finalized moves while a block is being published: two honest producers differ.
-        volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
-        finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
-        names=names,
-    )
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-def _chain_id(chain_id: int | None, name: str) -> int:
-    """The chain's id, by id or by name."""
-    if name:
-        found = next((known.chain_id for known in CHAINS.values() if known.name == name), None)
-        if found is None or chain_id not in (None, found):
-            known = ", ".join(sorted(each.name for each in CHAINS.values()))
+    chain_id: Annotated[int, Field(ge=1)]
+    name: Annotated[str, Field(min_length=1)]
+    genesis: Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")] | None = None
+    final_total_difficulty: Annotated[int, Field(ge=0)] | None = None
+    unchecked: frozenset[str] = frozenset()
+    status_from: Annotated[int, Field(ge=0)] = 0
+    state_sync: bool = False
+    state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
+    withdrawals: bool = True
+    notes: str = ""
+    sources: tuple[str, ...] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 -- pydantic's signature
+        """Raise our own error for whatever is wrong."""
+        try:
+            made = handler(data)
+        except ValidationError as error:
+            raise refusal(error, "chain") from None
+        # The hash names the block: whoever does not check that knows nothing of what it has.
+        switchable = [name for name in CHECK_NAMES if name != "hash"]
+        if unknown := made.unchecked.difference(switchable):
             raise ConfigurationError(
-                f"there is no chain {name!r} with this id; choose one of {known}, or give the chain_id alone",
-                setting="chain",
+                f"there is no check {min(unknown)!r} that can be left out; choose from: {', '.join(switchable)}",
+                setting="unchecked",
             )
-        return found
-    if chain_id is None:
-        return 1
-    if chain_id < 1:
-        raise ConfigurationError(f"a chain id is 1 or more, not {chain_id}", setting="chain_id")
-    return chain_id
+        return made
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The names of the checks that its blocks pass, in order."""
+        return tuple(name for name in CHECK_NAMES if name not in self.unchecked)
+
+    @classmethod
+    def load(cls, file: Path) -> Self:
+        """Read a chain from a TOML file whose keys are the attributes.
+
+        A number of more than 63 bits is written as text.
+
+        Raises:
+            ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
+
+        """
+        return cls.model_validate(read_toml(file, "chain"))
+
+
+def chain_of(chain_id: int) -> Chain:
+    """The presets of a chain, or a nameless chain without any."""
+    return CHAINS.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
+
+
+_GETH = "go-ethereum, params/config.go: genesis hash"
+_ERIGON = "erigon, params/config.go: genesis hash"
+_OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 0"
+_OP_SPECIFICATION = "OP Stack specification, deposits; Isthmus, execution engine"
+_OP_NOTES = (
+    "Deposits (type 126) and, from Canyon on, their receipts' nonce and version are under the roots; before Canyon the "
+    "nonce of a deposit that creates a contract is the node's word. What a transaction paid to the chain below is not "
+    "published: no root covers it. No block has withdrawals; from Isthmus on the header's root of them is that of a "
+    "contract's storage."
+)
+
+# The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as they served
+# the field, and the reference's producer falls back to the same two numbers.
+_PRESETS: Final = (
+    Chain(
+        chain_id=1,
+        name="mainnet",
+        genesis="0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
+        final_total_difficulty=58_750_003_716_598_352_816_469,
+        status_from=4_370_000,
+        notes="Before Byzantium (block 4,370,000) nodes that leave a receipt's root out need `unchecked = "
+        "['receipts root']`; receipts are then held to the bloom and the gas alone.",
+        sources=(
+            _GETH + ", Byzantium",
+            "total difficulty: nodes' answers for block 15,537,394; reth, chainspec mainnet",
+        ),
+    ),
+    Chain(
+        chain_id=11_155_111,
+        name="sepolia",
+        genesis="0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9",
+        final_total_difficulty=17_000_018_015_853_232,
+        sources=(_GETH, "total difficulty: nodes' answers after the merge; the reference's producer"),
+    ),
+    Chain(
+        chain_id=17_000,
+        name="holesky",
+        genesis="0xb5f7f912443c940f21fd611f12828d75b534364ed9e95ca4e307729a4661bde4",
+        final_total_difficulty=1,
+        sources=(_GETH, "merged at genesis, whose difficulty is 1: reth, chainspec holesky"),
+    ),
+    Chain(
+        chain_id=560_048,
+        name="hoodi",
+        genesis="0xbbe312868b376a3001692a646dd2d7d1e4406380dfd86b98aa8a34d1557c971b",
+        final_total_difficulty=1,
+        sources=(_GETH, "merged at genesis, whose difficulty is 1"),
+    ),
+    Chain(
+        chain_id=137,
+        name="polygon",
+        genesis="0xa9c28ce2141b56c474f1dc504bee9b01eb1bd7d1a507580d5519d4437a97de1b",
+        state_sync=True,
+        state_sync_in_body=80_084_800,
+        notes="Until Madhugiri (block 80,084,800) the state-sync transaction, its receipt and its logs are under no "
+        "root: they are published apart (br/, bl/) and held only to their hash and log indexes. From it on it is one "
+        "of the block's transactions (type 127), under every root: nodes do not show what its bytes are made of, so "
+        "they are asked for its bytes (eth_getRawTransactionByHash). "
+        "Proof of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
+        sources=(
+            _ERIGON,
+            "maticjs, getStateSyncTxHash: which transaction it is, and that no root covers it",
+            "0xPolygon/erigon v3.3.0: PIP-74 and Madhugiri's block",
+        ),
+    ),
+    Chain(
+        chain_id=80_002,
+        name="amoy",
+        genesis="0x7202b2b53c5a0836e773e319d18922cc756dd67432f9a1f65352b61f4406c697",
+        state_sync=True,
+        state_sync_in_body=28_899_616,
+        notes="Polygon's test network: as there, with Madhugiri at block 28,899,616.",
+        sources=(_ERIGON, "bor, params/config.go, as other implementations of it have it: Madhugiri's block"),
+    ),
+    Chain(
+        chain_id=100,
+        name="gnosis",
+        genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
+        # 25,349,536 blocks of 2**128 - 1 each, less the step of the last of them, on top of the genesis block's.
+        final_total_difficulty=0x182CD9_FFFFFFFF_FFFFFFFF_FFFFFFFF_FEA9528A2,
+        notes="Up to block 25,349,536 headers are sealed by authorities: nodes must show `step` and `signature`, as "
+        "Nethermind does.",
+        sources=(
+            _ERIGON,
+            "total difficulty: nodes' answers for block 25,349,537 and later ones; it follows from the steps too",
+            "nethermind, HeaderDecoder",
+        ),
+    ),
+    Chain(
+        chain_id=10,
+        name="optimism",
+        genesis="0x7ca38a1916c42007829c55e69d3e9a73265554b586a499015373241b8a3fa48b",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES + " Blocks before Bedrock (105,235,063) have a total of their own: start at it.",
+        sources=(_OP, _OP_SPECIFICATION),
+    ),
+    Chain(
+        chain_id=8453,
+        name="base",
+        genesis="0xf712aa9241cc24369b143cf6dce85f0902a9731e70d66818a3a5845b296c73dd",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES,
+        sources=(_OP, _OP_SPECIFICATION),
+    ),
+    Chain(
+        chain_id=11_155_420,
+        name="optimism-sepolia",
+        genesis="0x102de6ffb001480cc9b8b548fd05c34cd4f46ae4aa91759393db90ea0409887d",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES,
+        sources=(_OP, _OP_SPECIFICATION),
+    ),
+    Chain(
+        chain_id=84_532,
+        name="base-sepolia",
+        genesis="0x0dcc9e089e30b90ddfc55be9a37dd15bc551aeee999d2e2b51414c54eaf934e4",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES,
+        sources=(_OP, _OP_SPECIFICATION),
+    ),
+    Chain(
+        chain_id=56,
+        name="bsc",
+        genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
+        notes="System transactions are signed legacy transactions at a price of zero: every root covers them (their "
+        "logs name no block, which nothing here reads). Proof of authority: every block has a difficulty, and nodes "
+        "must serve totalDifficulty.",
+        sources=("bsc, params/config.go: genesis hash", "a block of its test network recomputes"),
+    ),
+    Chain(
+        chain_id=31_337,
+        name="anvil",
+        notes="A development chain: the genesis changes with each start. anvil 1.7.1 hashes the blobs themselves into "
+        "the transactions root: blocks with transactions of type 3 need `unchecked = ['transactions root']`; their "
+        "transactions are then held to their hashes, which nothing ties to the header. Its first header says that the "
+        "state is empty, which it is not: state deltas begin with block 2.",
+        sources=("facts, Ethereum nodes",),
+    ),
+    Chain(
+        chain_id=1337,
+        name="geth-dev",
+        notes="A development chain: the genesis changes with its settings.",
+        sources=("facts, Ethereum nodes",),
+    ),
+)
+
+CHAINS: Final = MappingProxyType({chain.chain_id: chain for chain in _PRESETS})
+"""The chains with presets, by id."""

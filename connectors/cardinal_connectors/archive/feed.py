@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import (
     ConfigurationError,
     FeedError,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.header import encode_header, encode_withdrawal
+from cardinal.apps.evm.checks.trie import ordered_root
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.receipts import encode_receipt, logs_bloom
-from cardinal.apps.evm.trie import ordered_root
+from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
+from cardinal.apps.evm.rpc.receipts import encode_receipt, logs_bloom
 
 from .transactions import JsonDict, Transaction, TransactionPool, text
 

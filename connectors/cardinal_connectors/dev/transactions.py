@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.jsonrpc import data, minimal, to_minimal
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.transactions import encode_transaction
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import MissingExtraError
 
 try:
@@ -110,7 +110,7 @@ class TransactionPool:
         self._sign(shown, kind, account)
         raw = encode_transaction(shown)
         shown["hash"] = text(keccak(raw))
-        created = keccak(rlp.encode([account.address, to_minimal(nonce)]))[12:] if shape == "create" else None
+        created = keccak(rlp.encode([account.address, minimal_bytes(nonce)]))[12:] if shape == "create" else None
         return Transaction(shown, raw, shape, created)
 
     def outcome(self, source: random.Random, transaction: Transaction) -> tuple[bool, int, list[JsonDict]]:
@@ -178,16 +178,24 @@ def _account(secret: str) -> Account:
 
 def signing_bytes(transaction: JsonDict) -> bytes:
     """What a sender signs (EIP-155, EIP-2930, EIP-1559)."""
-    to = data(transaction, "to") if transaction["to"] else b""
-    call = [minimal(transaction, "gas"), to, minimal(transaction, "value"), data(transaction, "input")]
+    to = _data(transaction, "to") if transaction["to"] else b""
+    call = [_quantity(transaction, "gas"), to, _quantity(transaction, "value"), _data(transaction, "input")]
     kind = int(transaction["type"], 16)
     if kind == _LEGACY:
-        prices = [minimal(transaction, "nonce"), minimal(transaction, "gasPrice")]
-        return rlp.encode([*prices, *call, minimal(transaction, "chainId"), b"", b""])
+        prices = [_quantity(transaction, "nonce"), _quantity(transaction, "gasPrice")]
+        return rlp.encode([*prices, *call, _quantity(transaction, "chainId"), b"", b""])
     names = ("gasPrice",) if kind == _ACCESS_LIST else ("maxPriorityFeePerGas", "maxFeePerGas")
-    head = [minimal(transaction, name) for name in ("chainId", "nonce", *names)]
+    head = [_quantity(transaction, name) for name in ("chainId", "nonce", *names)]
     listed: list[rlp.Item] = [
-        [data(entry, "address"), [bytes.fromhex(key[2:]) for key in entry["storageKeys"]]]
+        [_data(entry, "address"), [bytes.fromhex(key[2:]) for key in entry["storageKeys"]]]
         for entry in transaction["accessList"]
     ]
     return bytes((kind,)) + rlp.encode([*head, *call, listed])
+
+
+def _data(transaction: JsonDict, name: str) -> bytes:
+    return bytes.fromhex(transaction[name][2:])
+
+
+def _quantity(transaction: JsonDict, name: str) -> bytes:
+    return rlp.minimal_bytes(int(transaction[name], 16))

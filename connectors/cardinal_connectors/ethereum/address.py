@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from cardinal.apps.evm.presets import CHECK_NAMES, Chain
+from cardinal.apps.evm.chains import CHECK_NAMES, Chain
 from cardinal.errors import ConfigurationError
 from cardinal.transports.node_url import OWN, NodeUrl, options_of_all, split_nodes
 

@@ -3,7 +3,7 @@
 Rules:
 
 1. A trace is a hint. It leaves out withdrawals, system contracts and rewards; what is published is proven by the state
-   roots of the block and its parent, and complete, or the block is refused (:mod:`cardinal.apps.evm.state`). Before
+   roots of the block and its parent, and complete, or the block is refused (:mod:`cardinal.apps.evm.checks.state`). Before
    that, what its transactions only read is looked at, too (:mod:`.evidence`).
 2. A node that cannot trace or prove is refused with its own words: a stream with deltas has one for each block.
 3. The first block did all of the state that it has (:mod:`.genesis`).
@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from cardinal.apps.evm import StateDelta, state_delta
-from cardinal.apps.evm.encoded import EncodedBlock
-from cardinal.apps.evm.trie import EMPTY_ROOT
+from cardinal.apps.evm.checks.trie import EMPTY_ROOT
+from cardinal.apps.evm.rpc.block import EncodedBlock
 from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError
 
 from .evidence import Evidence, evidence

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict
 
 from cardinal.apps.evm import touched
-from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError
 
 from .fetch import BlockFetcher, Fetched

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 
 from .headers import Header, header_of

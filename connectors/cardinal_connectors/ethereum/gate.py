@@ -27,7 +27,7 @@ from .walk import ChainMovedError
 
 if TYPE_CHECKING:
     from cardinal.apps.evm import StateDelta
-    from cardinal.apps.evm.encoded import EncodedBlock
+    from cardinal.apps.evm.rpc.block import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
 

@@ -23,10 +23,10 @@ from typing import Final
 import msgspec
 
 from cardinal.apps.evm import StateDelta, rlp
-from cardinal.apps.evm.encoded import EncodedBlock
+from cardinal.apps.evm.checks.trie import EMPTY_ROOT, keyed_root
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc import hexadecimal, raw
-from cardinal.apps.evm.trie import EMPTY_ROOT, keyed_root
+from cardinal.apps.evm.rpc.block import EncodedBlock
+from cardinal.apps.evm.rpc.structures import hexadecimal, raw
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 
 from .fetch import BlockFetcher

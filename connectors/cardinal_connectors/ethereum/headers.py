@@ -6,9 +6,9 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from cardinal.apps.evm.header import write_header
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, hexadecimal
+from cardinal.apps.evm.rpc.header import write_header
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, hexadecimal
 from cardinal.errors import ApplicationError, NodeAnswerError
 
 Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from cardinal.apps.evm.presets import Chain, chain_of
+from cardinal.apps.evm.chains import Chain, chain_of
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.protocols.streams.types import Finality
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cardinal.apps.evm import StateDelta, verify
-from cardinal.apps.evm.encoded import EncodedBlock
-from cardinal.apps.evm.payload import payload_of
-from cardinal.apps.evm.presets import Chain, chain_of
-from cardinal.apps.evm.rpc import RpcBlock, RpcHeader, RpcReceipt
+from cardinal.apps.evm.chains import Chain, chain_of
+from cardinal.apps.evm.rpc.block import EncodedBlock
+from cardinal.apps.evm.rpc.payload import payload_of
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
@@ -26,7 +26,7 @@ class Rules:
 
     Attributes:
         chain: what is known of the chain.
-        checks: names of :data:`cardinal.apps.evm.integrity.CHECKS`; the hash is among them on every chain.
+        checks: names of :data:`cardinal.apps.evm.checks.integrity.CHECKS`; the hash is among them on every chain.
 
     """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from cardinal.apps.evm.presets import Chain
+from cardinal.apps.evm.chains import Chain
 from cardinal.errors import ConfigurationError
 
 _SECRET: Final = 6
@@ -68,7 +68,7 @@ class FeedSettings:
         lag: blocks below the node's head that are not given yet: so many fewer reorgs, so much later.
         finality: give only what the node calls ``safe`` or ``finalized``.
         chain: what is known of the chain; None: the preset of its id, where there is one.
-        unchecked: checks of :data:`cardinal.apps.evm.integrity.CHECKS` that the chain does not satisfy. The hash, the
+        unchecked: checks of :data:`cardinal.apps.evm.checks.integrity.CHECKS` that the chain does not satisfy. The hash, the
             parent link and the chain id are always checked.
         state: publish what each block did to the state; the node has to trace blocks and to prove (:mod:`.deltas`).
         genesis: the file that the chain's nodes are started with, where the first block's state is to be published and

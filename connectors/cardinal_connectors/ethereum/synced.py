@@ -9,7 +9,7 @@ from msgspec import structs
 from cardinal.errors import NodeAnswerError
 
 if TYPE_CHECKING:
-    from cardinal.apps.evm.rpc import RpcBlock
+    from cardinal.apps.evm.rpc.structures import RpcBlock
 
     from .fetch import BlockFetcher
 

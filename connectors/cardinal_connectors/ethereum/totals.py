@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cardinal.apps.evm.rpc import RpcHeader
+from cardinal.apps.evm.rpc.structures import RpcHeader
 from cardinal.errors import IntegrityError, NodeAnswerError
 
 from .headers import is_named

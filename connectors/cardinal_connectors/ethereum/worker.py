@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from cardinal.apps.evm.rpc import RpcBlock, RpcReceipt
+from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import CardinalError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality

@@ -33,7 +33,7 @@ def typed_schemas(app: AppSpec, settings: LakeSettings) -> dict[str, pa.Schema]:
     """The application's typed tables, key columns first. Empty for an application without any."""
     if app.name != _EVM:
         return {}
-    from cardinal.apps.evm import schemas  # noqa: PLC0415 - the extra of one application
+    from cardinal.apps.evm.tables import schemas  # noqa: PLC0415 - the extra of one application
 
     return {
         name: pa.schema(

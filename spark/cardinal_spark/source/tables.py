@@ -84,10 +84,10 @@ def arrow_schema(table: str, integers: str) -> pa.Schema:
 def _columns(table: str, integers: str) -> pa.Schema:
     """The columns that the application gives a table."""
     if table == DECODED_LOGS:
-        from cardinal.apps.evm.abi_tables import SCHEMAS  # noqa: PLC0415 - the extra of one application
+        from cardinal.apps.evm.tables.decoded import SCHEMAS  # noqa: PLC0415 - the extra of one application
 
         return SCHEMAS[table]
-    from cardinal.apps.evm import schemas  # noqa: PLC0415 - the same
+    from cardinal.apps.evm.tables import schemas  # noqa: PLC0415 - the same
 
     return schemas.schema(table, integers)
 

@@ -1,0 +1,1 @@
+"""Decoding of logs and inputs by contract ABIs."""

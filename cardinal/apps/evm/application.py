@@ -1,0 +1,96 @@
+"""How an Ethereum-like chain travels: paths, topics, fork choice.
+
+Paths carry the chain id in hex, topics in decimal, as the reference's producer writes them (facts, EVM application
+layer; the evm cases of the conformance vectors). What is known of single chains stands in :mod:`.chains`.
+"""
+
+from __future__ import annotations
+
+from cardinal.apps.base import REORG_THRESHOLD, Application
+from cardinal.errors import ConfigurationError
+
+from .chains import CHAINS, Chain, chain_of
+
+__all__ = ["CHAINS", "MERGED_AT_GENESIS", "Chain", "application", "chain_of"]
+
+MERGED_AT_GENESIS = 1
+"""Total difficulty of a merged chain that has no preset, where nothing tells it (the reference's fall-back)."""
+
+
+def application(
+    *, chain_id: int | None = None, chain: str = "", topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD
+) -> Application:
+    """How an Ethereum-like chain travels.
+
+    Arguments:
+        chain_id: as in EIP-155, 1 or more; default mainnet.
+        chain: instead of the id, a name such as ``sepolia`` (:data:`.chains.CHAINS`).
+        topic: the default topic and the beginning of the others; default ``cardinal-<chain id>``.
+        reorg_threshold: in blocks.
+
+    Raises:
+        ConfigurationError: the chain or topic cannot be used.
+
+    """
+    chain_id = _chain_id(chain_id, chain)
+    base = topic or f"cardinal-{chain_id}"
+    root = f"c/{chain_id:x}"
+    block = f"{root}/b/[0-9a-z]+"
+    topics = {
+        f"{root}/a/": f"{base}-state",
+        f"{root}/s": f"{base}-state",
+        f"{root}/c/": f"{base}-code",
+        f"{block}/h": f"{base}-block",
+        f"{block}/d": f"{base}-block",
+        f"{block}/w": f"{base}-block",
+        f"{block}/u/": f"{base}-block",
+        f"{root}/n/": f"{base}-block",
+        f"{block}/t/": f"{base}-tx",
+        f"{block}/r/": f"{base}-receipt",
+        f"{block}/l/": f"{base}-logs",
+    }
+    # The state-sync transactions of some chains are published apart (br/, bl/).
+    apart = chain_of(chain_id).state_sync
+    names = {
+        "blocks": (f"{block}/h", f"{block}/d", f"{block}/w", f"{block}/u/", f"{root}/n/"),
+        "headers": (f"{block}/h", f"{block}/d"),
+        "transactions": (f"{block}/t/",),
+        "receipts": (f"{block}/r/", *([f"{block}/br/"] if apart else [])),
+        "logs": (f"{block}/l/", *([f"{block}/bl/"] if apart else [])),
+        "withdrawals": (f"{block}/w",),
+        "uncles": (f"{block}/u/",),
+        "finality": (f"{root}/n/",),
+        "state": (f"{root}/a/", f"{root}/s"),
+        "code": (f"{root}/c/",),
+    }
+    return Application(
+        name="evm",
+        chain=f"evm:{chain_id}",
+        default_topic=base,
+        topics=topics,
+        reorg_threshold=reorg_threshold,
+        prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if apart else (),
+        sub_batches=(f"{root}/s",),
+        # What a node calls safe or finalized moves while a block is being published: two honest producers differ.
+        volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
+        finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
+        names=names,
+    )
+
+
+def _chain_id(chain_id: int | None, name: str) -> int:
+    """The chain's id, by id or by name."""
+    if name:
+        found = next((known.chain_id for known in CHAINS.values() if known.name == name), None)
+        if found is None or chain_id not in (None, found):
+            known = ", ".join(sorted(each.name for each in CHAINS.values()))
+            raise ConfigurationError(
+                f"there is no chain {name!r} with this id; choose one of {known}, or give the chain_id alone",
+                setting="chain",
+            )
+        return found
+    if chain_id is None:
+        return 1
+    if chain_id < 1:
+        raise ConfigurationError(f"a chain id is 1 or more, not {chain_id}", setting="chain_id")
+    return chain_id

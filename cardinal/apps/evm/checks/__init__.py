@@ -1,0 +1,1 @@
+"""Checks of a block: hashes, roots, and proofs of its state delta."""

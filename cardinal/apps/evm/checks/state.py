@@ -1,0 +1,188 @@
+"""State deltas: which accounts, code and storage a block changed, proven by the state roots of it and of its parent.
+
+Rules:
+
+1. A tracer of transactions does not see everything that a block changes (withdrawals, system contracts, rewards:
+   facts, Ethereum nodes). So its result is a hint at where to look (:func:`touched`), and code; every value comes from
+   proofs (EIP-1186) at both blocks.
+2. A delta is whole or refused: whatever changed outside the hint makes the two state roots differ where no proof
+   explains it, and that is an :class:`~cardinal.errors.IntegrityError` with ``check="state"``.
+3. Paths and values are the reference's: accounts and code in the block's updates, storage in its sub batch, an account
+   that is gone as a delete. A slot that became zero has an empty value.
+
+The first block has no delta: its state is the chain's genesis, of which there is no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cardinal.apps.evm import rlp
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.model.state import StateDelta
+from cardinal.apps.evm.rpc.block import EncodedBlock
+from cardinal.apps.evm.rpc.header import encode_header
+from cardinal.apps.evm.rpc.structures import JsonObject, RpcHeader, hexadecimal, raw
+from cardinal.errors import ApplicationError, IntegrityError
+
+from .proofs import UnknownChangeError, changes, nodes_by_hash
+from .trie import EMPTY_ROOT
+
+_NO_CODE: Final = keccak(b"")
+_ZERO: Final = b"\x80"
+"""The RLP of zero: some nodes leave a cleared slot in the trie (seen on anvil 1.7.1)."""
+_ACCOUNT: Final = 4
+_RING: Final = 8191
+_BEACON_ROOTS: Final = "0x000f3df6d732807ef1319fb7b8bb8522d0beac02"
+_HISTORY: Final = "0x0000f90827f1c53a10cb7a02335b175320002935"
+_REQUESTS: Final = (
+    "0x00000961ef480eb55e80d19ad83579a64c007002",  # withdrawals (EIP-7002)
+    "0x0000bbddc7ce488642fb579f8b00f3a590007251",  # consolidations (EIP-7251)
+)
+_REQUEST_SLOTS: Final = 4
+"""Excess, count, head and tail of a queue of requests, which the system call after the transactions writes."""
+
+
+def touched(
+    traces: Sequence[JsonObject], block: EncodedBlock, uncles: Iterable[RpcHeader] = ()
+) -> dict[str, list[str]]:
+    """The addresses that a block may have changed, and for each the slots: what to ask ``eth_getProof`` for.
+
+    Arguments:
+        traces: ``debug_traceBlockByHash`` with the prestate tracer in diff mode.
+        block: the block, as ``verify`` gives it.
+        uncles: the headers of its uncles, whose miners are rewarded.
+
+    Raises:
+        ApplicationError: the traces are none of this tracer, or one of them failed.
+
+    """
+    found: dict[str, set[int]] = {}
+    with hexadecimal("the trace"):
+        for address, said in _accounts(traces):
+            found.setdefault(address.lower(), set()).update(int(slot, 16) for slot in said.get("storage") or ())
+        shown = block.shown
+        for address in (shown.miner, *(uncle.miner for uncle in uncles), *_named(block)):
+            found.setdefault(address.lower(), set())
+        time = int(shown.timestamp, 16)
+        found.setdefault(_BEACON_ROOTS, set()).update((time % _RING, time % _RING + _RING))
+        if block.number:
+            found.setdefault(_HISTORY, set()).add((block.number - 1) % _RING)
+        for queue in _REQUESTS:
+            found.setdefault(queue, set()).update(range(_REQUEST_SLOTS))
+    return {address: [f"0x{slot:064x}" for slot in sorted(slots)] for address, slots in sorted(found.items())}
+
+
+def _named(block: EncodedBlock) -> Iterator[str]:
+    """The addresses that a block itself names: tracers leave some out, such as a contract that is gone at once."""
+    for transaction, receipt in zip(block.shown.transactions, block.receipts, strict=True):
+        yield from (one for one in (transaction.from_, transaction.to, receipt.contract_address) if one)
+    yield from (withdrawal.address for withdrawal in block.shown.withdrawals or ())
+
+
+def state_delta(
+    traces: Sequence[JsonObject],
+    proofs: Iterable[JsonObject],
+    *,
+    block: EncodedBlock,
+    parent: RpcHeader | JsonObject,
+    chain_id: int,
+) -> StateDelta:
+    """The delta of a block whose header hash was verified.
+
+    Arguments:
+        traces: as for :func:`touched`; of them only the code of new contracts is taken.
+        proofs: the answers of ``eth_getProof`` for what :func:`touched` names, each at the parent and at the block;
+            in any order.
+        block: the block, as ``verify`` gives it.
+        parent: the header of its parent.
+        chain_id: the chain's id.
+
+    Raises:
+        IntegrityError: the proofs do not explain the state root, code is missing, or the parent is another.
+        ApplicationError: an answer is not of its kind, or the block is the first.
+
+    """
+    if not block.number:
+        raise ApplicationError("the first block has no state delta: its state is the chain's genesis", path="state")
+    header = encode_header(parent)
+    with hexadecimal("a proof"):
+        if keccak(header) != raw(block.shown.parent_hash):
+            raise _unproven(block, "the parent's header is another's")
+        nodes = nodes_by_hash(_nodes(proofs))
+        codes = {keccak(code): code for code in _codes(traces)}
+        before = rlp.decode_list(header)[3]
+        if not isinstance(before, bytes):  # pragma: no cover -- a written header has bytes there
+            raise ApplicationError("the parent's state root is no hash")
+        try:
+            return _delta(f"c/{chain_id:x}", before, raw(block.shown.state_root), nodes, codes)
+        except UnknownChangeError as unknown:
+            raise _unproven(block, f"something else changed, below {unknown or 'the root'}") from None
+        except KeyError as missing:
+            raise _unproven(block, f"code {missing} is missing from the trace") from None
+
+
+def _delta(
+    root: str, before: bytes, after: bytes, nodes: Mapping[bytes, bytes], codes: Mapping[bytes, bytes]
+) -> StateDelta:
+    updates: dict[str, bytes] = {}
+    deletes: set[str] = set()
+    storage: dict[str, bytes] = {}
+    for key, was, now in changes(before, after, nodes):
+        account = f"{root}/a/{key.hex()}"
+        if now is None:
+            deletes.add(account)
+            continue
+        updates[f"{account}/d"] = now
+        (old_slots, old_code), (new_slots, new_code) = _roots(was), _roots(now)
+        if new_code not in (old_code, _NO_CODE):
+            if new_code not in codes:
+                raise KeyError(new_code.hex())
+            updates[f"{root}/c/{new_code.hex()}"] = codes[new_code]
+        for slot, _, value in changes(old_slots, new_slots, nodes):
+            storage[f"{account}/s/{slot.hex()}"] = b"" if value is None or value == _ZERO else value
+    return StateDelta(updates, frozenset(deletes), storage)
+
+
+def _roots(account: bytes | None) -> tuple[bytes, bytes]:
+    """The storage root and the code hash of an account; those of an empty one where there is none."""
+    if account is None:
+        return EMPTY_ROOT, _NO_CODE
+    items = rlp.decode_list(account)
+    if len(items) != _ACCOUNT or not isinstance(items[2], bytes) or not isinstance(items[3], bytes):
+        raise ApplicationError("a state proof holds an account of another form")
+    return items[2], items[3]
+
+
+def _accounts(traces: Sequence[JsonObject]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every account that a trace names, before and after each transaction."""
+    for trace in traces:
+        result = trace.get("result", trace)
+        if not isinstance(result, Mapping) or not isinstance(result.get("pre"), Mapping):
+            raise ApplicationError(
+                "the trace is none of the prestate tracer in diff mode, or the node could not make it", path="state"
+            )
+        for side in ("pre", "post"):
+            yield from (result.get(side) or {}).items()
+
+
+def _codes(traces: Sequence[JsonObject]) -> Iterator[bytes]:
+    return (raw(said["code"]) for _, said in _accounts(traces) if said.get("code"))
+
+
+def _nodes(proofs: Iterable[JsonObject]) -> Iterator[bytes]:
+    for proof in proofs:
+        yield from (raw(node) for node in proof.get("accountProof") or ())
+        for slot in proof.get("storageProof") or ():
+            yield from (raw(node) for node in slot.get("proof") or ())
+
+
+def _unproven(block: EncodedBlock, why: str) -> IntegrityError:
+    return IntegrityError(
+        f"the state delta of block {block.number} (0x{block.hash.hex()}) is not whole: {why}; ask another node, "
+        "or publish without state",
+        number=block.number,
+        block_hash=block.hash,
+        check="state",
+    )

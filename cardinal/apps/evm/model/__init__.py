@@ -1,0 +1,1 @@
+"""Values of a block, and their decoding from payloads."""

@@ -1,0 +1,214 @@
+"""What a block is made of: values with names and types, which know how to become bytes again.
+
+Rules:
+
+1. Hashes and addresses are ``bytes`` (32 and 20), numbers ``int``; gas and prices are in gas and wei, a withdrawal's
+   amount in gwei, times in seconds since 1970 in UTC.
+2. A field that a block's fork or a transaction's type does not have is None, or empty where it is a sequence.
+3. ``encode`` builds the bytes from the fields alone, so that equal bytes prove that nothing was lost.
+
+Values are made by :mod:`.block_decoder`; nothing here checks what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Final
+
+from cardinal.apps.evm import rlp
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.protocols.streams.payload import Payload, SubBatch
+
+from .transaction import AccessEntry, Authorization, Deposit, SyncedState, Transaction
+
+__all__ = [
+    "HEADER_FIELDS",
+    "NO_CONTRACT",
+    "AccessEntry",
+    "AuthoritySeal",
+    "Authorization",
+    "Block",
+    "Deposit",
+    "Header",
+    "Log",
+    "ReceiptMeta",
+    "SyncedState",
+    "Transaction",
+    "Withdrawal",
+]
+
+NO_CONTRACT: Final = bytes(20)
+"""Where a receipt names no created contract (facts, EVM application layer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthoritySeal:
+    """What a chain of authorities (AuRa) seals a header with: the step, and the signature of 65 bytes."""
+
+    step: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A block's header; the fields from ``base_fee_per_gas`` on came with forks and are None before theirs.
+
+    Attributes:
+        mix_hash: None, as ``nonce``, where ``seal`` stands in their place.
+        more: fields of forks that this release does not know, as RLP items.
+        seal: what authorities write where others have proof of work.
+
+    """
+
+    parent_hash: bytes
+    sha3_uncles: bytes
+    miner: bytes
+    state_root: bytes
+    transactions_root: bytes
+    receipts_root: bytes
+    logs_bloom: bytes
+    difficulty: int
+    number: int
+    gas_limit: int
+    gas_used: int
+    timestamp: int
+    extra_data: bytes
+    mix_hash: bytes | None
+    nonce: bytes | None
+    base_fee_per_gas: int | None = None
+    withdrawals_root: bytes | None = None
+    blob_gas_used: int | None = None
+    excess_blob_gas: int | None = None
+    parent_beacon_block_root: bytes | None = None
+    requests_hash: bytes | None = None
+    more: tuple[rlp.Item, ...] = ()
+    seal: AuthoritySeal | None = None
+
+    def encode(self) -> bytes:
+        """The RLP whose hash names the block."""
+        sealed: dict[str, int | bytes] = (
+            {} if self.seal is None else {"mix_hash": self.seal.step, "nonce": self.seal.signature}
+        )
+        items: list[rlp.Item] = []
+        for name in HEADER_FIELDS:
+            value: int | bytes | None = sealed[name] if name in sealed else getattr(self, name)
+            if value is None:
+                break
+            items.append(value if isinstance(value, bytes) else minimal_bytes(value))
+        return rlp.encode([*items, *self.more])
+
+
+HEADER_FIELDS: Final = tuple(entry.name for entry in fields(Header))[:-2]
+"""The header's fields in the order of their bytes, without ``more`` and ``seal``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptMeta:
+    """A receipt as the stream carries it: without its logs, and with what a consensus receipt leaves out.
+
+    Attributes:
+        contract_address: the contract that was created, or None.
+        status: 1 for success, 0 for failure; also 0 before Byzantium, where receipts had a root instead.
+        log_offset: the block-wide index of the first of ``log_count`` logs; 0 without logs.
+
+    """
+
+    transaction_index: int
+    contract_address: bytes | None
+    cumulative_gas_used: int
+    gas_used: int
+    logs_bloom: bytes
+    status: int
+    log_count: int
+    log_offset: int
+
+    def encode(self) -> bytes:
+        """The RLP that the stream carries."""
+        gas = [minimal_bytes(self.cumulative_gas_used), minimal_bytes(self.gas_used)]
+        logs = [minimal_bytes(self.log_count), minimal_bytes(self.log_offset)]
+        return rlp.encode(
+            [self.contract_address or NO_CONTRACT, *gas, self.logs_bloom, minimal_bytes(self.status), *logs]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log; ``log_index`` counts through the block."""
+
+    transaction_index: int
+    log_index: int
+    address: bytes
+    topics: tuple[bytes, ...]
+    data: bytes
+
+    def encode(self) -> bytes:
+        """The RLP of address, topics and data."""
+        return rlp.encode([self.address, self.topics, self.data])
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A withdrawal from the beacon chain (EIP-4895); ``amount`` in gwei."""
+
+    index: int
+    validator_index: int
+    address: bytes
+    amount: int
+
+    def items(self) -> list[bytes]:
+        """The RLP list's items."""
+        numbers = [minimal_bytes(self.index), minimal_bytes(self.validator_index)]
+        return [*numbers, self.address, minimal_bytes(self.amount)]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block with the parts that its payload had.
+
+    Attributes:
+        chain_id: from the paths; None where no path names a chain.
+        header: None where the payload has none, as ``total_difficulty`` and ``withdrawals``.
+        transactions: by index, as ``receipts`` and ``logs``; empty where the payload has none.
+        rest: the updates that are no part of the block itself: number index, state, code.
+        deletes: as in the payload, as ``sub_batches``.
+        derived_logs: what a node of Polygon added to the block's logs (:mod:`cardinal.apps.evm.rpc.state_sync`); their indexes go on.
+
+    """
+
+    chain_id: int | None
+    number: int
+    hash: bytes
+    parent: bytes
+    weight: int
+    header: Header | None = None
+    total_difficulty: int | None = None
+    uncles: tuple[Header, ...] = ()
+    transactions: tuple[Transaction, ...] = ()
+    receipts: tuple[ReceiptMeta, ...] = ()
+    logs: tuple[Log, ...] = ()
+    withdrawals: tuple[Withdrawal, ...] | None = None
+    rest: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    deletes: frozenset[str] = frozenset()
+    sub_batches: Mapping[bytes, SubBatch | None] = field(default_factory=lambda: MappingProxyType({}))
+    derived_logs: tuple[Log, ...] = ()
+
+    def encode(self) -> Payload:
+        """The payload again, equal to the one that was decoded."""
+        root = f"c/{self.chain_id or 0:x}/b/{self.hash.hex()}"
+        updates: dict[str, bytes] = {}
+        if self.header is not None:
+            updates[f"{root}/h"] = self.header.encode()
+        if self.total_difficulty is not None:
+            updates[f"{root}/d"] = minimal_bytes(self.total_difficulty)
+        if self.withdrawals is not None:
+            updates[f"{root}/w"] = rlp.encode([entry.items() for entry in self.withdrawals])
+        updates |= {f"{root}/u/{index:x}": uncle.encode() for index, uncle in enumerate(self.uncles)}
+        updates |= {f"{root}/t/{entry.index:x}": entry.encode() for entry in self.transactions}
+        updates |= {f"{root}/r/{entry.transaction_index:x}": entry.encode() for entry in self.receipts}
+        for kind, logs in (("l", self.logs), ("bl", self.derived_logs)):
+            own = f"{root}/{kind}/"
+            updates |= {f"{own}{entry.transaction_index:x}/{entry.log_index:x}": entry.encode() for entry in logs}
+        updates |= self.rest
+        return Payload(self.number, self.hash, self.parent, self.weight, updates, self.deletes, self.sub_batches)

@@ -1,0 +1,1 @@
+"""Blocks from JSON-RPC: structures, canonical bytes, payloads."""

@@ -1,0 +1,167 @@
+"""A block from JSON-RPC to the paths and values of the stream (facts, EVM application layer).
+
+Rules:
+
+1. What is written equals what the reference's producer writes for the same block, entry by entry: an entry more or
+   less changes the counts of the Batch, on which redundant producers have to agree. So nothing here depends on which
+   node answered: withdrawals have an entry only where there are some, a creation's address is computed where a node
+   does not say it, and after the merge the chain's final total difficulty counts, never a node's.
+2. It refuses what it cannot write whole (receipts or uncles that are missing), and checks nothing else: that is
+   :mod:`cardinal.apps.evm.checks.integrity`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cardinal.apps.evm import rlp
+from cardinal.apps.evm.application import MERGED_AT_GENESIS, Chain, chain_of
+from cardinal.apps.evm.model.state import StateDelta
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import Payload, SubBatch
+from cardinal.protocols.streams.types import Finality
+
+from .block import EncodedBlock, encode_block
+from .receipts import published_contract, write_receipt_meta
+from .structures import JsonObject, hexadecimal, raw
+
+_NUMBERS: Final = tuple(f"{number:x}" for number in range(4096))
+"""More than most blocks have transactions, or logs."""
+
+
+def payload_from_rpc(
+    block: JsonObject,
+    receipts: Sequence[JsonObject],
+    *,
+    chain_id: int,
+    finality: Finality | None = None,
+    state: StateDelta | Mapping[str, bytes] | None = None,
+    uncles: Sequence[JsonObject] = (),
+    total_difficulty: int | None = None,
+    chain: Chain | None = None,
+) -> Payload:
+    """The payload of a block, equal to the reference's for the same block.
+
+    Arguments:
+        block: ``eth_getBlockByHash`` with full transactions, as a mapping or an :class:`.structures.RpcBlock`.
+        receipts: ``eth_getBlockReceipts``, in order.
+        chain_id: the chain's id.
+        finality: the node's marks; after the merge both entries are always written, empty where not known, and
+            before it neither.
+        state: what :func:`cardinal.apps.evm.checks.state.state_delta` gives, or path to value of storage; sent as a sub batch. None announces
+            no such sub batch.
+        uncles: the headers of the block's uncles, in order.
+        total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve, and
+            which counts for nothing after the merge.
+        chain: what is known of the chain; default the preset of ``chain_id``.
+
+    Raises:
+        ApplicationError: a field or part is missing or no value of its kind; ``path`` names it.
+
+    """
+    chain = chain or chain_of(chain_id)
+    encoded = encode_block(block, receipts, uncles, chain=chain)
+    return payload_of(
+        encoded, chain_id=chain_id, finality=finality, state=state, total_difficulty=total_difficulty, chain=chain
+    )
+
+
+def payload_of(
+    block: EncodedBlock,
+    *,
+    chain_id: int,
+    finality: Finality | None = None,
+    state: StateDelta | Mapping[str, bytes] | None = None,
+    total_difficulty: int | None = None,
+    chain: Chain | None = None,
+) -> Payload:
+    """Like :func:`payload_from_rpc`, for a block that is written down already, as ``verify`` gives it."""
+    _whole(block)
+    root = f"c/{chain_id:x}"
+    prefix = f"{root}/b/{block.hash.hex()}"
+    with hexadecimal("the block"):
+        total, merged = _total_difficulty(block, chain or chain_of(chain_id), total_difficulty)
+        updates: dict[str, bytes] = {
+            f"{prefix}/h": block.header,
+            f"{prefix}/d": minimal_bytes(total),
+            f"{root}/n/{block.number:x}": block.hash,
+        }
+        if block.withdrawals:
+            updates[f"{prefix}/w"] = rlp.wrap(block.withdrawals)
+        updates |= {f"{prefix}/u/{index:x}": uncle for index, uncle in enumerate(block.uncles)}
+        below = f"{prefix}/t/"
+        names = _numbers(len(block.transactions))
+        updates |= zip([below + name for name in names], block.transactions, strict=True)
+        _add_receipts(updates, prefix, block)
+        parent = raw(block.shown.parent_hash)
+    if merged:
+        marks = finality or Finality()
+        updates[f"{root}/n/safe"] = minimal_bytes(marks.safe or 0)
+        updates[f"{root}/n/finalized"] = minimal_bytes(marks.finalized or 0)
+    sub_batches: dict[bytes, SubBatch | None] = {}
+    delta = state if state is None or isinstance(state, StateDelta) else StateDelta(storage=state)
+    if delta is not None:
+        updates |= delta.updates
+        if block.number:
+            sub_batches[block.number.to_bytes(32, "big")] = SubBatch(f"{root}/s", dict(delta.storage))
+        else:
+            updates |= delta.storage  # the reference's id would be zero here, which is no id
+    weight = total + block.number if merged else total
+    deletes = frozenset() if delta is None else delta.deletes
+    return Payload(block.number, block.hash, parent, weight, updates, deletes, sub_batches)
+
+
+def _whole(block: EncodedBlock) -> None:
+    for what, have, due in (
+        ("receipts", len(block.receipts), len(block.transactions)),
+        ("uncles", len(block.uncles), len(block.shown.uncles or ())),
+    ):
+        if have != due:
+            raise ApplicationError(
+                f"{have} {what} were given for block {block.number} (0x{block.hash.hex()}), which has {due}", path=what
+            )
+
+
+def _add_receipts(updates: dict[str, bytes], prefix: str, block: EncodedBlock) -> None:
+    """Receipts and logs."""
+    offset = 0
+    receipts, topics = f"{prefix}/r/", f"{prefix}/l/"
+    names, places = _numbers(len(block.receipts)), _numbers(sum(map(len, block.logs)))
+    parts = zip(names, block.shown.transactions, block.receipts, block.blooms, block.logs, strict=True)
+    for index, transaction, receipt, bloom, logs in parts:
+        called = transaction.to and not receipt.contract_address
+        contract = None if called else published_contract(transaction, receipt)
+        updates[receipts + index] = write_receipt_meta(receipt, bloom, offset, contract)
+        for log in logs:
+            updates[f"{topics}{index}/{places[offset]}"] = log
+            offset += 1
+    if block.derived is not None:
+        last = f"{len(block.receipts):x}"
+        updates[f"{prefix}/br/{last}"] = raw(block.derived.logs_bloom)
+        updates |= {f"{prefix}/bl/{last}/{offset + at:x}": log for at, log in enumerate(block.derived_logs)}
+
+
+def _numbers(count: int) -> Sequence[str]:
+    """The numbers below this one as paths have them."""
+    return _NUMBERS[:count] if count <= len(_NUMBERS) else [f"{number:x}" for number in range(count)]
+
+
+def _total_difficulty(block: EncodedBlock, chain: Chain, given: int | None) -> tuple[int, bool]:
+    """The block's total difficulty, and whether proof of work has ended there.
+
+    A block without difficulty comes after the merge; the genesis block's difficulty is its own total.
+    """
+    difficulty = int(block.shown.difficulty, 16)
+    if not difficulty:
+        totals = (given, chain.final_total_difficulty, MERGED_AT_GENESIS)
+        return next(total for total in totals if total is not None), True
+    served = int(block.shown.total_difficulty or "0x0", 16)
+    if given is None and not served and block.number:
+        raise ApplicationError(
+            "the node does not serve totalDifficulty for a block of proof of work; "
+            "give it in the block, or use a node that does",
+            path="totalDifficulty",
+        )
+    return (served or difficulty) if given is None else given, False

@@ -1,0 +1,1 @@
+"""Arrow tables of decoded blocks."""
