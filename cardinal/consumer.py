@@ -79,10 +79,10 @@ class Consumer:
     Arguments:
         url: where to read, see :mod:`cardinal.transports.url`; or the name of a stream in the settings file.
         app: the application or its name.
-        start: where to begin. A cursor or its text resumes after the update that it came with. Otherwise: ``start``
+        start: where to begin. A cursor or its text resumes after the update that it came with. Otherwise: ``earliest``
             (the default) begins with the oldest block from which the retained chain is complete to its head, so
             complete blocks below a gap are left out; the number of a block begins with that block and delivers a
-            :class:`~cardinal.MissingPayload` for each gap; ``tail`` begins with what comes from now on; a time begins
+            :class:`~cardinal.MissingPayload` for each gap; ``latest`` begins with what comes from now on; a time begins
             with the blocks that were published from then on.
         chain_id: which chain, where ``app`` is a name. Default: the only one on the server.
         options: see :class:`ConsumerOptions`.
@@ -100,18 +100,18 @@ class Consumer:
         url: str | TransportUrl,
         app: str | Application = "evm",
         *,
-        start: str | Cursor | int | datetime | None = "start",
+        start: str | Cursor | int | datetime | None = "earliest",
         chain_id: int | None = None,
         options: ConsumerOptions = _DEFAULTS,
         **keywords: Unpack[ConsumerKeywords],
     ) -> None:
         options = replace(options, **keywords)
         cursor = cursor_of(start)
-        start = "start" if start is None else start
+        start = "earliest" if start is None else start
         url = find_url(url, options.config)
         self.app = application_of(url, app, chain_id, options.topics_timeout)
         # At the tail the first blocks are incomplete: their first messages lie below it.
-        at_tail = start == "tail" if cursor is None else not cursor.ring
+        at_tail = start == "latest" if cursor is None else not cursor.ring
         settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
         self._request()
@@ -167,7 +167,8 @@ class Consumer:
         if isinstance(start, int):
             with contextlib.closing(self._reader.searching()) as searching:
                 return at_number(searching, self.app, start, self.app.reorg_threshold)
-        return Beginning({where: high if start == "tail" else low for where, (low, high) in main.watermarks().items()})
+        at_end = start == "latest"
+        return Beginning({where: high if at_end else low for where, (low, high) in main.watermarks().items()})
 
     def __enter__(self) -> Self:
         return self

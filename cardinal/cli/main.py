@@ -1,4 +1,4 @@
-"""The command group: finds its commands, and turns a CardinalError into one sentence on stderr."""
+"""The command group: finds its commands, sets up the log, and prints every CardinalError as one sentence."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import importlib
 import os
 import sys
 from importlib.metadata import entry_points
+from typing import Final, Literal
 
 import click
 
+from cardinal.cli.logs import LEVELS, report_error, set_up
 from cardinal.errors import CardinalError
+
+_SUMMARY_LENGTH: Final = 200
+"""More than any first sentence has: `cardinal --help` prints it whole."""
 
 _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
@@ -24,7 +29,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command's file only when it is asked for, so that `--help` needs no extra."""
+    """Imports a command's file only when it is used, so that `--help` needs no extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -42,11 +47,44 @@ class _Commands(click.Group):
             command = found[0].load()
         return command if isinstance(command, click.Command) else None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_SUMMARY_LENGTH)) for name, one in named if one])
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="cardinal-streams", prog_name="cardinal")
-def cardinal() -> None:
-    """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark."""
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Lowest level of what is logged.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the log on standard error.",
+)
+def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
+    """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark.
+
+    Results go to standard output, the log goes to standard error. Exit status: 0 clean, 1 error, 2 usage error, 130
+    interrupted. The options above stand before the command.
+
+    \b
+    Example:
+      cardinal --log-format json produce --from ws://localhost:8546 --to kafka://localhost:9092
+
+    \b
+    Completion of commands and options in bash (zsh and fish likewise):
+      eval "$(_CARDINAL_COMPLETE=bash_source cardinal)"
+    """
+    set_up(log_level, log_format)
     if any(name.startswith("CARDINAL_") for name in os.environ):
         from cardinal.transports.misspelt import unknown  # noqa: PLC0415 - takes longer than the rest of `--help`
 
@@ -66,10 +104,10 @@ def main() -> None:
         asked.show()
         sys.exit(asked.exit_code)
     except click.ClickException as error:
-        click.echo(f"error: {_sentence(error)}", err=True)
+        report_error(_sentence(error))
         sys.exit(error.exit_code)
     except CardinalError as error:
-        click.echo(f"error: {error}", err=True)
+        report_error(str(error))
         sys.exit(1)
 
 

@@ -16,7 +16,7 @@ import click
 
 from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
-from cardinal.cli.named import config_option, stream
+from cardinal.cli.common import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
 from cardinal.server.feeds import Bounded, Feed, Locating, open_feed

@@ -1,18 +1,16 @@
-"""`cardinal record`: a stream into a folder, with its positions. Arguments and printing only."""
+"""`cardinal record`: copy a stream into a folder, with its positions. Arguments and printing only."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from cardinal import apps
-from cardinal.cli.beginning import from_option
-from cardinal.cli.named import config_option, stream
+from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
+from cardinal.cli.positions import start_option
 from cardinal.cli.stopping import call_when_told, exit_when_told
-from cardinal.consumer import find_application
 from cardinal.copying.recording import Recorder
 
 if TYPE_CHECKING:
@@ -27,54 +25,63 @@ _TOPICS_SECONDS: Final = 10.0
 
 
 @click.command()
-@click.argument("from_url", metavar="FROM")
-@click.argument("to_url", metavar="TO")
-@from_option
+@click.option("--from", "from_url", required=True, metavar="URL", help="Stream to record: kafka://host:port")
+@click.option("--to", "to_url", required=True, metavar="URL", help="Folder of the recording: file:///folder")
+@start_option(help="First block of a new recording.")
 @click.option(
-    "--until",
-    type=click.Choice(["end", "idle", "stopped"]),
-    default="stopped",
-    show_default=True,
-    help="end: what is there now; idle: nothing new for --idle seconds.",
+    "--exit-at",
+    type=click.Choice(["end", "idle"]),
+    help="End at the stream's current end, or after --idle-timeout without a record.  [default: never]",
 )
-@click.option("--idle", type=click.FloatRange(0.1), default=10.0, show_default=True, metavar="SECONDS")
-@click.option("--app", "app_name", default="evm", show_default=True, help="The application.")
-@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option(
+    "--idle-timeout",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time without a record after which `--exit-at idle` ends.",
+)
+@app_option
+@chain_id_option
+@topic_option
 @config_option
 def record(
     *,
     from_url: str,
     to_url: str,
     start: str | int | datetime,
-    until: str,
-    idle: float,
+    exit_at: Literal["end", "idle"] | None,
+    idle_timeout: float,
     app_name: str,
     chain_id: int | None,
+    topic: str | None,
     config: Path | None,
 ) -> None:
-    """Record the stream FROM (a URL, or a name in --config) in the folder TO (file://DIR).
+    """Record a stream in a folder, with positions, times and headers.
 
-    All topics of the application, with positions, times and headers. Started again, it goes on where it ended.
-    Stops cleanly on SIGINT and SIGTERM.
+    All topics of the application are recorded. Started again, it continues where it ended. Stops cleanly on SIGINT and
+    SIGTERM.
+
+    \b
+    Example:
+      cardinal record --from kafka://localhost:9092 --to file:///var/lib/recording --exit-at end
     """
     source = stream(from_url, config)
     target = stream(to_url, config)
     if target.scheme != "file":
-        raise click.BadParameter("a recording is kept in a folder: write file://DIR", param_hint="TO")
+        raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="--to")
     exit_when_told()  # nothing is recorded yet
-    if chain_id is None:
-        app = find_application(source, app_name, wait=_TOPICS_SECONDS)
-    else:
-        app = apps.get(app_name, chain_id=chain_id)
+    app = application(source, app_name, chain_id, topic)
     stopped = threading.Event()
     recorder = Recorder(source, target, app, start=start, wait=_TOPICS_SECONDS)
     call_when_told(stopped.set)
     began = time.monotonic()
     try:
         click.echo(
-            f"{'goes on with' if recorder.resumed else 'begins'} the recording of {source} in {target}", err=True
+            f"{'continues' if recorder.resumed else 'begins'} the recording of {app.chain} from {source} in {target}",
+            err=True,
         )
-        _record(recorder, stopped, until, idle)
+        _record(recorder, stopped, exit_at, idle_timeout)
     finally:
         recorder.close()
         done = recorder.progress
@@ -82,7 +89,7 @@ def record(
         click.echo(f"{done.records} records, {done.bytes / 1e6:.1f} MB in {seconds:.1f} s", err=True)
 
 
-def _record(recorder: Recorder, stopped: threading.Event, until: str, idle: float) -> None:
+def _record(recorder: Recorder, stopped: threading.Event, exit_at: Literal["end", "idle"] | None, idle: float) -> None:
     reported, before = time.monotonic(), recorder.progress
     heard = reported
     while not stopped.is_set():
@@ -93,9 +100,9 @@ def _record(recorder: Recorder, stopped: threading.Event, until: str, idle: floa
         if now - reported >= _REPORT_SECONDS:
             _report(before, recorder.progress, now - reported)
             reported, before = now, recorder.progress
-        if until == "end" and recorder.at_end:
+        if exit_at == "end" and recorder.at_end:
             return
-        if until == "idle" and now - heard >= idle and recorder.progress.behind == 0:
+        if exit_at == "idle" and now - heard >= idle and recorder.progress.behind == 0:
             return
 
 

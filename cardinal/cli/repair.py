@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cardinal import apps
-from cardinal.cli.named import config_option, stream
+from cardinal.cli.common import config_option, stream
 from cardinal.server.feeds import Feed, open_feed
 from cardinal.server.repair import Repaired, Repairing
 from cardinal.server.repair import repair as complete

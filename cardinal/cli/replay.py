@@ -1,4 +1,4 @@
-"""`cardinal replay`: a recording into a stream, or onto the terminal. Arguments and printing only."""
+"""`cardinal replay`: play a recording into a stream, or list its records. Arguments and printing only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cardinal import apps
-from cardinal.cli.named import config_option, stream
+from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.writing import output
-from cardinal.consumer import find_application
 from cardinal.copying.replaying import Player, whole
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.wire.keys import HASH_END
@@ -53,12 +51,20 @@ def _speed(context: click.Context, parameter: click.Parameter, value: str) -> fl
 
 
 @click.command()
-@click.argument("from_url", metavar="FROM")
-@click.option("--to", "to_url", metavar="URL", help="Any sink; without it every record is printed as one line.")
-@click.option("--speed", default="max", show_default=True, callback=_speed, help="1: as fast as recorded; max.")
-@click.option("--producer-id", default="replay", show_default=True, help="Where the sink cannot keep the recorded ids.")
-@click.option("--app", "app_name", default="evm", show_default=True, help="The application.")
-@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option("--from", "from_url", required=True, metavar="URL", help="Folder of the recording: file:///folder")
+@click.option("--to", "to_url", metavar="URL", help="Stream to write; without it each record is printed as one line.")
+@click.option(
+    "--speed", default="max", show_default=True, callback=_speed, help="max, or a factor: 1 plays as fast as recorded."
+)
+@click.option(
+    "--producer-id",
+    default="replay",
+    show_default=True,
+    help="Producer id where the target cannot keep the recorded ids.",
+)
+@app_option
+@chain_id_option
+@topic_option
 @config_option
 def replay(
     *,
@@ -68,22 +74,30 @@ def replay(
     producer_id: str,
     app_name: str,
     chain_id: int | None,
+    topic: str | None,
     config: Path | None,
 ) -> None:
-    """Play the recording FROM (file://DIR) into a stream, in the recorded order, to its end as it is now."""
+    """Play a recording into a stream, in the recorded order.
+
+    It ends at the recording's current end.
+
+    \b
+    Examples:
+      cardinal replay --from file:///var/lib/recording --to kafka://localhost:9092
+      cardinal replay --from file:///var/lib/recording | tail -n 1
+    """
     url = stream(from_url, config)
     if url.scheme != "file":
-        raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="FROM")
+        raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="--from")
     if not (folder := folder_of(url)).exists():
         raise ConfigurationError(f"there is no recording in {folder}: name the folder of one", setting="from")
     target = None if to_url is None else stream(to_url, config)
     if target is not None and _writes_to(target, folder):
         raise ConfigurationError(
-            f"the recording in {url.address} would be played into itself, and hold everything twice: name another "
-            "stream by --to",
+            f"--to is the recording {url.address} itself, which would then hold everything twice: name another stream",
             setting="to",
         )
-    app = find_application(url, app_name) if chain_id is None else apps.get(app_name, chain_id=chain_id)
+    app = application(url, app_name, chain_id, topic, wait=0.0)
     channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
     with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:
         if target is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cardinal import apps
-from cardinal.cli.named import config_option, stream
+from cardinal.cli.common import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cardinal.cli.beginning import from_option
-from cardinal.cli.named import config_option, stream
+from cardinal.cli.common import config_option, stream
+from cardinal.cli.positions import start_option, stop_option
 from cardinal.cli.stopping import exit_when_told
 from cardinal.cli.writing import output, write_line
 from cardinal.consumer import Consumer
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("url")
 @click.option("--format", "shape", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@from_option
-@click.option(
-    "--until", type=click.IntRange(0), help="Stop with the update that reaches this block; it may go beyond it."
-)
+@start_option()
+@stop_option(help="Stop with the update that reaches this block; it may go beyond it.")
 @click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
 @click.option("--heal", metavar="NODE", help="Complete blocks that lack messages from this node, a URL or a name.")
 @config_option
@@ -44,14 +42,14 @@ def tail(
     url: str,
     shape: str,
     start: str | int | datetime,
-    until: int | None,
+    stop: int | None,
     chain_id: int | None,
     heal: str | None,
     config: Path | None,
 ) -> None:
     """Print every chain update of the stream at URL (or of that name): one line a block, or one JSON object an update.
 
-    A line's cursor, given to --from, goes on after that line.
+    A line's cursor, given to --start, continues after that line.
     """
     show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
     source = stream(url, config)
@@ -66,11 +64,11 @@ def tail(
         consumer = stack.enter_context(
             Consumer(source, "evm", start=start, chain_id=chain_id, heal=healer, on_event=_report)
         )
-        if until is not None and consumer.head is not None and consumer.head.number >= until:
+        if stop is not None and consumer.head is not None and consumer.head.number >= stop:
             return
         for update in consumer:
             write_line(show(update))
-            if until is not None and update.added and update.added[-1].number >= until:
+            if stop is not None and update.added and update.added[-1].number >= stop:
                 return
 
 

@@ -201,22 +201,22 @@ def cursor_of(start: object) -> Cursor | None:
 
     Raises:
         ConfigurationError: no possible start, such as a cursor's bytes that were not decoded.
-        CursorInvalidError: a text that is neither a cursor nor ``start`` or ``tail``.
+        CursorInvalidError: a text that is neither a cursor nor ``earliest`` or ``latest``.
 
     """
     if isinstance(start, Cursor):
         return start
     if start is not None and (isinstance(start, bool) or not isinstance(start, str | int | datetime)):
         raise ConfigurationError(
-            f"start must be 'start', 'tail', a number, a time, a cursor or its text, not {type(start).__name__}",
+            f"start must be 'earliest', 'latest', a number, a time, a cursor or its text, not {type(start).__name__}",
             setting="start",
         )
-    if not isinstance(start, str) or start in ("start", "tail"):
+    if not isinstance(start, str) or start in ("earliest", "latest"):
         return None
     if not _CURSOR.match(start):
         raise CursorInvalidError(
-            f"start must be 'start', 'tail', a number, a time, or the text of a cursor, which begins with 'c1:', not "
-            f"{start[:40]!r}"
+            "start must be 'earliest', 'latest', a number, a time, or the text of a cursor, which begins with 'c1:', "
+            f"not {start[:40]!r}"
         )
     return Cursor.parse(start)
 

@@ -111,7 +111,7 @@ class _Window:
         if not tips:
             held = max((str(batch.number) for batch in known.values()), default="none so high")
             raise ConfigurationError(
-                f"the stream does not hold block {number} yet (the nearest below it: {held}); start at the tail",
+                f"the stream does not hold block {number} yet (the nearest below it: {held}); start at 'latest'",
                 setting="start",
             )
         block = max(tips, key=lambda batch: (batch.weight, batch.number))

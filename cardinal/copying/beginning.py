@@ -41,7 +41,7 @@ def beginning(
         found = at_number(source, app, start, getattr(app, "reorg_threshold", REORG_THRESHOLD)).positions
     elif isinstance(start, Cursor):
         found = {where: max(at, 0) for where, at in start.floor.items()}
-    elif start == "tail":
+    elif start == "latest":
         found = {where: high for where, (_, high) in marks.items() if where[0] in app.all_topics}
     return {where: found.get(where, low) for where, (low, _) in marks.items()}
 

@@ -66,9 +66,9 @@ class Recorder:
         from_url: any transport.
         to_url: ``file://DIR``; ``fsync`` says when the disk is asked to have what was written.
         app: the application; all of its topics and its reorg channels are recorded.
-        start: ``start``, ``tail``, the number of a block, the time from which on blocks were published, or a cursor
-            (everything that resuming it needs): where the recording begins. Partitions that come later, while it
-            runs or is stopped, are recorded from their beginnings.
+        start: ``earliest``, ``latest``, the number of a block, the time from which on blocks were published, or a
+            cursor (everything that resuming it needs): where the recording begins. Partitions that come later, while
+            it runs or is stopped, are recorded from their beginnings.
         wait: seconds to wait for the topics to exist.
         waiting_bytes: what may wait in memory, about, before partitions that are ahead are paused.
 
@@ -87,7 +87,7 @@ class Recorder:
         to_url: str | TransportUrl,
         app: Topics,
         *,
-        start: str | Cursor | int | datetime = "start",
+        start: str | Cursor | int | datetime = "earliest",
         wait: float = 0.0,
         waiting_bytes: int = _WAITING_BYTES,
     ) -> None:
@@ -323,7 +323,7 @@ class Recorder:
             if error is not None:
                 raise TransportError(
                     f"nothing more can be written to {self._writer.folder}: {error.strerror}; what was recorded stays, "
-                    "make room and start again: it goes on there"
+                    "make room and start again: it continues there"
                 )
             self._records += written * len(block)
             self._bytes += sum(len(record.key) + len(record.value) for record in block)

@@ -27,8 +27,8 @@ def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path) -> None:
         assert processes.end(made)[0] == 0
         before, after = "2001-01-01", "2999-01-01T00:00:00+02:00"
         began = {
-            start: processes.start("tail", f"file://{tmp_path}/log", "--format", "json", "--until", "60", *start)
-            for start in (("--from", "50"), ("--from", before))
+            start: processes.start("tail", f"file://{tmp_path}/log", "--format", "json", "--stop", "60", *start)
+            for start in (("--start", "50"), ("--start", before))
         }
         numbers = {}
         for start, process in began.items():
@@ -36,13 +36,23 @@ def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path) -> None:
             assert status == 0, said
             numbers[start[1]] = [block["number"] for text in out.splitlines() for block in json.loads(text)["added"]]
         assert numbers == {"50": list(range(50, 61)), before: list(range(61))}
-        status, out, said = processes.run("tail", f"file://{tmp_path}/log", "--from", "5000")
+        status, out, said = processes.run("tail", f"file://{tmp_path}/log", "--start", "5000")
         assert (status, out) == (1, "")
         assert said.startswith("error: the stream does not hold block 5000 yet")
-        process = processes.start("record", f"file://{tmp_path}/log", f"file://{tmp_path}/no", "--until", "end")
+        process = processes.start(
+            "record", "--from", f"file://{tmp_path}/log", "--to", f"file://{tmp_path}/no", "--exit-at", "end"
+        )
         assert processes.end(process)[0] == 0
         process = processes.start(
-            "record", f"file://{tmp_path}/log", f"file://{tmp_path}/later", "--until", "end", "--from", after
+            "record",
+            "--from",
+            f"file://{tmp_path}/log",
+            "--to",
+            f"file://{tmp_path}/later",
+            "--exit-at",
+            "end",
+            "--start",
+            after,
         )
         status, _, said = processes.end(process)
         assert status == 0

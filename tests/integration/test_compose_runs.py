@@ -67,7 +67,7 @@ async def _run(bootstrap: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
             first, second = (processes.start(*lines[name]) for name in ("producer-a", "producer-b"))
             # Without a stream, tail would say so and end; the file starts it again then.
             await asyncio.to_thread(until, lambda: all(" on kafka://" in log.read_text() for log in logs), DEADLINE)
-            reader = processes.start(*lines["tail"], "--format", "json", "--until", "8")
+            reader = processes.start(*lines["tail"], "--format", "json", "--stop", "8")
             await node.mine(2)
             assert reader.stdout is not None
             begin: list[dict[str, Any]] = []

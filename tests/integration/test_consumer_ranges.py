@@ -54,7 +54,7 @@ def steps(updates: list[ChainUpdate]) -> list[tuple[list[bytes], list[bytes]]]:
     return [([block.hash for block in each.removed], [block.hash for block in each.added]) for each in updates]
 
 
-def read(url: str, app: Application, start: str = "start") -> tuple[list[ChainUpdate], set[str]]:
+def read(url: str, app: Application, start: str = "earliest") -> tuple[list[ChainUpdate], set[str]]:
     """The updates of a consumer that leaves the content where it is, and the topics that it reads in the end."""
     with Consumer(url, app, start=start, content="ranges", until="end", max_update=1) as consumer:
         updates = list(consumer)

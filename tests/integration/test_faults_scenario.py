@@ -151,7 +151,7 @@ def test_a_consumer_goes_on_from_the_very_cursor_whose_floors_were_trimmed(scena
     assert injections.trim_behind(environment, scenario, TIMES) == []
     with sqlite3.connect(scenario.task.database) as store:
         starts = [cursor for (cursor,) in store.execute("select cursor from starts order by rowid")]
-    assert starts[0] == "start"
+    assert starts[0] == "earliest"
     assert [Cursor.parse(cursor).floor for cursor in starts[1:]] == environment.trimmed[1::2]
     assert len(starts) == TIMES + 1
 

@@ -68,7 +68,7 @@ def test_a_producer_killed_at_random_leaves_the_nodes_chain_in_the_folder(proces
     assert status == 0, said
     expected = asyncio.run(chain_of(node))
     last = str(len(expected) - 1)
-    status, out, said = processes.run("tail", f"file://{folder}", "--format", "json", "--until", last)
+    status, out, said = processes.run("tail", f"file://{folder}", "--format", "json", "--stop", last)
     assert status == 0, said
     assert replayed(json.loads(line) for line in out.splitlines()) == expected
     assert len(list(folder.glob("*.avro"))) > 1

@@ -143,7 +143,7 @@ def test_tail_heals_from_a_node(broker: MemoryBroker, blocks: list[Built]) -> No
     with node_of(served) as node:
         shown = CliRunner().invoke(
             cardinal,
-            ["tail", broker.url, "--format", "json", "--until", str(LENGTH - 1), "--heal", node.url],
+            ["tail", broker.url, "--format", "json", "--stop", str(LENGTH - 1), "--heal", node.url],
         )
     assert shown.exit_code == 0, shown.output
     added = [block for line in shown.stdout.splitlines() for block in json.loads(line)["added"]]

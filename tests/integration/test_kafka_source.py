@@ -115,7 +115,7 @@ def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_a
     publish(url, line(31, 90), app=app)
     admin = AdminClient(cardinal_broker.client_config())
     for topic in app.all_topics:
-        with consumer(url, app, start="tail") as reading:
+        with consumer(url, app, start="latest") as reading:
             before = TopicPartition(topic, 0, reading.positions[topic, 0] - 3)
         admin.delete_records([before])[TopicPartition(topic, 0)].result(DEADLINE)
     with pytest.raises(CursorExpiredError, match=r"retention has cut off.*start anew without a cursor") as caught:
@@ -168,7 +168,7 @@ def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
 def test_from_the_tail_only_what_comes_later_is_read(cardinal_broker: EmbeddedKafka) -> None:
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     publish(url, line(1, 40), app=app)
-    with consumer(url, app, start="tail") as reading:
+    with consumer(url, app, start="latest") as reading:
         publish(url, line(41, 60), app=app)
         updates = until(reading, "60a")
     assert steps(updates) == [f"+{number}a" for number in range(41, 61)]

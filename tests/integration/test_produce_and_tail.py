@@ -155,17 +155,17 @@ def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
     node = _node(chain_id, blocks=240, reorg_rate=reorg_rate, rate=120)
     tail = ("tail", stream, "--format", "json", "--chain-id", str(chain_id))
     producer = processes.start("produce", "--from", node, "--to", stream)
-    whole = processes.start(*tail, "--until", "240")
+    whole = processes.start(*tail, "--stop", "240")
     lines: list[dict[str, Any]] = []
     while not lines or lines[-1]["added"][-1]["number"] < 200:
-        part = processes.start(*tail, "--from", lines[-1]["cursor"] if lines else "start")
+        part = processes.start(*tail, "--start", lines[-1]["cursor"] if lines else "earliest")
         assert part.stdout is not None
         for _ in range(15):
             if not lines or lines[-1]["added"][-1]["number"] < 200:
                 lines.append(json.loads(part.stdout.readline()))
         part.kill()
         # what it had printed beyond these lines was never stored: the cursor of the last stored line counts
-    status, out, said = processes.run(*tail, "--from", lines[-1]["cursor"], "--until", "240")
+    status, out, said = processes.run(*tail, "--start", lines[-1]["cursor"], "--stop", "240")
     assert status == 0, said
     lines += [json.loads(line) for line in out.splitlines()]
     expected = [json.loads(line) for line in whole.communicate(timeout=DEADLINE)[0].splitlines()]
@@ -185,7 +185,7 @@ def test_two_producers_at_once_give_the_same_chain_as_one(
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=150, reorg_rate=0.2, rate=150)
     args = ("produce", "--from", node, "--to", stream, "--producer-id")
     producers = [processes.start(*args, name) for name in ("one", "two")]
-    status, out, said = processes.run("tail", stream, "--format", "json", "--chain-id", str(chain_id), "--until", "150")
+    status, out, said = processes.run("tail", stream, "--format", "json", "--chain-id", str(chain_id), "--stop", "150")
     assert status == 0, said
     assert [producer.wait(DEADLINE) for producer in producers] == [0, 0]
     blocks = asyncio.run(_blocks(_node(chain_id, blocks=150, reorg_rate=0.2)))
@@ -230,7 +230,7 @@ def test_until_ends_both(cardinal_broker: EmbeddedKafka, processes: Processes, c
     status, _, said = processes.run("produce", "--from", node, "--to", stream, "--start", "3", "--until", "20")
     assert status == 0, said
     assert "begins a stream" in said
-    status, out, said = processes.run("tail", stream, "--chain-id", str(chain_id), "--until", "20")
+    status, out, said = processes.run("tail", stream, "--chain-id", str(chain_id), "--stop", "20")
     assert status == 0, said
     numbers = [int(line.split()[2]) for line in out.splitlines()]
     assert numbers == list(range(3, 21))
@@ -244,13 +244,13 @@ def test_a_cursor_of_another_stream_is_one_sentence(
     stream = f"kafka://{cardinal_broker.bootstrap}"
     for other in (chain_id, chain_id + 1):
         assert processes.run("produce", "--from", _node(other, blocks=5), "--to", stream)[0] == 0
-    _, out, _ = processes.run("tail", stream, "--chain-id", str(chain_id), "--until", "5", "--format", "json")
+    _, out, _ = processes.run("tail", stream, "--chain-id", str(chain_id), "--stop", "5", "--format", "json")
     cursor = json.loads(out.splitlines()[-1])["cursor"]
     for start, chain, ends, says in (
         (cursor, chain_id + 1, 1, "belongs to"),
         ("c1:abc", chain_id, 1, "cursor"),
         ("x", 1, 2, "cursor"),  # of the command line
     ):
-        status, _, said = processes.run("tail", stream, "--chain-id", str(chain), "--from", start)
+        status, _, said = processes.run("tail", stream, "--chain-id", str(chain), "--start", start)
         assert (status, said.startswith("error: ")) == (ends, True), said
         assert says in said

@@ -179,7 +179,7 @@ def test_what_waits_in_memory_is_bounded(tmp_path: Path) -> None:
 def test_from_the_tail_only_what_comes_is_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 5))
     before = len(broker.records())
-    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="tail")
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="latest")
     publish(broker, line(6, 7))
     deadline = time.monotonic() + DEADLINE
     while recorder.progress.records < len(broker.records()) - before:
@@ -197,13 +197,13 @@ def test_from_the_tail_partitions_that_come_later_are_recorded_whole(
 ) -> None:
     publish(broker, line(1, 5))
     before = broker.records()
-    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="tail")
+    recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="latest")
     if stopped:
         recorder.close()
     broker.widen("a", 6)
     publish(broker, line(6, 40))
     if stopped:
-        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="tail")
+        recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="latest")
     come = sorted(set(broker.records()) - set(before))
     deadline = time.monotonic() + DEADLINE
     while recorder.progress.records < len(come):

@@ -63,27 +63,31 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 def chain_of(processes: Processes, url: str, until_block: int) -> list[str]:
-    status, out, said = processes.run("tail", url, "--format", "json", "--until", str(until_block))
+    status, out, said = processes.run("tail", url, "--format", "json", "--stop", str(until_block))
     assert status == 0, said
     return replayed(json.loads(line) for line in out.splitlines())
 
 
 def test_the_commands_copy_a_folder_and_print_it(processes: Processes, tmp_path: Path) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 20))
-    status, out, said = processes.run("record", f"file://{tmp_path}/one", f"file://{tmp_path}/two", "--until", "end")
+    status, out, said = processes.run(
+        "record", "--from", f"file://{tmp_path}/one", "--to", f"file://{tmp_path}/two", "--exit-at", "end"
+    )
     assert (status, out) == (0, ""), said
     assert "begins the recording" in said
-    status, _, said = processes.run("record", f"file://{tmp_path}/one", f"file://{tmp_path}/two", "--until", "end")
+    status, _, said = processes.run(
+        "record", "--from", f"file://{tmp_path}/one", "--to", f"file://{tmp_path}/two", "--exit-at", "end"
+    )
     assert status == 0
-    assert "goes on with the recording" in said
+    assert "continues the recording" in said
     assert "\n0 records" in said
-    status, out, said = processes.run("replay", f"file://{tmp_path}/two", "--to", f"file://{tmp_path}/three")
+    status, out, said = processes.run("replay", "--from", f"file://{tmp_path}/two", "--to", f"file://{tmp_path}/three")
     assert (status, out) == (0, ""), said
     assert "20 blocks sealed" in said
     chains = [chain_of(processes, f"file://{tmp_path}/{name}", 20) for name in ("one", "two", "three")]
     assert chains[0] == chains[1] == chains[2]
     assert len(chains[0]) == 20
-    status, out, said = processes.run("replay", f"file://{tmp_path}/two")
+    status, out, said = processes.run("replay", "--from", f"file://{tmp_path}/two")
     assert status == 0, said
     assert sum("  Batch  " in line for line in out.splitlines()) == 20
     assert len(out.splitlines()) == len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5)))
@@ -94,9 +98,9 @@ def test_a_folder_may_be_named_by_the_users_home(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     publish_to("file://~/one", 5, evm_blocks(5, 1, 3))
-    status, _, said = processes.run("record", "file://~/one", "file://~/two", "--until", "end")
+    status, _, said = processes.run("record", "--from", "file://~/one", "--to", "file://~/two", "--exit-at", "end")
     assert status == 0, said
-    status, out, said = processes.run("replay", "file://~/two")
+    status, out, said = processes.run("replay", "--from", "file://~/two")
     assert (status, len(out.splitlines())) == (
         0,
         len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5))),
@@ -108,10 +112,20 @@ def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_
     config = tmp_path / "cardinal.toml"
     config.write_text(f'[streams.here]\nurl = "file://{tmp_path}/one"\n[streams.copy]\nurl = "file://{tmp_path}/two"\n')
     status, _, said = processes.run(
-        "record", "here", "copy", "--until", "idle", "--idle", "0.5", "--config", str(config)
+        "record",
+        "--from",
+        "here",
+        "--to",
+        "copy",
+        "--exit-at",
+        "idle",
+        "--idle-timeout",
+        "0.5",
+        "--config",
+        str(config),
     )
     assert status == 0, said
-    status, out, said = processes.run("replay", "copy", "--config", str(config))
+    status, out, said = processes.run("replay", "--from", "copy", "--config", str(config))
     assert status == 0, said
     assert "Batch" in out
 
@@ -124,22 +138,25 @@ def test_a_recording_is_not_played_into_itself(processes: Processes, tmp_path: P
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "one")
     before = len(records_of(f"file://{tmp_path}/one", apps.get("evm", chain_id=5)))
-    status, out, said = processes.run("replay", f"file://{tmp_path}/one", "--to", target.format(tmp_path))
+    status, out, said = processes.run("replay", "--from", f"file://{tmp_path}/one", "--to", target.format(tmp_path))
     assert (status, out) == (1, "")
-    assert "would be played into itself" in said
+    assert "which would then hold everything twice" in said
     assert len(records_of(f"file://{tmp_path}/one", apps.get("evm", chain_id=5))) == before
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("record", "kafka://u:s3cr3t@h", "kafka://u:s3cr3t@h"), "write file://DIR"),
-        (("replay", "kafka://u:s3cr3t@h"), "write file://DIR"),
-        (("replay", "file:///nowhere/at/all"), "there is no recording in"),
-        (("replay", "file://~nobody-of-that-name/at/all"), "no user's home is known"),
-        (("replay", "file:///nowhere/at/all", "--speed", "-1"), "write max"),
-        (("replay", "file:///nowhere/at/all", "--speed", "nan"), "write max"),
-        (("record", "memory://none", "file:///tmp/x", "--chain-id", "1"), "there is no memory broker"),
+        (("record", "--from", "kafka://u:s3cr3t@h", "--to", "kafka://u:s3cr3t@h"), "write file://DIR"),
+        (("replay", "--from", "kafka://u:s3cr3t@h"), "write file://DIR"),
+        (("replay", "--from", "file:///nowhere/at/all"), "there is no recording in"),
+        (("replay", "--from", "file://~nobody-of-that-name/at/all"), "no user's home is known"),
+        (("replay", "--from", "file:///nowhere/at/all", "--speed", "-1"), "write max"),
+        (("replay", "--from", "file:///nowhere/at/all", "--speed", "nan"), "write max"),
+        (
+            ("record", "--from", "memory://none", "--to", "file:///tmp/x", "--chain-id", "1"),
+            "there is no memory broker",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_sentence(processes: Processes, args: tuple[str, ...], says: str) -> None:
@@ -163,7 +180,7 @@ def test_kafka_is_recorded_killed_recorded_on_and_played_again(
     url = f"kafka://{cardinal_broker.bootstrap}{options}"
     folder = f"file://{tmp_path}/log"
     publish_to(url, chain_id, evm_blocks(chain_id, 1, 20))
-    killed = processes.start("record", url, folder, "--chain-id", str(chain_id))
+    killed = processes.start("record", "--from", url, "--to", folder, "--chain-id", str(chain_id))
     stopped = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(publish_until, stopped, url, chain_id, 21)
@@ -177,21 +194,21 @@ def test_kafka_is_recorded_killed_recorded_on_and_played_again(
         stopped.set()
         last = publishing.result(60)
     assert len(records_of(folder, app)) < len(records_of(url, app))
-    with Consumer(url, app, start="start") as consumer:
+    with Consumer(url, app, start="earliest") as consumer:
         for update in consumer:
             if update.added and update.added[-1].number == last:
                 break
     publish_to(url, chain_id, evm_blocks(chain_id, last + 1, last + 10))
     last += 10
-    args = ("record", url, folder, "--chain-id", str(chain_id), "--until", "end")
+    args = ("record", "--from", url, "--to", folder, "--chain-id", str(chain_id), "--exit-at", "end")
     status, _, said = processes.run(*args)
     assert status == 0, said
-    assert "goes on with" in said
+    assert "continues the recording" in said
     kept = [record for record in records_of(folder, app) if record.key]
     live = [record for record in records_of(url, app) if record.key]
     assert sorted(kept) == sorted(live)
     # A cursor of the live stream goes on with the recording, control records of transactions or not.
-    with Consumer(url, app, start="start") as consumer:
+    with Consumer(url, app, start="earliest") as consumer:
         cursor = next(u.cursor for u in consumer if u.added and u.added[-1].number == last)
     with Consumer(folder, app, start=cursor, idle_timeout=1.0) as consumer:
         assert list(consumer) == []
@@ -199,7 +216,7 @@ def test_kafka_is_recorded_killed_recorded_on_and_played_again(
     admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
     for done in admin.delete_topics(list(app.all_topics)).values():
         done.result(30)
-    status, _, said = processes.run("replay", folder, "--to", f"kafka://{cardinal_broker.bootstrap}")
+    status, _, said = processes.run("replay", "--from", folder, "--to", f"kafka://{cardinal_broker.bootstrap}")
     assert status == 0, said
     # Both as one: the recording has every block, and so has Kafka; what is delivered is the chain, once.
     numbers: list[int] = []

@@ -75,11 +75,11 @@ def test_the_command_says_what_it_played_and_what_is_damaged(tmp_path: Path, dam
     path = damaged(tmp_path / "one")
     before = read_before(url, app)
     with Processes(tmp_path) as processes:
-        status, _, said = processes.run("replay", url, "--to", target)
+        status, _, said = processes.run("replay", "--from", url, "--to", target)
         assert status == 1, said
         assert f", {len(_sealed(before))} blocks sealed, " in said
         assert said.splitlines()[-1].startswith(f"error: {path} is damaged at byte ")
-        status, lines, said = processes.run("replay", url)
+        status, lines, said = processes.run("replay", "--from", url)
         assert status == 1, said
         assert f"error: {path} is damaged at byte " in said
     assert _sealed(records_of(target, app)) == _sealed(before)

@@ -49,7 +49,7 @@ def heaviest(payloads: list[Payload]) -> Payload:
     return max(payloads, key=lambda payload: payload.weight)
 
 
-def follow(url: str, head: bytes, *, start: str = "start", pause: float = 0.0) -> list[ChainUpdate]:
+def follow(url: str, head: bytes, *, start: str = "earliest", pause: float = 0.0) -> list[ChainUpdate]:
     """Updates until this block is the head; ``pause`` seconds of work for each of them."""
     work = threading.Event()
     updates = []
@@ -117,7 +117,7 @@ def test_a_consumer_over_websocket_equals_one_over_memory_and_their_cursors_are_
         for turn, (part, head) in enumerate(zip(parts, heads, strict=True)):
             publish(broker, part)
             for urls, updates in ways.items():
-                updates.extend(follow(urls[turn], head, start=str(updates[-1].cursor) if updates else "start"))
+                updates.extend(follow(urls[turn], head, start=str(updates[-1].cursor) if updates else "earliest"))
     (expected, *others) = ways.values()
     for updates in others:
         assert chain_of(updates) == chain_of(expected)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.broker
 DEADLINE = 60.0
 
 
-def _to(url: str, app: Application, last: int, start: str = "start") -> list[ChainUpdate]:
+def _to(url: str, app: Application, last: int, start: str = "earliest") -> list[ChainUpdate]:
     updates: list[ChainUpdate] = []
     with Consumer(url, app, start=start, idle_timeout=DEADLINE) as consumer:
         for update in consumer:

@@ -41,12 +41,12 @@ def test_blocks_go_from_a_named_node_to_a_named_stream_and_from_there_to_others(
         status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--until", "12", *name)
         assert status == 0, said
         assert f"begins a stream on file://{tmp_path}/main" in said
-        status, lines, said = processes.run("tail", "main", "--format", "json", "--until", "12", *name)
+        status, lines, said = processes.run("tail", "main", "--format", "json", "--stop", "12", *name)
         assert status == 0, said
         assert len(replayed(map(json.loads, lines.splitlines()))) == 13
-        status, _, said = processes.run("record", "main", "copy", "--until", "end", *name)
+        status, _, said = processes.run("record", "--from", "main", "--to", "copy", "--exit-at", "end", *name)
         assert status == 0, said
-        status, copied, said = processes.run("replay", "copy", *name)
+        status, copied, said = processes.run("replay", "--from", "copy", *name)
         assert status == 0, said
         assert sum("  Batch  " in line for line in copied.splitlines()) >= 13
     assert len(list((tmp_path / "main").glob("*.avro"))) > 1  # the file's options counted
@@ -69,8 +69,8 @@ COMMANDS = (
     ("repair", "--from", "dev://", "--to", "{}", "--first", "0", "--last", "1"),
     ("tail", "{}"),
     ("serve", "--from", "{}", "--chain-id", "1"),
-    ("record", "{}", "file:///nowhere", "--chain-id", "1"),
-    ("replay", "{}", "--chain-id", "1"),
+    ("record", "--from", "{}", "--to", "file:///nowhere", "--chain-id", "1"),
+    ("replay", "--from", "{}", "--chain-id", "1"),
 )
 
 

@@ -98,7 +98,7 @@ async def test_reorg_of_a_real_node_is_one_line_and_the_lines_end_in_its_chain(
     cardinal_broker: EmbeddedKafka, tmp_path: Path, scheme: str
 ) -> None:
     chain_id, stream = str(fresh_chain_id()), f"kafka://{cardinal_broker.bootstrap}"
-    tail_args = ("tail", stream, "--format", "json", "--chain-id", chain_id, "--until", "11")
+    tail_args = ("tail", stream, "--format", "json", "--chain-id", chain_id, "--stop", "11")
     async with anvil("--chain-id", chain_id) as node:
         source = node.url if scheme == "http" else node.ws_url
         produce_args = ("produce", "--from", source, "--to", stream, "--until", "11")
@@ -130,7 +130,7 @@ async def test_reorg_of_a_real_node_is_one_line_and_the_lines_end_in_its_chain(
             cursor = Cursor.parse(line["cursor"])
             assert cursor.head is not None
             assert (cursor.seq, f"0x{cursor.head.hash.hex()}") == (line["seq"], line["added"][-1]["hash"])
-        async with command(tmp_path / "r", *tail_args, "--from", lines[before - 1]["cursor"]) as resumed:
+        async with command(tmp_path / "r", *tail_args, "--start", lines[before - 1]["cursor"]) as resumed:
             assert replayed(lines[:before] + await tailed(resumed, 11)) == final
 
 

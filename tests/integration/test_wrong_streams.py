@@ -72,14 +72,29 @@ def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], 
         (("tail", f"kafka://u:s3cr3t@{DEAF}?sasl.mechanism=MAGIC"), "Unsupported SASL mechanism: MAGIC; correct the"),
         (("tail", "file://file"), "the folder file cannot be read: Not a directory"),
         (("tail", f"kafka://{DEAF}", "--chain-id", "1", "--heal", f"gopher://u:s3cr3t@{DEAF}"), "begins with one of"),
-        (("record", "null://", "file:///proc/here", "--chain-id", "1"), "name one that this user may write"),
-        (("record", "null://", "file://file", "--chain-id", "1"), "there is a file of that name; name one"),
-        (("record", "null://", "file://file/below", "--chain-id", "1"), "Not a directory; name one"),
-        (("record", "null://", "file://out?fsync=maybe", "--chain-id", "1"), "'always', 'interval' or 'never'"),
-        (("record", "null://", "file://out", "--chain-id", "1", "--app", "s"), "choose one of: blob, evm"),
-        (("replay", "file://away"), "there is no recording in away: name the folder of one"),
-        (("replay", "file://file"), "Not a directory"),
-        (("replay", "file://empty", "--chain-id", "1", "--to", f"kafka://u:s3cr3t@{DEAF}"), "check application and"),
+        (
+            ("record", "--from", "null://", "--to", "file:///proc/here", "--chain-id", "1"),
+            "name one that this user may write",
+        ),
+        (
+            ("record", "--from", "null://", "--to", "file://file", "--chain-id", "1"),
+            "there is a file of that name; name one",
+        ),
+        (("record", "--from", "null://", "--to", "file://file/below", "--chain-id", "1"), "Not a directory; name one"),
+        (
+            ("record", "--from", "null://", "--to", "file://out?fsync=maybe", "--chain-id", "1"),
+            "'always', 'interval' or 'never'",
+        ),
+        (
+            ("record", "--from", "null://", "--to", "file://out", "--chain-id", "1", "--app", "s"),
+            "choose one of: blob, evm",
+        ),
+        (("replay", "--from", "file://away"), "there is no recording in away: name the folder of one"),
+        (("replay", "--from", "file://file"), "Not a directory"),
+        (
+            ("replay", "--from", "file://empty", "--chain-id", "1", "--to", f"kafka://u:s3cr3t@{DEAF}"),
+            "check application and",
+        ),
         (("repair", "--from", "dev://", "--to", f"ws://{DEAF}?token=s3cr3t", *RANGE), "correct the address"),
         (("repair", "--from", "dev://", "--to", "file://away", *RANGE), "check application and chain id"),
         (("repair", "--from", f"gopher://u:s3cr3t@{DEAF}", "--to", "null://", *RANGE), "begins with one of"),
@@ -95,14 +110,14 @@ def test_what_cannot_work(
     assert says in said
 
 
-@pytest.mark.parametrize("command", [("tail", "null://"), ("record", "null://", "file://out")])
+@pytest.mark.parametrize("command", [("tail", "null://"), ("record", "--from", "null://", "--to", "file://out")])
 @pytest.mark.parametrize("start", ["yesterday", "-5", "5.5", "head", "d1:abc", ""])
 def test_a_beginning_that_is_none_is_told_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: tuple[str, ...], start: str
 ) -> None:
-    status, said = refused(monkeypatch, capfd, *command, "--from", start)
+    status, said = refused(monkeypatch, capfd, *command, "--start", start)
     assert status == 2
-    assert f"such as 2026-01-13T22:00:00Z, or a cursor, not {start!r}: see `cardinal {command[0]} --help`" in said
+    assert f"such as 2026-01-13T22:00:00Z or a cursor, not {start!r}: see `cardinal {command[0]} --help`" in said
 
 
 def test_an_address_that_is_taken(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -122,11 +137,17 @@ def _full() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("tail", "LOG", "--until", "100"), "nothing more can be written to the standard output: No space left"),
-        (("tail", "LOG", "--format", "json", "--from", "50"), "nothing more can be written to the standard output"),
-        (("replay", "LOG"), "nothing more can be written to the standard output: No space left on device; make room"),
-        (("replay", "LOG", "--to", "file://copy"), "could not be written to copy: File too large; make room"),
-        (("record", "LOG", "file://copy", "--until", "end"), "make room and start again: it goes on there"),
+        (("tail", "LOG", "--stop", "100"), "nothing more can be written to the standard output: No space left"),
+        (("tail", "LOG", "--format", "json", "--start", "50"), "nothing more can be written to the standard output"),
+        (
+            ("replay", "--from", "LOG"),
+            "nothing more can be written to the standard output: No space left on device; make room",
+        ),
+        (("replay", "--from", "LOG", "--to", "file://copy"), "could not be written to copy: File too large; make room"),
+        (
+            ("record", "--from", "LOG", "--to", "file://copy", "--exit-at", "end"),
+            "make room and start again: it continues there",
+        ),
     ],
 )
 def test_a_disk_that_is_full(folder: Path, args: tuple[str, ...], says: str) -> None:

@@ -93,7 +93,7 @@ NODE = f"http://user:s3cr3t@{DEAF}/s3cr3t"
         (("tail", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
         (("tail", f"user:s3cr3t@{DEAF}"), "write kafka://host:port"),
         (("tail", "kafka://user:s3cr3t@[bad"), "write kafka://host:port"),
-        (("tail", STREAM, "--from", "c1:yesterday"), "cursor"),
+        (("tail", STREAM, "--start", "c1:yesterday"), "cursor"),
     ],
 )
 def test_an_address_that_cannot_work(processes: Processes, args: tuple[str, ...], says: str) -> None:
@@ -104,7 +104,7 @@ def test_an_address_that_cannot_work(processes: Processes, args: tuple[str, ...]
     ("args", "says"),
     [
         (("tail", STREAM, "--format", "yaml"), "'yaml' is not one of 'table', 'json': see `cardinal tail --help`"),
-        (("tail", STREAM, "--until", "-1"), "see `cardinal tail --help`"),
+        (("tail", STREAM, "--stop", "-1"), "see `cardinal tail --help`"),
         (("tail", STREAM, "--colour"), "No such option '--colour': see `cardinal tail --help`"),
         (("tail",), "Missing argument 'URL': see `cardinal tail --help`"),
         (("produce", "--from", NODE), "Missing option '--to': see `cardinal produce --help`"),

@@ -60,7 +60,7 @@ def test_blocks_come_out_in_chain_order_with_their_whole_content(broker: MemoryB
 
 def test_a_reorg_is_one_update(broker: MemoryBroker) -> None:
     publish(broker, [*line(1, 5), block("4b", "3a"), block("5b", "4b"), block("6b", "5b")])
-    with Consumer(broker.url, Blocks(), start="tail") as consumer:
+    with Consumer(broker.url, Blocks(), start="latest") as consumer:
         assert consumer.app.name == "blocks"
     updates = _consume(broker, "6b")
     assert _chain(updates) == ["1a", "2a", "3a", "4b", "5b", "6b"]
@@ -96,7 +96,7 @@ def test_resumed_from_a_cursor_it_goes_on_with_the_next_seq(broker: MemoryBroker
     publish(broker, [*line(1, 4), block("3b", "2a", 9), block("4b", "3b", 10), block("5b", "4b", 11)])
     whole = _consume(broker, "5b")
     pieces: list[ChainUpdate] = []
-    cursor = "start"
+    cursor = "earliest"
     while not pieces or pieces[-1].added[-1].hash != hash_of("5b"):
         taken: list[ChainUpdate] = []
         with Consumer(broker.url, Blocks(), start=cursor, idle_timeout=DEADLINE) as consumer:
@@ -113,7 +113,7 @@ def test_resumed_from_a_cursor_it_goes_on_with_the_next_seq(broker: MemoryBroker
 
 def test_from_the_tail_only_what_comes_later_is_given(broker: MemoryBroker) -> None:
     publish(broker, line(1, 5))
-    with Consumer(broker.url, Blocks(), start="tail", idle_timeout=DEADLINE) as consumer:
+    with Consumer(broker.url, Blocks(), start="latest", idle_timeout=DEADLINE) as consumer:
         publish(broker, line(6, 8))
         updates = []
         for update in consumer:

@@ -30,7 +30,7 @@ def broker() -> Iterator[MemoryBroker]:
         ("start", b"c1:AAAA"),
         ("start", 3.5),
         ("start", True),
-        ("start", ["start"]),
+        ("start", ["earliest"]),
         ("whitelist", {3: "0x" + HASH.hex()}),
         ("whitelist", {"3": HASH}),
         ("whitelist", {3: HASH[1:]}),
@@ -62,11 +62,11 @@ def test_what_cannot_be_meant_is_refused_by_name(broker: MemoryBroker, option: s
     assert caught.value.setting == option
 
 
-@pytest.mark.parametrize("start", ["begin", "", "Start", "17", "2026-01-13T22:00:00Z"])
+@pytest.mark.parametrize("start", ["start", "", "Earliest", "17", "2026-01-13T22:00:00Z"])
 def test_text_that_is_no_place_to_start_at_is_told_what_is_one(
     broker: MemoryBroker, tmp_path: Path, start: str
 ) -> None:
-    says = f"start must be 'start', 'tail', a number, a time, or the text of a cursor, .* not '{start}'"
+    says = f"start must be 'earliest', 'latest', a number, a time, or the text of a cursor, .* not '{start}'"
     with pytest.raises(CursorInvalidError, match=says):
         Consumer(broker.url, Blocks(), start=start)
     with pytest.raises(CursorInvalidError, match=says):

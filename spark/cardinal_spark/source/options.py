@@ -176,7 +176,7 @@ def start_of(text: str) -> Start:
 
     """
     if text in (EARLIEST, LATEST):
-        return "start" if text == EARLIEST else "tail"
+        return text
     if text.isdecimal():
         return int(text)
     if text.startswith("c1:"):

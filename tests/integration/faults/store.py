@@ -43,7 +43,7 @@ def opened(database: Path) -> sqlite3.Connection:
 def begun(store: sqlite3.Connection) -> str:
     """Where a consumer begins that starts now."""
     found = store.execute("select cursor from place").fetchone()
-    start = str(found[0]) if found else "start"
+    start = str(found[0]) if found else "earliest"
     with store:
         store.execute("insert into starts values (?)", (start,))  # for whoever looks for a cause
     return start

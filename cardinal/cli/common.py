@@ -1,0 +1,91 @@
+"""Options that several commands share, and the streams and applications that they name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cardinal import apps
+from cardinal.consumer import find_application
+from cardinal.errors import ConfigurationError
+from cardinal.transports.misspelt import unused
+from cardinal.transports.secrets import with_secrets
+from cardinal.transports.settings import CONFIG_VARIABLE, TransportSettings, find_url, load_settings
+from cardinal.transports.variables import variable
+
+if TYPE_CHECKING:
+    from cardinal.apps import Application
+    from cardinal.transports import TransportUrl
+
+_STREAM_SECONDS: Final = 10.0
+"""The time that a stream may take to appear: a producer may be starting at this moment."""
+
+
+def _with_variables(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Warn of environment variables that name no stream or node."""
+    del context, parameter
+    file = value or variable(CONFIG_VARIABLE)
+    settings = TransportSettings()
+    with contextlib.suppress(ConfigurationError):  # raised when it is looked into
+        settings = settings if file is None else load_settings(Path(file))
+    for sentence in unused(os.environ, settings.streams, settings.nodes):
+        click.echo(f"warning: {sentence}", err=True)
+    return value
+
+
+config_option = click.option(
+    "--config",
+    callback=_with_variables,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"TOML file that names streams and nodes (or set {CONFIG_VARIABLE}).",
+)
+app_option = click.option("--app", "app_name", default="evm", show_default=True, help="Application: evm or blob.")
+chain_id_option = click.option(
+    "--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several."
+)
+topic_option = click.option(
+    "--topic", help="Default topic of the stream, where it is not the application's own (needs --chain-id)."
+)
+metrics_option = click.option(
+    "--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz here."
+)
+
+
+def stream(text: str, config: Path | None) -> TransportUrl:
+    """The URL of a stream, with its secrets, from a URL or a name of the settings file.
+
+    Raises:
+        ConfigurationError: the URL or name cannot be used, or the file of a secret cannot be read.
+
+    """
+    return with_secrets(find_url(text, config))
+
+
+def application(
+    url: TransportUrl, app_name: str, chain_id: int | None, topic: str | None = None, *, wait: float = _STREAM_SECONDS
+) -> Application:
+    """The application of a stream on a server: the one that the options name, or the only one.
+
+    Arguments:
+        url: the server.
+        app_name: the application's name.
+        chain_id: the chain; None: the only one on the server.
+        topic: the default topic; None: the application's own.
+        wait: seconds in which a stream may appear, where the server has none.
+
+    Raises:
+        ConfigurationError: the server has several streams, or others than the named one; the message lists them.
+        TopicError: the server has no such stream.
+
+    """
+    if topic is not None:
+        if chain_id is None:
+            raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
+        return apps.get(app_name, chain_id=chain_id, topic=topic)
+    if chain_id is not None:
+        return apps.get(app_name, chain_id=chain_id)
+    return find_application(url, app_name, wait=wait)

@@ -1,0 +1,87 @@
+"""Logging of the commands: one set-up for all of them, on standard error, as text or as JSON lines.
+
+Only our own loggers (``cardinal.…`` and those of the connectors and of Spark) take the chosen level. Libraries stay at
+``warning``: some of them log requests with their headers at ``debug``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+__all__ = ["LEVELS", "report_error", "set_up"]
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+_OURS: Final = ("cardinal", "cardinal_connectors", "cardinal_spark")
+
+
+class _Stderr(logging.Handler):
+    """Writes to standard error as it is at that moment: a progress bar replaces it while it is drawn."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+        except OSError:
+            self.handleError(record)
+
+
+class _Lines(logging.Formatter):
+    """Times in UTC."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's name
+        """The record's time, ISO 8601."""
+        del datefmt
+        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Text(_Lines):
+    """``2026-01-13T22:00:00.000Z info    sentence``."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        text = super().format(record)
+        return text.replace(record.levelname, record.levelname.lower(), 1)
+
+
+class _Json(_Lines):
+    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, and ``traceback`` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(level: str, form: Literal["text", "json"]) -> None:
+    """Send the log to standard error; a second call replaces the first."""
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, _Stderr)]:
+        root.removeHandler(handler)
+    handler = _Stderr()
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root.addHandler(handler)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def report_error(sentence: str) -> None:
+    """The sentence that ends a command: ``error: …`` on standard error, or a JSON line where the log is JSON."""
+    ours = [one for one in logging.getLogger().handlers if isinstance(one, _Stderr)]
+    if ours and isinstance(ours[0].formatter, _Json):
+        logging.getLogger("cardinal.cli").error(sentence)
+    else:
+        sys.stderr.write(f"error: {sentence}\n")
