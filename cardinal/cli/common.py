@@ -12,6 +12,7 @@ import click
 from cardinal import apps
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
+from cardinal.transports.file import folder_of
 from cardinal.transports.misspelt import unused
 from cardinal.transports.secrets import with_secrets
 from cardinal.transports.settings import CONFIG_VARIABLE, TransportSettings, find_url, load_settings
@@ -75,17 +76,20 @@ def application(
         app_name: the application's name.
         chain_id: the chain; None: the only one on the server.
         topic: the default topic; None: the application's own.
-        wait: seconds in which a stream may appear, where the server has none.
+        wait: seconds in which the stream may appear.
 
     Raises:
-        ConfigurationError: the server has several streams, or others than the named one; the message lists them.
-        TopicError: the server has no such stream.
+        ConfigurationError: the server has several streams; the message lists them.
+        TopicError: the server has no such stream; the message lists those that exist.
 
     """
     if topic is not None:
         if chain_id is None:
             raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
         return apps.get(app_name, chain_id=chain_id, topic=topic)
-    if chain_id is not None:
-        return apps.get(app_name, chain_id=chain_id)
-    return find_application(url, app_name, wait=wait)
+    if url.scheme == "file" and not folder_of(url).exists():
+        raise ConfigurationError(
+            f"there is no folder {folder_of(url)}: check the path, or start `cardinal produce` or `cardinal record`",
+            setting="url",
+        )
+    return find_application(url, app_name, chain_id=chain_id, wait=wait)

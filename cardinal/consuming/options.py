@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Finality
     from cardinal.transports import TransportUrl
 
+_log = logging.getLogger("cardinal.consumer")
 _BOUNDS: Final = Bounds()
 _FIND_SECONDS: Final = 0.25
 _CHAIN_ID: Final = re.compile(r"\d+$")
@@ -231,40 +233,61 @@ def block_hash_of(given: object, setting: str) -> bytes:
     return given
 
 
-def find_application(url: str | TransportUrl, name: str, *, wait: float = 0.0) -> Application:
-    """The application of the only stream of this kind on the server.
+def find_streams(url: str | TransportUrl, name: str) -> dict[int, Application]:
+    """The streams of an application on a server, by chain id; those on topics of their own name are not found."""
+    names = list_topics(url)
+    found = {}
+    for topic in names:
+        if match := _CHAIN_ID.search(topic):
+            app = apps.get(name, chain_id=int(match.group()))
+            if app.default_topic == topic and names.issuperset(app.all_topics):
+                found[int(match.group())] = app
+    return dict(sorted(found.items()))
+
+
+def find_application(
+    url: str | TransportUrl, name: str, *, chain_id: int | None = None, wait: float = 0.0
+) -> Application:
+    """The application of a stream on the server: the only one, or that of a chain.
 
     Arguments:
         url: the transport.
         name: the application's name, ``evm``.
-        wait: seconds to wait for a stream to appear.
+        chain_id: the chain; None: the only one. On a server without any stream it is not looked for.
+        wait: seconds to wait for the stream to appear; what is waited for is logged.
 
     Raises:
-        TopicError: there is no such stream.
+        TopicError: there is no such stream; the message lists those that exist.
         ConfigurationError: there are several; the message lists their chain ids.
 
     """
     deadline = time.monotonic() + wait
+    waits = False
     while True:
-        names = list_topics(url)
-        found = {}
-        for topic in sorted(names):
-            if match := _CHAIN_ID.search(topic):
-                app = apps.get(name, chain_id=int(match.group()))
-                if app.default_topic == topic and names.issuperset(app.all_topics):
-                    found[match.group()] = app
-        if len(found) == 1:
-            return found.popitem()[1]
-        if found:
+        found = find_streams(url, name)
+        ids = ", ".join(map(str, found))
+        if chain_id is not None and (chain_id in found or not found):
+            return apps.get(name, chain_id=chain_id)
+        if chain_id is None and len(found) == 1:
+            return next(iter(found.values()))
+        if chain_id is None and found:
             raise ConfigurationError(
-                f"there are several {name} streams (chain ids {', '.join(found)}): name one by its chain id",
+                f"there are several {name} streams on {parse_url(url)}, of the chain ids {ids}: choose one by chain_id "
+                "(--chain-id of a command, chainId in Spark)",
                 setting="chain_id",
             )
+        if chain_id is not None:
+            lacking = f"there is no {name} stream of chain {chain_id} on {parse_url(url)}, only of {ids}"
+            advice = "correct the chain id, or start its producer"
+        else:
+            lacking = f"there is no {name} stream on {parse_url(url)} yet"
+            advice = "start `cardinal produce` first, or name the stream's application and chain id"
         if time.monotonic() >= deadline:
-            raise TopicError(
-                f"there is no {name} stream on {parse_url(url)} yet: start `cardinal produce` first",
-                topic=apps.get(name, chain_id=1).default_topic,
-            )
+            topic = apps.get(name, chain_id=1 if chain_id is None else chain_id).default_topic
+            raise TopicError(f"{lacking}: {advice}", topic=topic)
+        if not waits:
+            waits = True
+            _log.info("%s: waiting for it for %.0f seconds", lacking, wait)
         time.sleep(_FIND_SECONDS)
 
 

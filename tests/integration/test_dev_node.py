@@ -126,8 +126,8 @@ async def test_finality_marks_are_refused_before_the_merge_and_never_reorged_aft
 
 @contextmanager
 def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`cardinal node --json`, and the line that it prints."""
-    process = subprocess.Popen([COMMAND, "node", "--json", *options], stdout=subprocess.PIPE, text=True)
+    """`cardinal dev-node --json`, and the line that it prints."""
+    process = subprocess.Popen([COMMAND, "dev-node", "--json", *options], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield process, json.loads(process.stdout.readline())
@@ -138,7 +138,7 @@ def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, An
 
 def failed(options: Sequence[str]) -> str:
     """What a command that cannot work says."""
-    done = subprocess.run([COMMAND, "node", *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([COMMAND, "dev-node", *options], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,6 +1,6 @@
 """A development chain: deterministic, forking, of well-formed Ethereum blocks; for demonstrations, tests and handlers.
 
-``dev://`` is a feed of its own; ``cardinal node`` serves the same chain over JSON-RPC to any number of processes.
+``dev://`` is a feed of its own; ``cardinal dev-node`` serves the same chain over JSON-RPC to any number of processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cardinal node`: a development chain behind JSON-RPC. Arguments and printing only."""
+"""`cardinal dev-node`: a development chain behind JSON-RPC. Arguments and printing only."""
 
 from __future__ import annotations
 
@@ -21,26 +21,46 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 0.05
 
 
-@click.command()
-@click.option("--seed", default=DEFAULTS.seed, show_default=True, help="Everything random comes from it.")
-@click.option("--blocks", default=DEFAULTS.blocks, show_default=True, help="The number of the last block.")
+@click.command("dev-node")
 @click.option(
-    "--reorg-rate", default=DEFAULTS.reorg_rate, show_default=True, help="The chance that a step is a reorg, 0 to 1."
+    "--seed", default=DEFAULTS.seed, show_default=True, help="Seed of the chain; the same seed, the same blocks."
 )
-@click.option("--max-depth", default=DEFAULTS.max_depth, show_default=True, help="The most that a reorg removes.")
-@click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.001, 10_000), help="Blocks a second.")
-@click.option("--wait", default=0, type=click.IntRange(0), help="Begin when so many subscribe to new heads.")
-@click.option("--hold", type=click.IntRange(0), help="From this block on, hold before each reorg until SIGUSR1.")
-@click.option("--ahead", default=0, show_default=True, help="Be at this block at once, and play from there.")
-@click.option("--transactions", default=DEFAULTS.transactions, show_default=True, help="The most in a block.")
-@click.option("--chain-id", default=DEFAULTS.chain_id, show_default=True)
-@click.option("--merged", is_flag=True, help="No difficulty, withdrawals and finality marks, as after the merge.")
-@click.option("--orphans", default="keep", show_default=True, type=click.Choice(["keep", "forget"]))
-@click.option("--announce", default="final", show_default=True, type=click.Choice(["final", "each", "silent"]))
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Default: a free one.")
+@click.option("--blocks", default=DEFAULTS.blocks, show_default=True, help="Number of the last block.")
+@click.option(
+    "--reorg-rate", default=DEFAULTS.reorg_rate, show_default=True, help="Probability that a step is a reorg, 0 to 1."
+)
+@click.option("--max-depth", default=DEFAULTS.max_depth, show_default=True, help="Most blocks that a reorg removes.")
+@click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.001, 10_000), help="Blocks per second.")
+@click.option(
+    "--wait",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Produce no block before this many clients subscribed to new heads.",
+)
+@click.option("--hold", type=click.IntRange(0), help="From this block on, stop before each reorg until SIGUSR1.")
+@click.option("--ahead", default=0, show_default=True, help="Number of the head when the node starts.")
+@click.option("--transactions", default=DEFAULTS.transactions, show_default=True, help="Most transactions in a block.")
+@click.option("--chain-id", default=DEFAULTS.chain_id, show_default=True, help="Chain id that the node reports.")
+@click.option("--merged", is_flag=True, help="Blocks as after the merge: no difficulty, withdrawals, finality.")
+@click.option(
+    "--orphans",
+    default="keep",
+    show_default=True,
+    type=click.Choice(["keep", "forget"]),
+    help="Keep blocks that a reorg removed retrievable by hash, or forget them.",
+)
+@click.option(
+    "--announce",
+    default="final",
+    show_default=True,
+    type=click.Choice(["final", "each", "silent"]),
+    help="New heads of a reorg that subscribers receive: only the final one, each one, or none ever.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on.  [default: a free one]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the node listens.")
-def node(
+def dev_node(
     *,
     rate: float,
     wait: int,
@@ -53,9 +73,13 @@ def node(
     as_json: bool,
     **chain: int,
 ) -> None:
-    """Run a development node (HTTP and WebSocket on one port) until Ctrl-C.
+    """Run a development node: HTTP and WebSocket JSON-RPC on one port.
 
-    The chain stops growing at its last block; the node goes on serving it.
+    The chain stops growing at its last block; the node serves it until SIGINT or SIGTERM.
+
+    \b
+    Example:
+      cardinal dev-node --port 8545 --reorg-rate 0.2 --blocks 1000
     """
     from .node import DevNode  # noqa: PLC0415 - `--help` needs no extra
 
