@@ -113,7 +113,8 @@ def _group(group: click.Group, context: click.Context) -> Iterator[str]:
     """Every command of a group: its help as one block of text, as the terminal shows it at 100 columns."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
-        assert command is not None, name
+        if command is None:
+            continue
         inner = click.Context(command, info_name=name, parent=context, terminal_width=100, max_content_width=100)
         if isinstance(command, click.Group):
             yield from _group(command, inner)
