@@ -1,7 +1,4 @@
-"""What a payload means on a chain. An application is data; :mod:`cardinal.apps.evm` is one.
-
-An application never touches a transport.
-"""
+"""Applications: the meaning of payloads on a chain. An application is data and never touches a transport."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from .base import Application, read_toml
 __all__ = ["Application", "get", "load"]
 
 _APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application"}
-"""Name to the module whose ``application(**presets)`` makes it; imported only when asked for."""
+"""Name to the module whose ``application(**presets)`` makes it; imported on first use."""
 
 
 def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each application has presets of its own
@@ -26,11 +23,11 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
 
     Arguments:
         name: "evm" for Ethereum-like chains, "blob" for blocks of keys and values.
-        presets: what the application takes; "evm" takes ``chain_id`` (default 1) or ``chain`` (a name), ``topic``
+        presets: arguments of the application; "evm" takes ``chain_id`` (default 1) or ``chain`` (a name), ``topic``
             (default ``cardinal-<chain id>``) and ``reorg_threshold``.
 
     Raises:
-        ConfigurationError: there is no such application, or it does not take these presets.
+        ConfigurationError: there is no such application, or it has no such preset.
 
     """
     module = _APPLICATIONS.get(name)

@@ -1,13 +1,12 @@
-"""What an application is: data that says how a chain's payloads are laid out on topics.
+"""Application model: the layout of a chain's payloads on topics.
 
 Rules:
 
-1. An application holds expressions and names only; what the values mean is the business of its own room
-   (:mod:`cardinal.apps.evm`).
-2. A key of ``topics`` is anchored as a whole at the start of a path, and the text that it matches is the prefix that
-   is counted (specification, Producers). So it must match the prefix, not the whole path: ``c/1/n/`` counts every
-   path below it under one entry.
-3. It is checked when it is made; one that was made can be used everywhere.
+1. An application holds expressions and names only; its own package defines the values (:mod:`cardinal.apps.evm`).
+2. A key of ``topics`` is anchored at the start of a path, and the text that it matches is the counted prefix
+   (specification, Producers). So it must match the prefix, not the complete path: ``c/1/n/`` counts every path below
+   it under one entry.
+3. Values are validated on construction.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ REORG_THRESHOLD = 128
 
 
 class Application(BaseModel):
-    """How one chain's payloads travel.
+    """Layout of one chain's payloads on topics.
 
     Attributes:
         name: the application's name, as ``cardinal.apps.get`` knows it.
         chain: the chain as text, such as ``evm:1``; part of every cursor.
-        default_topic: where Batches go, and what no expression matches goes inside them.
+        default_topic: topic of the Batches, which also carry the paths that no expression matches.
         topics: expression to topic, each anchored at the start of a path and matching the counted prefix.
         reorg_threshold: blocks below the head that a reorg may reach, 1 or more.
-        prefixes: expressions that match the entries under which this application counts; a consumer tracks them
-            all by default. Empty means the expressions of ``topics``.
-        sub_batches: expressions that match the whole path of every sub batch, none where there are no sub batches. By
-            them a consumer of a part knows which topics it can leave out; None: they may lie anywhere.
+        prefixes: expressions that match this application's entries; a consumer tracks them all by default. Empty means
+            the expressions of ``topics``.
+        sub_batches: expressions that match the complete path of every sub batch; empty without sub batches. A consumer
+            of a part skips the other topics; None: sub batches may be anywhere.
         volatile_paths: expressions of paths whose values may differ between honest producers; searched in the path.
-        names: a plain word to the expressions of the entries that it stands for, for ``tracked``. An application with
-            names has no entries but those that ``topics``, ``prefixes`` and ``sub_batches`` match: a consumer's
-            expression that can match none of them is refused. Default: no names, and any entry may come.
+        names: aliases for ``tracked``, each with its expressions. An application with names has only the entries that
+            ``topics``, ``prefixes`` and ``sub_batches`` match: a consumer's expression that can match none of them is
+            refused. Default: no names, and any entry is possible.
         finality_paths: the paths of the highest safe and the highest finalized block number, None without such.
 
     Raises:
@@ -69,7 +68,7 @@ class Application(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 -- pydantic's signature
-        """Check the values against each other and raise our own error for whatever is wrong."""
+        """Validate the values together and map errors to ConfigurationError."""
         try:
             made = handler(data)
         except ValidationError as error:
@@ -86,18 +85,18 @@ class Application(BaseModel):
             for expression in expressions:
                 _check_expression(expression, setting)
         if not made.prefixes and made.topics:
-            object.__setattr__(made, "prefixes", tuple(made.topics))  # frozen from here on; nobody has seen it yet
+            object.__setattr__(made, "prefixes", tuple(made.topics))  # frozen, but not yet shared
         return made
 
     @property
     def all_topics(self) -> tuple[str, ...]:
-        """Every topic once: the default first, the others sorted."""
+        """Every topic once: the default first, then the others sorted."""
         return (self.default_topic, *sorted(set(self.topics.values()) - {self.default_topic}))
 
     def finality(self, payload: Payload) -> Finality | None:
-        """The marks that a payload carries: None without finality paths or where the payload has neither of them.
+        """Finality marks of a payload; None without finality paths or where the payload has neither.
 
-        A number is written as big-endian minimal bytes; an empty value means that the node had not said.
+        A number is big-endian minimal bytes; an empty value means unknown.
         """
         if self.finality_paths is None:
             return None
@@ -114,21 +113,21 @@ class Application(BaseModel):
         """Read an application from a TOML file whose keys are the attributes.
 
         Raises:
-            ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
+            ConfigurationError: the file cannot be read, is not TOML, or has an invalid value.
 
         """
         return cls.model_validate(read_toml(file))
 
 
 def refusal(error: ValidationError, what: str) -> ConfigurationError:
-    """Our own error for the first thing that is wrong with the values of ``what``; ``setting`` names it."""
+    """ConfigurationError for the first invalid value of ``what``; ``setting`` names it."""
     first = error.errors()[0]
     setting = ".".join(str(part) for part in first["loc"]) or what
     return ConfigurationError(f"the {what}'s {setting} cannot be used: {first['msg']}", setting=setting)
 
 
 def read_toml(file: Path, what: str = "application") -> dict[str, Any]:
-    """What a file of settings holds. ConfigurationError where it cannot be read or is no TOML."""
+    """Read a TOML file; ConfigurationError where it cannot be read or parsed."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The smallest application: a block is a number, a hash, a parent, and values under keys of its own.
+"""Blob application: a block is a number, a hash, a parent, and values under arbitrary keys.
 
     app = apps.get("blob", chain_id=7)
     with Producer(url, app, producer_id="one") as producer:
@@ -9,12 +9,12 @@
 
 Rules:
 
-1. Every key of a block travels below ``k/<its hash in hex>/``, on a topic of its own; what follows is the key, any
-   text (bytes that are not UTF-8 by ``surrogateescape``).
-2. The heaviest chain counts; without a weight of its own a block weighs its number.
-3. What reads also writes: ``payload(read(payload)) == payload``.
+1. The path of a key is ``k/<block hash in hex>/<key>``, on a topic of its own. A key is any text (bytes that are not
+   UTF-8 by ``surrogateescape``).
+2. The heaviest chain wins; without a weight of its own a block weighs its number.
+3. ``payload(read(payload)) == payload``.
 
-It is what to begin with for a ledger that is not Ethereum's, and the proof that the layers below know of none.
+A starting point for ledgers other than Ethereum's; the layers below are independent of any chain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROOT: Final = "k/"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A block. Hashes are 32 bytes; without a ``weight`` it weighs its number."""
+    """Block. Hashes are 32 bytes; without a ``weight`` it weighs its number."""
 
     number: int
     hash: bytes
@@ -46,11 +46,11 @@ class Blob:
 
 
 def application(*, chain_id: int = 1, topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD) -> Application:
-    """How such a chain travels.
+    """Application of a chain of blobs.
 
     Arguments:
-        chain_id: a number that tells this chain from others on the same server, 0 or more.
-        topic: the default topic and the beginning of the other; default ``blob-<chain id>``.
+        chain_id: number that distinguishes this chain on the same server, 0 or more.
+        topic: default topic, and prefix of the other; default ``blob-<chain id>``.
         reorg_threshold: in blocks.
 
     Raises:
@@ -73,7 +73,7 @@ def application(*, chain_id: int = 1, topic: str | None = None, reorg_threshold:
 
 
 def payload(block: Blob) -> Payload:
-    """What is published of a block."""
+    """Make the payload of a block."""
     root = f"{_ROOT}{block.hash.hex()}/"
     updates = {root + key: value for key, value in block.keys.items()}
     weight = block.number if block.weight is None else block.weight
@@ -81,13 +81,13 @@ def payload(block: Blob) -> Payload:
 
 
 def read(published: Payload) -> Blob:
-    """The block that a payload is. ApplicationError where it has anything else than keys of its own."""
+    """Read a block from its payload; ApplicationError for anything but the block's own keys."""
     root = f"{_ROOT}{published.hash.hex()}/"
     keys: dict[str, bytes] = {}
     for path, value in published.updates.items():
         if not path.startswith(root):
-            raise ApplicationError(f"block {published.number} has {path!r}, which is no key of it", path=path)
+            raise ApplicationError(f"block {published.number} has {path!r}, which is not one of its keys", path=path)
         keys[path.removeprefix(root)] = value
     if published.deletes or published.sub_batches:
-        raise ApplicationError(f"block {published.number} has deletes or sub batches beside keys below {root}")
+        raise ApplicationError(f"block {published.number} has deletes or sub batches besides keys below {root}")
     return Blob(published.number, published.hash, published.parent, keys, published.weight)

@@ -77,7 +77,7 @@ def test_accounts_that_changed_came_and_went() -> None:
     assert delta.updates == {path(OLD, "/d"): account(2, 9), path(NEW, "/d"): account(0, 8)}
     assert delta.deletes == {path(GONE)}
     assert delta.storage == {}
-    payload = payload_from_rpc(states.block.shown, [], chain_id=1, state=delta)  # type: ignore[arg-type]  # a structure
+    payload = payload_from_rpc(states.block.rpc, [], chain_id=1, state=delta)  # type: ignore[arg-type]  # a structure
     assert payload.deletes == delta.deletes
 
 

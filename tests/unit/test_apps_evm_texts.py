@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.rlp.cache import Remembered
+from cardinal.apps.evm.rlp.cache import Memo
 from cardinal.apps.evm.rlp.hex_text import number, quantity, to_parts
 from cardinal.apps.evm.rpc.receipts import bloom_of, logs_bloom, write_blooms, write_logs
 from cardinal.apps.evm.rpc.structures import RpcLog, RpcReceipt
@@ -56,7 +56,7 @@ def test_what_is_remembered_is_bounded_and_what_is_refused_is_not_remembered() -
         made.append(number)
         return number // 2
 
-    halves = Remembered(halved, most=2)
+    halves = Memo(halved, maxsize=2)
     assert [halves[number] for number in (2, 4, 2, 4)] == [1, 2, 1, 2]
     assert made == [2, 4]
     with pytest.raises(ValueError, match="3"):

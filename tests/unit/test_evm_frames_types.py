@@ -130,7 +130,7 @@ def test_a_block_whose_content_cannot_be_had_is_refused_by_number_and_hash(table
         lambda: frames([block_of(), missing], tables=tables),
         lambda: decoded_frames([missing], Abi([])),
     ):
-        with pytest.raises(ApplicationError, match=r"block 7 \(0xabab.*leave it out, or.*on_incomplete='halt'"):
+        with pytest.raises(ApplicationError, match=r"block 7 \(0xabab.*skip it, or.*on_incomplete='halt'"):
             call_of()
 
 

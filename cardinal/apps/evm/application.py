@@ -1,7 +1,7 @@
-"""How an Ethereum-like chain travels: paths, topics, fork choice.
+"""Application of an Ethereum-like chain: paths, topics, fork choice.
 
-Paths carry the chain id in hex, topics in decimal, as the reference's producer writes them (facts, EVM application
-layer; the evm cases of the conformance vectors). What is known of single chains stands in :mod:`.chains`.
+Paths carry the chain id in hex, topics in decimal, like the reference producer's (facts, EVM application layer; the
+evm cases of the conformance vectors). Parameters of single chains: :mod:`.chains`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from .chains import CHAINS, Chain, chain_of
 __all__ = ["CHAINS", "MERGED_AT_GENESIS", "Chain", "application", "chain_of"]
 
 MERGED_AT_GENESIS = 1
-"""Total difficulty of a merged chain that has no preset, where nothing tells it (the reference's fall-back)."""
+"""Total difficulty of a merged chain without a preset (the reference's fall-back)."""
 
 
 def application(
     *, chain_id: int | None = None, chain: str = "", topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD
 ) -> Application:
-    """How an Ethereum-like chain travels.
+    """Application of an Ethereum-like chain.
 
     Arguments:
         chain_id: as in EIP-155, 1 or more; default mainnet.
         chain: instead of the id, a name such as ``sepolia`` (:data:`.chains.CHAINS`).
-        topic: the default topic and the beginning of the others; default ``cardinal-<chain id>``.
+        topic: default topic, and prefix of the others; default ``cardinal-<chain id>``.
         reorg_threshold: in blocks.
 
     Raises:
@@ -49,7 +49,7 @@ def application(
         f"{block}/r/": f"{base}-receipt",
         f"{block}/l/": f"{base}-logs",
     }
-    # The state-sync transactions of some chains are published apart (br/, bl/).
+    # Some chains publish state-sync transactions under paths of their own (br/, bl/).
     apart = chain_of(chain_id).state_sync
     names = {
         "blocks": (f"{block}/h", f"{block}/d", f"{block}/w", f"{block}/u/", f"{root}/n/"),
@@ -71,7 +71,7 @@ def application(
         reorg_threshold=reorg_threshold,
         prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if apart else (),
         sub_batches=(f"{root}/s",),
-        # What a node calls safe or finalized moves while a block is being published: two honest producers differ.
+        # The safe and finalized marks move while a block is being published: two honest producers differ.
         volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
         finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
         names=names,
@@ -85,7 +85,7 @@ def _chain_id(chain_id: int | None, name: str) -> int:
         if found is None or chain_id not in (None, found):
             known = ", ".join(sorted(each.name for each in CHAINS.values()))
             raise ConfigurationError(
-                f"there is no chain {name!r} with this id; choose one of {known}, or give the chain_id alone",
+                f"there is no chain {name!r} with this id; choose one of {known}, or pass the chain_id alone",
                 setting="chain",
             )
         return found

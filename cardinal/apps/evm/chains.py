@@ -1,8 +1,7 @@
-"""What is known of single chains that their blocks do not say: genesis, final difficulty, which checks they satisfy.
+"""Chain parameters that blocks do not contain: genesis, final difficulty, applicable checks.
 
-Every fact names where it is from. A chain that is not here works too, with every check; where it merged later than at
-its first block, ``final_total_difficulty`` should be given.
-A user's own chain is a TOML file (:meth:`Chain.load`).
+Every preset names its sources. A chain without a preset works too, with every check; if it merged later than at its
+first block, set ``final_total_difficulty``. A user's own chain is a TOML file (:meth:`Chain.load`).
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ CHECK_NAMES: Final = (
 
 
 class Chain(BaseModel):
-    """What a chain's blocks do not say about themselves.
+    """Parameters of a chain.
 
     Attributes:
         chain_id: as in EIP-155.
-        name: for people and for ``application(chain=...)``.
-        genesis: the hash of block 0 as ``0x`` text; None where it is not the same everywhere (development chains).
-        final_total_difficulty: the total difficulty at which proof of work ended and stays for ever; None where that
-            is not known, or where it has not ended.
+        name: for messages and for ``application(chain=...)``.
+        genesis: hash of block 0 as ``0x`` text; None where it varies (development chains).
+        final_total_difficulty: total difficulty at which proof of work ended; None where unknown, or where it has not
+            ended.
         unchecked: names of checks that this chain's honest blocks do not pass.
-        status_from: the first block whose receipts say whether their transaction went well (Byzantium).
-        state_sync: its nodes add a transaction, its receipt and logs to a block's that no root of the header covers.
-        state_sync_in_body: the first block in whose body that transaction is one like all others, of type 127, and
-            under the roots; None where there is no such block.
-        withdrawals: whether its blocks can have any; where not, the header's root of them may be of something else.
-        notes: what the checks can and cannot tell on this chain.
-        sources: where each of these is from.
+        status_from: first block whose receipts have a status (Byzantium).
+        state_sync: its nodes add a transaction, with receipt and logs, that no root of the header covers.
+        state_sync_in_body: first block whose body includes that transaction, as type 127 and under the roots; None
+            without such a block.
+        withdrawals: whether blocks can have any; where not, the header's root of them may cover something else.
+        notes: limits of the checks on this chain.
+        sources: origin of each value.
 
     Raises:
         ConfigurationError: a value cannot work; ``setting`` names the attribute.
@@ -63,23 +62,23 @@ class Chain(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 -- pydantic's signature
-        """Raise our own error for whatever is wrong."""
+        """Map validation errors to ConfigurationError."""
         try:
             made = handler(data)
         except ValidationError as error:
             raise refusal(error, "chain") from None
-        # The hash names the block: whoever does not check that knows nothing of what it has.
+        # The hash identifies the block, so its check is mandatory.
         switchable = [name for name in CHECK_NAMES if name != "hash"]
         if unknown := made.unchecked.difference(switchable):
             raise ConfigurationError(
-                f"there is no check {min(unknown)!r} that can be left out; choose from: {', '.join(switchable)}",
+                f"there is no check {min(unknown)!r} that can be skipped; choose from: {', '.join(switchable)}",
                 setting="unchecked",
             )
         return made
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """The names of the checks that its blocks pass, in order."""
+        """Names of the applicable checks, in execution order."""
         return tuple(name for name in CHECK_NAMES if name not in self.unchecked)
 
     @classmethod
@@ -89,14 +88,14 @@ class Chain(BaseModel):
         A number of more than 63 bits is written as text.
 
         Raises:
-            ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
+            ConfigurationError: the file cannot be read, is not TOML, or has an invalid value.
 
         """
         return cls.model_validate(read_toml(file, "chain"))
 
 
 def chain_of(chain_id: int) -> Chain:
-    """The presets of a chain, or a nameless chain without any."""
+    """The preset of a chain, or a nameless chain with defaults."""
     return CHAINS.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
 
 
@@ -157,7 +156,7 @@ _PRESETS: Final = (
         notes="Until Madhugiri (block 80,084,800) the state-sync transaction, its receipt and its logs are under no "
         "root: they are published apart (br/, bl/) and held only to their hash and log indexes. From it on it is one "
         "of the block's transactions (type 127), under every root: nodes do not show what its bytes are made of, so "
-        "they are asked for its bytes (eth_getRawTransactionByHash). "
+        "its bytes are requested (eth_getRawTransactionByHash). "
         "Proof of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
         sources=(
             _ERIGON,
@@ -251,4 +250,4 @@ _PRESETS: Final = (
 )
 
 CHAINS: Final = MappingProxyType({chain.chain_id: chain for chain in _PRESETS})
-"""The chains with presets, by id."""
+"""Chain presets by id."""

@@ -94,7 +94,7 @@ async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path |
         IntegrityError: what it lists is not the state of the first block.
 
     """
-    root = raw(written.shown.state_root)
+    root = raw(written.rpc.state_root)
     if root == EMPTY_ROOT:
         return StateDelta()
     if file is not None:
@@ -171,10 +171,10 @@ async def _page(fetcher: BlockFetcher, after: str) -> _Page:
 
 
 def _listed(page: _Page) -> Iterator[tuple[bytes, Account]]:
-    for name, shown in page.accounts.items():
-        key = raw(shown.key) if shown.key else keccak(raw(shown.address or name))
-        storage = _slots((_bytes(slot), _bytes(value)) for slot, value in shown.storage.items())
-        yield key, Account(shown.nonce, int(shown.balance), _bytes(shown.code), storage)
+    for name, rpc in page.accounts.items():
+        key = raw(rpc.key) if rpc.key else keccak(raw(rpc.address or name))
+        storage = _slots((_bytes(slot), _bytes(value)) for slot, value in rpc.storage.items())
+        yield key, Account(rpc.nonce, int(rpc.balance), _bytes(rpc.code), storage)
 
 
 def _of_file(file: Path) -> dict[bytes, Account]:

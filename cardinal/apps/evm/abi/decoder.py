@@ -1,4 +1,4 @@
-"""Logs and inputs by name: decoded where a signature fits, kept as they are where none does.
+"""Decoding of logs and call inputs by contract ABIs.
 
     abi = Abi.from_signatures(["event Transfer(address indexed from, address indexed to, uint256 value)"])
     for log in decode(payload).logs:
@@ -6,13 +6,13 @@
 
 Rules:
 
-1. Nothing is lost: every answer has the bytes that it was made of.
-2. Signatures that share a selector or topic (overloads, or two standards with one name) are told apart by what fits:
-   the number of topics, and whether the data decodes, and then encodes to the same bytes again. Where several still
-   fit, nothing is guessed.
+1. Every result includes its input bytes.
+2. Signatures that share a selector or topic (overloads, or two standards with one name) are distinguished by the
+   number of topics, and by whether the data decodes and encodes to the same bytes. If several still fit, the result is
+   :class:`Undecoded`.
 3. An indexed value of a dynamic type is in the log only as its hash: :class:`TopicHash`.
-4. Data whose parts point at each other again and again is not decoded: a few kilobytes of it would become gigabytes.
-5. An anonymous event is looked for only where no named one has the first topic.
+4. Data whose parts refer to each other repeatedly is not decoded: a few kilobytes would become gigabytes.
+5. Anonymous events are tried only where no named one has the first topic.
 
 Numbers are ``int``, addresses ``0x`` text in lower case, bytes ``bytes``, arrays and structures tuples (eth-abi).
 """
@@ -44,10 +44,9 @@ _LEAST: Final = 4096
 
 
 class _Bounded(ContextFramesBytesIO):
-    """Data that is read a few times over and no more.
+    """Reader with a bound on the bytes read.
 
-    Encoders write every part once, and the library looks at it up to three times; who reads more follows references to
-    the same part.
+    Encoders write every part once, and the library reads it up to three times; more reads mean repeated references.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -55,11 +54,11 @@ class _Bounded(ContextFramesBytesIO):
         self._left = _READINGS * len(data) + _LEAST
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As of any file; DecodingError where too much was read."""
+        """Read like any file; DecodingError beyond the bound."""
         data = super().read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise DecodingError("the data refers to the same parts again and again")
+            raise DecodingError("the data refers to the same parts repeatedly")
         return data
 
 
@@ -72,14 +71,14 @@ _CODEC: Final = _Codec(registry)
 
 @dataclass(frozen=True, slots=True)
 class TopicHash:
-    """The Keccak-256 of a value that the log itself does not have."""
+    """Keccak-256 of an indexed value that the log itself does not contain."""
 
     hash: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A decoded value under its parameter's name (which may be empty) and canonical type."""
+    """Decoded value with its parameter's name (which may be empty) and canonical type."""
 
     name: str
     type: str
@@ -89,14 +88,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a log or an input says.
+    """Decoded log or input.
 
     Attributes:
-        signature: the one that fits.
+        signature: the matching signature.
         arguments: in the signature's order.
-        data: the bytes that were decoded: a log's data, or the whole input.
+        data: decoded bytes: a log's data, or the complete input.
         topics: a log's topics.
-        exact: whether the data is what encoding the arguments gives; inputs may have more behind.
+        exact: whether encoding the arguments gives the data; inputs may have trailing bytes.
 
     """
 
@@ -108,7 +107,7 @@ class Decoded:
 
     @property
     def name(self) -> str:
-        """The function's or event's name."""
+        """Name of the function or event."""
         return self.signature.name
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the type of the parameter
@@ -120,7 +119,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A log or an input that no signature fits, or more than one."""
+    """Log or input that no signature fits, or more than one."""
 
     reason: str
     data: bytes
@@ -129,122 +128,124 @@ class Undecoded:
 
 
 class Abi:
-    """The signatures that are known, by selector and by topic.
+    """Signatures by selector and by topic.
 
     Arguments:
-        signatures: functions and events; the same one twice counts once.
+        signatures: functions and events; duplicates count once.
 
     """
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
         self.signatures = tuple(dict.fromkeys(signatures))
-        functions = [known for known in self.signatures if known.kind == "function"]
-        events = [known for known in self.signatures if known.kind == "event"]
-        self._functions = _by(lambda known: known.selector, functions)
-        self._events = _by(lambda known: known.topic, [known for known in events if not known.anonymous])
-        self._anonymous = [known for known in events if known.anonymous]
+        functions = [signature for signature in self.signatures if signature.kind == "function"]
+        events = [signature for signature in self.signatures if signature.kind == "event"]
+        self._functions = _by(lambda signature: signature.selector, functions)
+        self._events = _by(
+            lambda signature: signature.topic, [signature for signature in events if not signature.anonymous]
+        )
+        self._anonymous = [signature for signature in events if signature.anonymous]
 
     @classmethod
     def from_json(cls, *abis: str | Iterable[Mapping[str, Any]]) -> Self:
-        """From JSON ABIs, as text or parsed. ConfigurationError where one is none."""
-        return cls(known for abi in abis for known in from_json(abi))
+        """Build from JSON ABIs, as text or parsed; ConfigurationError for an invalid one."""
+        return cls(signature for abi in abis for signature in from_json(abi))
 
     @classmethod
     def from_signatures(cls, texts: Iterable[str]) -> Self:
-        """From signatures as people write them (:mod:`.signatures`). ConfigurationError where one is none."""
+        """Build from textual signatures (:mod:`.signatures`); ConfigurationError for an invalid one."""
         return cls(from_text(text) for text in texts)
 
     def log(self, log: Log) -> Decoded | Undecoded:
-        """What a log says."""
-        named = self._events.get(log.topics[0], ()) if log.topics else ()
-        found = _only([_event(known, log.topics[1:], log) for known in named], named)
-        if isinstance(found, Decoded) or found:
-            return found if isinstance(found, Decoded) else _several(found, log.data, log.topics)
-        found = _only([_event(known, log.topics, log) for known in self._anonymous], self._anonymous)
-        if isinstance(found, Decoded):
-            return found
-        if found:
-            return _several(found, log.data, log.topics)
-        why = "no event that is known has this topic" if not named else "the log does not fit its event"
-        return Undecoded(why, log.data, log.topics, tuple(named))
+        """Decode a log."""
+        matching = self._events.get(log.topics[0], ()) if log.topics else ()
+        result = _best([_event(signature, log.topics[1:], log) for signature in matching], matching)
+        if isinstance(result, Decoded) or result:
+            return result if isinstance(result, Decoded) else _ambiguous(result, log.data, log.topics)
+        result = _best([_event(signature, log.topics, log) for signature in self._anonymous], self._anonymous)
+        if isinstance(result, Decoded):
+            return result
+        if result:
+            return _ambiguous(result, log.data, log.topics)
+        why = "no event of the ABI has this topic" if not matching else "the log does not fit its event"
+        return Undecoded(why, log.data, log.topics, tuple(matching))
 
     def input(self, data: bytes | Transaction) -> Decoded | Undecoded:
-        """What a call says: its input, or the transaction that makes it."""
+        """Decode a call: its input, or the transaction that makes it."""
         if isinstance(data, Transaction):
             if data.to is None:
                 return Undecoded("the transaction creates a contract: its input is code", data.input)
             data = data.input
         if len(data) < _SELECTOR:
             return Undecoded("the input names no function", data)
-        named = self._functions.get(data[:_SELECTOR], ())
-        found = _only([_call(known, data) for known in named], named)
-        if isinstance(found, Decoded):
-            return found
-        if found:
-            return _several(found, data)
-        why = "no function that is known has this selector" if not named else "the input does not fit its function"
-        return Undecoded(why, data, candidates=tuple(named))
+        matching = self._functions.get(data[:_SELECTOR], ())
+        result = _best([_call(signature, data) for signature in matching], matching)
+        if isinstance(result, Decoded):
+            return result
+        if result:
+            return _ambiguous(result, data)
+        why = "no function of the ABI has this selector" if not matching else "the input does not fit its function"
+        return Undecoded(why, data, candidates=tuple(matching))
 
 
 def _by(key: Callable[[Signature], bytes], signatures: Iterable[Signature]) -> dict[bytes, list[Signature]]:
-    found: dict[bytes, list[Signature]] = {}
-    for known in signatures:
-        found.setdefault(key(known), []).append(known)
-    return found
+    result: dict[bytes, list[Signature]] = {}
+    for signature in signatures:
+        result.setdefault(key(signature), []).append(signature)
+    return result
 
 
-def _only(tried: Sequence[Decoded | None], signatures: Sequence[Signature]) -> Decoded | list[Signature]:
-    """The only one that fits, or the signatures of all that do: the exact ones come before the others."""
-    fitting = [found for found in tried if found is not None]
-    exact = [found for found in fitting if found.exact]
+def _best(tried: Sequence[Decoded | None], signatures: Sequence[Signature]) -> Decoded | list[Signature]:
+    """The only match, or the signatures of all matches; exact matches win over others."""
+    fitting = [result for result in tried if result is not None]
+    exact = [result for result in fitting if result.exact]
     best = exact or fitting
     if len(best) == 1:
         return best[0]
-    fit = {found.signature for found in best}
-    return [known for known in signatures if known in fit]
+    fit = {result.signature for result in best}
+    return [signature for signature in signatures if signature in fit]
 
 
-def _several(signatures: Sequence[Signature], data: bytes, topics: tuple[bytes, ...] = ()) -> Undecoded:
+def _ambiguous(signatures: Sequence[Signature], data: bytes, topics: tuple[bytes, ...] = ()) -> Undecoded:
     return Undecoded("several signatures fit it", data, topics, tuple(signatures))
 
 
-def _event(known: Signature, topics: tuple[bytes, ...], log: Log) -> Decoded | None:
-    """A log by one event; ``topics`` are those of the indexed parameters."""
-    indexed = [parameter for parameter in known.parameters if parameter.indexed]
+def _event(signature: Signature, topics: tuple[bytes, ...], log: Log) -> Decoded | None:
+    """Decode a log by one event; ``topics`` are those of the indexed parameters."""
+    indexed = [parameter for parameter in signature.parameters if parameter.indexed]
     if len(indexed) != len(topics):
         return None
-    plain = _values([parameter for parameter in known.parameters if not parameter.indexed], log.data)
-    said = [_topic(parameter, topic) for parameter, topic in zip(indexed, topics, strict=True)]
-    if plain is None or None in said:
+    plain = _values([parameter for parameter in signature.parameters if not parameter.indexed], log.data)
+    indexed_values = [_topic(parameter, topic) for parameter, topic in zip(indexed, topics, strict=True)]
+    if plain is None or None in indexed_values:
         return None
     values, exact = plain
-    rest, hashed = iter(values), iter(said)
+    rest, hashed = iter(values), iter(indexed_values)
     arguments = tuple(
         Argument(each.name, each.type, next(hashed) if each.indexed else next(rest), each.indexed)
-        for each in known.parameters
+        for each in signature.parameters
     )
-    return Decoded(known, arguments, log.data, log.topics, exact)
+    return Decoded(signature, arguments, log.data, log.topics, exact)
 
 
 def _topic(parameter: Parameter, topic: bytes) -> Any:  # noqa: ANN401 -- whatever the type of the parameter
-    """The value of an indexed parameter; None where the topic is none of its type."""
+    """Value of an indexed parameter; None where the topic does not fit its type."""
     if parameter.dynamic:
         return TopicHash(topic)
-    found = _values([parameter], topic)
-    return None if found is None or not found[1] else found[0][0]
+    result = _values([parameter], topic)
+    return None if result is None or not result[1] else result[0][0]
 
 
-def _call(known: Signature, data: bytes) -> Decoded | None:
-    found = _values(known.parameters, data[_SELECTOR:])
-    if found is None:
+def _call(signature: Signature, data: bytes) -> Decoded | None:
+    result = _values(signature.parameters, data[_SELECTOR:])
+    if result is None:
         return None
-    values, exact = found
-    named = zip(known.parameters, values, strict=True)
-    return Decoded(known, tuple(Argument(each.name, each.type, value) for each, value in named), data, (), exact)
+    values, exact = result
+    matching = zip(signature.parameters, values, strict=True)
+    return Decoded(signature, tuple(Argument(each.name, each.type, value) for each, value in matching), data, (), exact)
 
 
 def _values(parameters: Sequence[Parameter], data: bytes) -> tuple[Sequence[Any], bool] | None:
-    """The values, and whether they encode to the same bytes; None where the data is none of these types."""
+    """The values, and whether they encode to the same bytes; None where the data does not fit the types."""
     types = [parameter.type for parameter in parameters]
     try:
         values = _CODEC.decode(types, data)

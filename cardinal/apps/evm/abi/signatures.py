@@ -1,4 +1,4 @@
-"""What functions and events look like: from a JSON ABI, or from signatures as people write them.
+"""Signatures of functions and events, from a JSON ABI or from text.
 
     event Transfer(address indexed from, address indexed to, uint256 value)
     function submit((address maker, uint256[] amounts)[] orders, bytes data) external returns (bool)
@@ -6,8 +6,8 @@
 
 Rules:
 
-1. The canonical signature (types alone, ``uint`` as ``uint256``) is what is hashed (Solidity, contract ABI).
-2. What cannot be understood is a :class:`~cardinal.errors.ConfigurationError` with the text in it.
+1. The canonical signature (types alone, ``uint`` as ``uint256``) is hashed (Solidity, contract ABI).
+2. Invalid text raises :class:`~cardinal.errors.ConfigurationError` with the text in it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WORDS: Final = frozenset({"memory", "calldata", "storage"})
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter; ``name`` may be empty. ``type`` is canonical, a tuple's in parentheses."""
+    """Parameter; ``name`` may be empty. ``type`` is canonical, a tuple's in parentheses."""
 
     name: str
     type: str
@@ -45,17 +45,17 @@ class Parameter:
 
     @property
     def dynamic(self) -> bool:
-        """Whether an indexed value of this type is only a hash: everything that takes more than one word, or varies."""
+        """Whether an indexed value of this type is only a hash: every type of variable size or more than one word."""
         return self.type in {"bytes", "string"} or self.type.endswith("]") or self.type.startswith("(")
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function or an event.
+    """Function or event.
 
     Attributes:
         kind: ``function`` or ``event``.
-        anonymous: an event whose logs do not name it.
+        anonymous: an event whose logs do not have its topic.
 
     """
 
@@ -66,22 +66,22 @@ class Signature:
 
     @property
     def text(self) -> str:
-        """The canonical signature, which is hashed."""
+        """Canonical signature."""
         return f"{self.name}({','.join(parameter.type for parameter in self.parameters)})"
 
     @property
     def topic(self) -> bytes:
-        """The first topic of an event's logs (32 bytes)."""
+        """First topic of an event's logs (32 bytes)."""
         return keccak(self.text.encode())
 
     @property
     def selector(self) -> bytes:
-        """The first bytes of a call's input (4 bytes)."""
+        """First bytes of a call's input (4 bytes)."""
         return self.topic[:_SELECTOR]
 
 
 def from_json(abi: str | Iterable[Mapping[str, Any]]) -> Iterator[Signature]:
-    """The functions and events of a JSON ABI, as text or parsed; other entries (errors, constructors) are left out."""
+    """Functions and events of a JSON ABI, as text or parsed; other entries (errors, constructors) are skipped."""
     try:
         entries = json.loads(abi) if isinstance(abi, str) else abi
         for entry in entries:
@@ -90,7 +90,7 @@ def from_json(abi: str | Iterable[Mapping[str, Any]]) -> Iterator[Signature]:
                 parameters = tuple(_parameter(each) for each in entry["inputs"])
                 yield Signature(kind, entry["name"], parameters, bool(entry.get("anonymous")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"this is no JSON ABI: {error!r}", setting="abi") from None
+        raise ConfigurationError(f"this is not a JSON ABI: {error!r}", setting="abi") from None
 
 
 def _parameter(entry: Mapping[str, Any]) -> Parameter:
@@ -98,17 +98,17 @@ def _parameter(entry: Mapping[str, Any]) -> Parameter:
 
 
 def _type_of(entry: Mapping[str, Any]) -> str:
-    shown: str = entry["type"]
-    if shown.startswith("tuple"):
-        return f"({','.join(_type_of(part) for part in entry['components'])}){shown.removeprefix('tuple')}"
-    return _canonical(shown)
+    spelling: str = entry["type"]
+    if spelling.startswith("tuple"):
+        return f"({','.join(_type_of(part) for part in entry['components'])}){spelling.removeprefix('tuple')}"
+    return _canonical(spelling)
 
 
 def from_text(text: str) -> Signature:
-    """The function or event of one signature as people write it."""
+    """Function or event of a textual signature."""
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise ConfigurationError(f"{text!r} is no signature such as 'transfer(address,uint256)'", setting="abi")
+        raise ConfigurationError(f"{text!r} is not a signature such as 'transfer(address,uint256)'", setting="abi")
     kind, name, rest = found.groups()
     inside, after = _enclosed(rest, text)
     parameters = tuple(_written(part, text) for part in _parts(inside))
@@ -118,7 +118,7 @@ def from_text(text: str) -> Signature:
 
 
 def _enclosed(text: str, whole: str) -> tuple[str, str]:
-    """What stands within the parentheses at the beginning of a text, and what follows them."""
+    """The text within the leading parentheses, and the text after them."""
     depth = 0
     for at, letter in enumerate(text):
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -128,7 +128,7 @@ def _enclosed(text: str, whole: str) -> tuple[str, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What commas outside of parentheses separate."""
+    """Split at the commas outside of parentheses."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -139,34 +139,34 @@ def _parts(text: str) -> list[str]:
 
 
 def _written(text: str, whole: str) -> Parameter:
-    """A parameter such as ``address indexed from`` or ``(uint256 a, bytes b)[] orders``."""
-    shown = text.strip().removeprefix("tuple")
-    if shown.startswith("("):
-        inside, after = _enclosed(shown, whole)
+    """Parse a parameter such as ``address indexed from`` or ``(uint256 a, bytes b)[] orders``."""
+    spelling = text.strip().removeprefix("tuple")
+    if spelling.startswith("("):
+        inside, after = _enclosed(spelling, whole)
         arrays = _ARRAYS.match(after)
         size = arrays.end() if arrays else 0
         kind = f"({','.join(_written(part, whole).type for part in _parts(inside))}){after[:size]}"
         words = after[size:].split()
     else:
-        shown = shown.replace("address payable", "address")
-        kind, *words = shown.split() or [""]
+        spelling = spelling.replace("address payable", "address")
+        kind, *words = spelling.split() or [""]
         kind = _canonical(kind)
     indexed = "indexed" in words
     names = [word for word in words if word != "indexed" and word not in _WORDS]
     if len(names) > 1:
-        raise ConfigurationError(f"{text.strip()!r} is no parameter, in {whole!r}", setting="abi")
+        raise ConfigurationError(f"{text.strip()!r} is not a parameter, in {whole!r}", setting="abi")
     return Parameter(names[0] if names else "", kind, indexed)
 
 
-def _canonical(shown: str) -> str:
-    """A type that is no tuple in the form that is hashed."""
-    arrays = shown.find("[")
-    base, rest = (shown, "") if arrays < 0 else (shown[:arrays], shown[arrays:])
+def _canonical(spelling: str) -> str:
+    """Canonical form of a type that is not a tuple."""
+    arrays = spelling.find("[")
+    base, rest = (spelling, "") if arrays < 0 else (spelling[:arrays], spelling[arrays:])
     kind: str = normalize(_OTHER.get(base, base) + rest)  # type: ignore[no-untyped-call] # eth-abi leaves it untyped
     try:
         known = is_encodable_type(kind)
     except (ParseError, ABITypeError, ValueError):
         known = False
     if not known:
-        raise ConfigurationError(f"{shown!r} is no type of the contract ABI", setting="abi")
+        raise ConfigurationError(f"{spelling!r} is not a type of the contract ABI", setting="abi")
     return kind

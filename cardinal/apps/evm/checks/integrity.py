@@ -1,6 +1,6 @@
-"""Whether a block from a node agrees with itself: the hash that names it, and the roots that its header holds.
+"""Integrity checks of a node's block: its hash, and the roots in its header.
 
-Every check recomputes from the parts; nothing that the node says about a part is taken for granted.
+Every check recomputes from the parts and trusts none of the node's claims.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cardinal.errors import ApplicationError, IntegrityError
 from .trie import ordered_root
 
 _PLACES: Final = tuple(map(hex, range(4096)))
-"""Indexes as nodes write them, of more logs than most blocks have."""
+"""Log indexes as nodes write them, of more logs than most blocks have."""
 
 
 def _hash(block: EncodedBlock) -> bool:
@@ -36,44 +36,44 @@ def _hash(block: EncodedBlock) -> bool:
 
 
 def _transaction_hashes(block: EncodedBlock) -> bool:
-    claimed = [transaction.hash for transaction in block.shown.transactions]
+    claimed = [transaction.hash for transaction in block.rpc.transactions]
     own = [f"0x{keccak(written).hex()}" for written in block.transactions]
     return claimed == own or [raw(text) for text in claimed] == [raw(text) for text in own]
 
 
 def _transactions_root(block: EncodedBlock) -> bool:
-    return ordered_root(block.transactions) == raw(block.shown.transactions_root)
+    return ordered_root(block.transactions) == raw(block.rpc.transactions_root)
 
 
 def _receipts_match(block: EncodedBlock) -> bool:
-    """One receipt a transaction, in order, and of this block; also of one that the node added."""
+    """One receipt per transaction, in order, of this block; also for a transaction that the node added."""
     if block.derived is not None and raw(block.derived.block_hash or "") != block.hash:
         return False
     if len(block.receipts) != len(block.transactions):
         return False
-    named = [transaction.hash for transaction in block.shown.transactions]
+    named = [transaction.hash for transaction in block.rpc.transactions]
     return _all_same([receipt.transaction_hash for receipt in block.receipts], named) and _all_same(
-        [receipt.block_hash for receipt in block.receipts], [block.shown.hash] * len(named)
+        [receipt.block_hash for receipt in block.receipts], [block.rpc.hash] * len(named)
     )
 
 
 def _all_same(claimed: Sequence[str | None], wanted: Sequence[str]) -> bool:
-    """Whether texts are the same data one by one; nodes differ in capitals."""
+    """Compare data texts one by one; nodes differ in case."""
     return claimed == wanted or [(text or "").lower() for text in claimed] == [text.lower() for text in wanted]
 
 
 def _receipts_root(block: EncodedBlock) -> bool:
     parts = zip(block.receipts, block.blooms, block.logs, strict=True)
     written = [write_receipt(receipt, bloom, logs) for receipt, bloom, logs in parts]
-    return ordered_root(written) == raw(block.shown.receipts_root)
+    return ordered_root(written) == raw(block.rpc.receipts_root)
 
 
 def _bloom(block: EncodedBlock) -> bool:
-    """Every receipt's bloom is that of its logs, and the header's is theirs together."""
-    derived = block.derived  # its receipt alone holds its bloom: the header's does not
+    """Every receipt's bloom matches its logs, and the header's bloom is their union."""
+    derived = block.derived  # the header's bloom does not include it
     if derived is not None and int(derived.logs_bloom, 16) != bloom_of(derived.logs):
         return False
-    return int(block.shown.logs_bloom, 16) == block.bloom
+    return int(block.rpc.logs_bloom, 16) == block.bloom
 
 
 def _log_indexes(block: EncodedBlock) -> bool:
@@ -83,22 +83,22 @@ def _log_indexes(block: EncodedBlock) -> bool:
 
 
 def _gas(block: EncodedBlock) -> bool:
-    """Gas adds up over the receipts to the header's."""
+    """Gas of the receipts adds up to the header's."""
     used = 0
     for receipt in block.receipts:
         used += int(receipt.gas_used, 16)
         if int(receipt.cumulative_gas_used, 16) != used:
             return False
-    return used == int(block.shown.gas_used, 16)
+    return used == int(block.rpc.gas_used, 16)
 
 
 def _contracts(block: EncodedBlock) -> bool:
-    """The contracts that are published are those that the senders created.
+    """The published contracts are those that the senders created.
 
-    No root covers a receipt's contract. For a creation it follows from the nonce and from who signed, and that is
-    recovered from the signature (measured at 80 microseconds, and only for creations).
+    No root covers a receipt's contract. For a creation it follows from nonce and signer, recovered from the signature
+    (80 microseconds, only for creations).
     """
-    pairs = zip(block.shown.transactions, block.receipts, strict=True)
+    pairs = zip(block.rpc.transactions, block.receipts, strict=True)
     for index, (transaction, receipt) in enumerate(pairs):
         if transaction.to and not receipt.contract_address:
             continue
@@ -116,14 +116,14 @@ def _contracts(block: EncodedBlock) -> bool:
 def _withdrawals_root(block: EncodedBlock) -> bool:
     if block.without_withdrawals:
         return not block.withdrawals
-    root = block.shown.withdrawals_root
+    root = block.rpc.withdrawals_root
     if block.withdrawals is None or root is None:
         return block.withdrawals is None and root is None
     return ordered_root(block.withdrawals) == raw(root)
 
 
 def _uncles_hash(block: EncodedBlock) -> bool:
-    return keccak(rlp.wrap(block.uncles)) == raw(block.shown.sha3_uncles)
+    return keccak(rlp.wrap(block.uncles)) == raw(block.rpc.sha3_uncles)
 
 
 CHECKS: Final = MappingProxyType[str, Callable[[EncodedBlock], bool]](
@@ -138,7 +138,7 @@ CHECKS: Final = MappingProxyType[str, Callable[[EncodedBlock], bool]](
         )
     )
 )
-"""Every check by name, in the order in which they run."""
+"""Checks by name, in execution order."""
 
 
 def verify(
@@ -152,19 +152,17 @@ def verify(
     """Check a block with full transactions, its receipts and its uncles' headers.
 
     Arguments:
-        block: as JSON-RPC shows it, as a mapping or an :class:`cardinal.apps.evm.rpc.structures.RpcBlock`.
-        receipts: the same, in order.
-        uncles: the headers of its uncles, in order.
-        chain: what is known of its chain (:func:`cardinal.apps.evm.chains.chain_of`): which checks its blocks pass, and what its
-            nodes show that is no part of a block.
+        block: from JSON-RPC, as a mapping or an ``RpcBlock``.
+        receipts: its receipts, in order.
+        uncles: headers of its uncles, in order.
+        chain: parameters of its chain (``chain_of``): the checks that its blocks pass, and what its nodes add.
         checks: names of :data:`CHECKS` instead of the chain's.
 
     Returns:
-        The block as it was written down for the checks; :func:`cardinal.apps.evm.rpc.payload.payload_of` makes a payload of it without
-        writing it again.
+        The encoded block; ``rpc.payload.payload_of`` makes a payload of it without encoding it again.
 
     Raises:
-        IntegrityError: ``check`` names the first that failed, or ``form`` where a field is missing.
+        IntegrityError: ``check`` names the first failed check, or ``form`` where a field is missing.
         KeyError: there is no such check.
 
     """
@@ -178,7 +176,7 @@ def verify(
     except ApplicationError as error:
         at, block_hash = _claimed(block)
         raise IntegrityError(
-            f"block {at} (0x{block_hash.hex()}) is not as JSON-RPC shows blocks: {error}",
+            f"block {at} (0x{block_hash.hex()}) is malformed: {error}",
             number=at,
             block_hash=block_hash,
             check="form",
@@ -186,7 +184,7 @@ def verify(
     if failed is not None:
         raise IntegrityError(
             f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; "
-            "ask another node, or this one later",
+            "use another node, or retry later",
             number=encoded.number,
             block_hash=encoded.hash,
             check=failed,
@@ -195,7 +193,7 @@ def verify(
 
 
 def _claimed(block: JsonObject) -> tuple[int, bytes]:
-    """The number and hash that a malformed block says it has, as far as they can be read."""
+    """Number and hash that a malformed block claims, as far as they can be read."""
     try:
         return int(block["number"], 16), bytes.fromhex(block["hash"][2:])
     except (KeyError, TypeError, ValueError, AttributeError):

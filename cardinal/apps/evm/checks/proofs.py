@@ -1,15 +1,14 @@
-"""What changed between two states, from the nodes of their tries that a node proved.
+"""Differences between two state tries, from proven trie nodes.
 
 Rules:
 
-1. A trie is its root and whatever nodes of it are at hand, each found by its own hash: nothing that a node says can
-   pass for a part of it that is not.
-2. Two tries are walked together. Where their nodes are equal, everything below is equal; where they differ, both must
-   be at hand, or the difference cannot be told and is refused. So what is found is everything that changed.
-3. A leaf or an extension is seen as the chain of single steps that it abbreviates: a trie that grew or shrank at a
-   place is compared there as well.
+1. A trie is its root and the available nodes, each looked up by its own hash: a false node is never found.
+2. Two tries are traversed together. Equal nodes have equal subtries; where nodes differ, both must be available, else
+   the difference is unknown and refused. So the result is everything that changed.
+3. A leaf or an extension is treated as the chain of single steps that it abbreviates, so tries that grew or shrank
+   there compare too.
 
-Yellow paper, appendix D. Keys are hashes: 64 nibbles, and none begins another.
+Yellow paper, appendix D. Keys are hashes of 64 nibbles.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _DIGITS: Final = "0123456789abcdef"
 
 
 class UnknownChangeError(Exception):
-    """Below this path (hex digits of the key) something changed that the nodes at hand do not show."""
+    """Unknown change below this path (hex digits of the key): a trie node is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class _Short:
-    """A leaf with the rest of its key, or an extension to another node; ``digits`` are hex."""
+    """Leaf with the rest of its key, or extension to another node; ``digits`` are hex."""
 
     digits: str
     value: bytes | None
@@ -50,18 +49,18 @@ class _Short:
 
 
 _Node: TypeAlias = "_Branch | _Short | bytes | None"
-"""A node at hand, the hash of one that is not, or nothing."""
+"""An available node, the hash of a missing one, or nothing."""
 
 
 def nodes_by_hash(nodes: Iterable[bytes]) -> Mapping[bytes, bytes]:
-    """Nodes as they are proved, each under its hash."""
+    """Proven trie nodes by hash."""
     return {keccak(node): node for node in nodes}
 
 
 def changes(
     before: bytes, after: bytes, nodes: Mapping[bytes, bytes]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """The keys whose values differ between two tries, with both values; None where there is none.
+    """Iterate over the keys whose values differ between two tries, with both values; None for an absent one.
 
     Arguments:
         before: the root (32 bytes).
@@ -69,8 +68,8 @@ def changes(
         nodes: nodes of both, by hash.
 
     Raises:
-        UnknownChangeError: they differ where a node is not at hand.
-        ApplicationError: a node is no node of such a trie.
+        UnknownChangeError: they differ where a node is missing.
+        ApplicationError: a node is not a node of such a trie.
 
     """
     return _differences(_root(before, nodes), _root(after, nodes), "", nodes)
@@ -93,7 +92,7 @@ def _differences(
 
 
 def _turns(before: _Branch | _Short | None, after: _Branch | _Short | None) -> str:
-    """The digits with which a key may go on in either of two nodes, ascending: an extension has one."""
+    """The possible next digits of a key in either of two nodes, ascending: an extension has one."""
     if isinstance(before, _Branch) or isinstance(after, _Branch):
         return _DIGITS
     return "".join(sorted({node.digits[:1] for node in (before, after) if node is not None}))
@@ -106,7 +105,7 @@ def _ends(node: _Short | None) -> bool:
 def _leaves(
     before: _Short | None, after: _Short | None, path: str
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """What differs between two leaves, or a leaf and nothing: no step of the way to their ends need be taken."""
+    """Difference between two leaves, or a leaf and nothing, without single steps."""
     old, new = ({} if node is None else {path + node.digits: node.value} for node in (before, after))
     for key in sorted(old.keys() | new.keys()):
         if len(key) != _NIBBLES:
@@ -119,12 +118,12 @@ def _root(root: bytes, nodes: Mapping[bytes, bytes]) -> _Node:
 
 
 def _at(reference: rlp.Decoded, nodes: Mapping[bytes, bytes]) -> _Node:
-    """The node that stands behind a reference: itself where it is short, else a hash."""
+    """The node behind a reference, which is the node itself if short, else its hash."""
     if reference == b"":
         return None
     if isinstance(reference, bytes):
         if len(reference) != _HASH:
-            raise ApplicationError("a state proof refers to a node by something else than its hash")
+            raise ApplicationError("a state proof refers to a node by something other than its hash")
         found = nodes.get(reference)
         return reference if found is None else _read(rlp.decode_list(found))
     return _read(reference)
@@ -134,7 +133,7 @@ def _read(items: list[rlp.Decoded]) -> _Node:
     if len(items) == _BRANCH:
         return _Branch(items[:-1])
     if len(items) != _SHORT or not isinstance(items[0], bytes) or not items[0]:
-        raise ApplicationError("a state proof holds what is no node of a trie")
+        raise ApplicationError("a state proof holds an invalid trie node")
     text = items[0].hex()
     flag = int(text[0], 16)
     digits = text[1:] if flag & 1 else text[2:]
@@ -143,7 +142,7 @@ def _read(items: list[rlp.Decoded]) -> _Node:
             raise ApplicationError("a state proof holds a leaf without a value")
         return _Short(digits, items[1])
     if not digits:
-        raise ApplicationError("a state proof holds an extension by nothing")
+        raise ApplicationError("a state proof holds an empty extension")
     return _Short(digits, None, items[1])
 
 
@@ -161,7 +160,7 @@ def _child(node: _Branch | _Short | None, digit: str, nodes: Mapping[bytes, byte
 
 
 def _name(node: _Node) -> bytes:
-    """The hash of a node, whether it is at hand or not; of a short one its bytes."""
+    """Hash of a node, available or not; the bytes of a short one."""
     if node is None:
         return b""
     if isinstance(node, bytes):

@@ -1,16 +1,16 @@
-"""State deltas: which accounts, code and storage a block changed, proven by the state roots of it and of its parent.
+"""State deltas: the accounts, code and storage that a block changed, proven by its and its parent's state roots.
 
 Rules:
 
-1. A tracer of transactions does not see everything that a block changes (withdrawals, system contracts, rewards:
-   facts, Ethereum nodes). So its result is a hint at where to look (:func:`touched`), and code; every value comes from
-   proofs (EIP-1186) at both blocks.
-2. A delta is whole or refused: whatever changed outside the hint makes the two state roots differ where no proof
-   explains it, and that is an :class:`~cardinal.errors.IntegrityError` with ``check="state"``.
-3. Paths and values are the reference's: accounts and code in the block's updates, storage in its sub batch, an account
-   that is gone as a delete. A slot that became zero has an empty value.
+1. A transaction tracer does not see every change (withdrawals, system contracts, rewards: facts, Ethereum nodes). So
+   its result supplies code and a hint at what changed (:func:`touched`); every value comes from proofs (EIP-1186) at
+   both blocks.
+2. A delta is complete or refused: a change outside the hint makes the two state roots differ without a proof, which is
+   an :class:`~cardinal.errors.IntegrityError` with ``check="state"``.
+3. Paths and values are the reference's: accounts and code in the block's updates, storage in its sub batch, a removed
+   account as a delete. A slot that became zero has an empty value.
 
-The first block has no delta: its state is the chain's genesis, of which there is no proof.
+The first block has no delta: its state is the chain's genesis, which has no proof.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ _REQUESTS: Final = (
     "0x0000bbddc7ce488642fb579f8b00f3a590007251",  # consolidations (EIP-7251)
 )
 _REQUEST_SLOTS: Final = 4
-"""Excess, count, head and tail of a queue of requests, which the system call after the transactions writes."""
+"""Excess, count, head and tail of a request queue, written by the system call after the transactions."""
 
 
 def touched(
     traces: Sequence[JsonObject], block: EncodedBlock, uncles: Iterable[RpcHeader] = ()
 ) -> dict[str, list[str]]:
-    """The addresses that a block may have changed, and for each the slots: what to ask ``eth_getProof`` for.
+    """Addresses that a block may have changed, each with its slots: the arguments for ``eth_getProof``.
 
     Arguments:
         traces: ``debug_traceBlockByHash`` with the prestate tracer in diff mode.
-        block: the block, as ``verify`` gives it.
-        uncles: the headers of its uncles, whose miners are rewarded.
+        block: the block, as ``verify`` returns it.
+        uncles: headers of its uncles, whose miners are rewarded.
 
     Raises:
-        ApplicationError: the traces are none of this tracer, or one of them failed.
+        ApplicationError: the traces are of another tracer, or one of them failed.
 
     """
     found: dict[str, set[int]] = {}
     with hexadecimal("the trace"):
         for address, said in _accounts(traces):
             found.setdefault(address.lower(), set()).update(int(slot, 16) for slot in said.get("storage") or ())
-        shown = block.shown
-        for address in (shown.miner, *(uncle.miner for uncle in uncles), *_named(block)):
+        rpc = block.rpc
+        for address in (rpc.miner, *(uncle.miner for uncle in uncles), *_named(block)):
             found.setdefault(address.lower(), set())
-        time = int(shown.timestamp, 16)
+        time = int(rpc.timestamp, 16)
         found.setdefault(_BEACON_ROOTS, set()).update((time % _RING, time % _RING + _RING))
         if block.number:
             found.setdefault(_HISTORY, set()).add((block.number - 1) % _RING)
@@ -75,10 +75,10 @@ def touched(
 
 
 def _named(block: EncodedBlock) -> Iterator[str]:
-    """The addresses that a block itself names: tracers leave some out, such as a contract that is gone at once."""
-    for transaction, receipt in zip(block.shown.transactions, block.receipts, strict=True):
+    """Addresses in the block itself: tracers omit some, such as a contract that destroys itself at once."""
+    for transaction, receipt in zip(block.rpc.transactions, block.receipts, strict=True):
         yield from (one for one in (transaction.from_, transaction.to, receipt.contract_address) if one)
-    yield from (withdrawal.address for withdrawal in block.shown.withdrawals or ())
+    yield from (withdrawal.address for withdrawal in block.rpc.withdrawals or ())
 
 
 def state_delta(
@@ -89,34 +89,34 @@ def state_delta(
     parent: RpcHeader | JsonObject,
     chain_id: int,
 ) -> StateDelta:
-    """The delta of a block whose header hash was verified.
+    """Compute the delta of a block whose header hash was verified.
 
     Arguments:
-        traces: as for :func:`touched`; of them only the code of new contracts is taken.
-        proofs: the answers of ``eth_getProof`` for what :func:`touched` names, each at the parent and at the block;
-            in any order.
-        block: the block, as ``verify`` gives it.
-        parent: the header of its parent.
+        traces: as for :func:`touched`; they supply only the code of new contracts.
+        proofs: results of ``eth_getProof`` for the addresses and slots of :func:`touched`, each at the parent and at
+            the block; in any order.
+        block: the block, as ``verify`` returns it.
+        parent: header of its parent.
         chain_id: the chain's id.
 
     Raises:
-        IntegrityError: the proofs do not explain the state root, code is missing, or the parent is another.
-        ApplicationError: an answer is not of its kind, or the block is the first.
+        IntegrityError: the proofs do not explain the state root, code is missing, or the parent is another block.
+        ApplicationError: a result is malformed, or the block is the first.
 
     """
     if not block.number:
         raise ApplicationError("the first block has no state delta: its state is the chain's genesis", path="state")
     header = encode_header(parent)
     with hexadecimal("a proof"):
-        if keccak(header) != raw(block.shown.parent_hash):
-            raise _unproven(block, "the parent's header is another's")
+        if keccak(header) != raw(block.rpc.parent_hash):
+            raise _unproven(block, "the parent's header is another block's")
         nodes = nodes_by_hash(_nodes(proofs))
         codes = {keccak(code): code for code in _codes(traces)}
         before = rlp.decode_list(header)[3]
         if not isinstance(before, bytes):  # pragma: no cover -- a written header has bytes there
             raise ApplicationError("the parent's state root is no hash")
         try:
-            return _delta(f"c/{chain_id:x}", before, raw(block.shown.state_root), nodes, codes)
+            return _delta(f"c/{chain_id:x}", before, raw(block.rpc.state_root), nodes, codes)
         except UnknownChangeError as unknown:
             raise _unproven(block, f"something else changed, below {unknown or 'the root'}") from None
         except KeyError as missing:
@@ -146,7 +146,7 @@ def _delta(
 
 
 def _roots(account: bytes | None) -> tuple[bytes, bytes]:
-    """The storage root and the code hash of an account; those of an empty one where there is none."""
+    """Storage root and code hash of an account; those of an empty one where there is none."""
     if account is None:
         return EMPTY_ROOT, _NO_CODE
     items = rlp.decode_list(account)
@@ -156,12 +156,12 @@ def _roots(account: bytes | None) -> tuple[bytes, bytes]:
 
 
 def _accounts(traces: Sequence[JsonObject]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every account that a trace names, before and after each transaction."""
+    """Every account in a trace, before and after each transaction."""
     for trace in traces:
         result = trace.get("result", trace)
         if not isinstance(result, Mapping) or not isinstance(result.get("pre"), Mapping):
             raise ApplicationError(
-                "the trace is none of the prestate tracer in diff mode, or the node could not make it", path="state"
+                "the trace is not from the prestate tracer in diff mode, or the node failed to make it", path="state"
             )
         for side in ("pre", "post"):
             yield from (result.get(side) or {}).items()
@@ -180,7 +180,7 @@ def _nodes(proofs: Iterable[JsonObject]) -> Iterator[bytes]:
 
 def _unproven(block: EncodedBlock, why: str) -> IntegrityError:
     return IntegrityError(
-        f"the state delta of block {block.number} (0x{block.hash.hex()}) is not whole: {why}; ask another node, "
+        f"the state delta of block {block.number} (0x{block.hash.hex()}) is incomplete: {why}; use another node, "
         "or publish without state",
         number=block.number,
         block_hash=block.hash,

@@ -1,8 +1,8 @@
-"""The root of a trie whose keys are 0, 1, 2, …: transactions, receipts and withdrawals of a block; or hashes: a state.
+"""Merkle Patricia trie roots: over a block's lists (keys 0, 1, 2, …) and over a state (keys are hashes).
 
-The trie is never built: only node encodings are kept (yellow paper, appendix D). Over 0, 1, 2, … its form depends on
-nothing but how many values there are: it is worked out once for each number of values (:class:`_Form`), and a root is
-then a run over the leaves and a short one over the branches.
+The trie is never built: only node encodings are computed (yellow paper, appendix D). Over 0, 1, 2, … its shape depends
+only on the number of values: it is computed once per number (:class:`_Form`), and a root is then one pass over the
+leaves and a short one over the branches.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from typing import Final, NamedTuple
 
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rlp.cache import Remembered
+from cardinal.apps.evm.rlp.cache import Memo
 
 EMPTY_ROOT: Final = keccak(b"\x80")
 _HASHED_FROM: Final = 32
 _HASH_PREFIX: Final = b"\xa0"
 _NOTHING: Final = rlp.encode(b"")
 _REMEMBERED: Final = 4096
-"""Values up to which a form is remembered: more than blocks have, and no answer of a node fills the memory."""
+"""Number of values up to which a form is cached: more than blocks have, and bounded whatever a node returns."""
 
 
 class _Form(NamedTuple):
-    """A trie without its values.
+    """Shape of a trie.
 
     Attributes:
-        paths: for each leaf, in the order of the values, its path as the leaf holds it.
-        heads: for each leaf, what stands in it before its value, by how many bytes the value has.
-        branches: from the deepest up to the root, each with what picks the references that it holds, and the path
-            that leads to it where it is an extension's. What is picked from is a list: nothing, the leaves in the
-            order of the values, then the branches that came before.
+        paths: encoded path of each leaf, in the order of the values.
+        heads: bytes of each leaf before its value, by the size of the value.
+        branches: from the deepest up to the root, each with a getter of its references, and the path of an extension
+            above it. The getter's list holds: nothing, the leaves in the order of the values, the earlier branches.
 
     """
 
@@ -42,7 +41,7 @@ class _Form(NamedTuple):
 
 
 def ordered_root(values: Sequence[bytes]) -> bytes:
-    """The root over ``values``, each under the RLP of its index."""
+    """Root over ``values``, each under the RLP of its index."""
     if not values:
         return EMPTY_ROOT
     count = len(values)
@@ -50,7 +49,7 @@ def ordered_root(values: Sequence[bytes]) -> bytes:
 
 
 def keyed_root(entries: Mapping[bytes, bytes]) -> bytes:
-    """The root over values under keys of one length, such as hashes."""
+    """Root over values under keys of one length, such as hashes."""
     if not entries:
         return EMPTY_ROOT
     return _root(_form([key.hex() for key in entries]), list(entries.values()))
@@ -61,7 +60,7 @@ def _root(form: _Form, values: Sequence[bytes]) -> bytes:
     if len(values) == 1:
         return keccak(_leaf(paths[0], values[0]))
     references = [_NOTHING]
-    if min(map(len, values)) >= _HASHED_FROM:  # as of all transactions and receipts: no leaf stands in its parent
+    if min(map(len, values)) >= _HASHED_FROM:  # as of all transactions and receipts: no leaf is embedded
         references += [
             _HASH_PREFIX + keccak(head[len(value)] + value) for head, value in zip(heads, values, strict=True)
         ]
@@ -81,27 +80,27 @@ def _leaf(path: bytes, value: bytes) -> bytes:
 
 
 def _reference(node: bytes) -> bytes:
-    """What stands for a node in its parent: itself where it is short, else its hash."""
+    """Reference to a node in its parent: the node itself if short, else its hash."""
     return node if len(node) < _HASHED_FROM else _HASH_PREFIX + keccak(node)
 
 
 @lru_cache(maxsize=256)
 def _ordered(count: int) -> _Form:
-    """The form over the indexes of so many values."""
+    """Form over the indexes of ``count`` values."""
     return _form([rlp.encode_int(index).hex() for index in range(count)])
 
 
 def _form(keys: Sequence[str]) -> _Form:
-    """The form over keys as hexadecimal digits, each of them a nibble.
+    """Form over keys as hexadecimal digits, each of them a nibble.
 
-    No key begins another (of an index the first byte of its RLP tells its length), so a branch never has a value.
+    No key is a prefix of another (the first byte of an index's RLP determines its length), so branches have no value.
     """
     entries = sorted((key, place) for place, key in enumerate(keys))
     paths = [b""] * len(keys)
     branches: list[tuple[Callable[[list[bytes]], tuple[bytes, ...]], bytes]] = []
 
     def node(low: int, high: int, depth: int) -> int:
-        """Where the reference to the node over ``entries[low:high]`` stands, which agree in ``depth`` nibbles."""
+        """Position of the reference to the node over ``entries[low:high]``, which share ``depth`` nibbles."""
         first, place = entries[low]
         if high - low == 1:
             paths[place] = _compact(first[depth:], leaf=True)
@@ -128,19 +127,17 @@ def _wrapped(body: bytes) -> bytes:
 
 
 def _leaf_head(path: bytes, size: int) -> bytes:
-    """What stands in a leaf before a value of so many bytes, which are more than one."""
+    """Bytes of a leaf before a value of ``size`` bytes, which is more than one."""
     head = path + rlp.string_head[size]
     return rlp.list_head[len(head) + size] + head
 
 
-_heads: Final = Remembered[bytes, Remembered[int, bytes]](
-    lambda path: Remembered(partial(_leaf_head, path), most=512), most=1024
-)
-"""By a leaf's path, what stands in it before its value by how many bytes that has."""
+_heads: Final = Memo[bytes, Memo[int, bytes]](lambda path: Memo(partial(_leaf_head, path), maxsize=512), maxsize=1024)
+"""Bytes of a leaf before its value, by path and by size of the value."""
 
 
 @lru_cache(maxsize=4096)
 def _compact(nibbles: str, *, leaf: bool) -> bytes:
-    """The RLP of nibbles as bytes, with a flag for the node's kind and for an odd number of them."""
+    """RLP of nibbles as bytes, with flags for a leaf and for an odd number of nibbles."""
     flag = 2 if leaf else 0
     return rlp.encode_bytes(bytes.fromhex(f"{flag + 1}{nibbles}" if len(nibbles) % 2 else f"{flag}0{nibbles}"))

@@ -1,13 +1,13 @@
-"""What a block is made of: values with names and types, which know how to become bytes again.
+"""Block values: typed fields that encode to the bytes of the stream.
 
 Rules:
 
 1. Hashes and addresses are ``bytes`` (32 and 20), numbers ``int``; gas and prices are in gas and wei, a withdrawal's
    amount in gwei, times in seconds since 1970 in UTC.
 2. A field that a block's fork or a transaction's type does not have is None, or empty where it is a sequence.
-3. ``encode`` builds the bytes from the fields alone, so that equal bytes prove that nothing was lost.
+3. ``encode`` builds the bytes from the fields alone, so equal bytes prove that decoding lost nothing.
 
-Values are made by :mod:`.block_decoder`; nothing here checks what it is given.
+:mod:`.block_decoder` makes and checks the values.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 NO_CONTRACT: Final = bytes(20)
-"""Where a receipt names no created contract (facts, EVM application layer)."""
+"""Contract address in a receipt that created none (facts, EVM application layer)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthoritySeal:
-    """What a chain of authorities (AuRa) seals a header with: the step, and the signature of 65 bytes."""
+    """Seal of a proof-of-authority (AuRa) header: the step and the signature of 65 bytes."""
 
     step: int
     signature: bytes
@@ -53,12 +53,12 @@ class AuthoritySeal:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A block's header; the fields from ``base_fee_per_gas`` on came with forks and are None before theirs.
+    """Block header; the fields from ``base_fee_per_gas`` on are None before the fork that added them.
 
     Attributes:
-        mix_hash: None, as ``nonce``, where ``seal`` stands in their place.
-        more: fields of forks that this release does not know, as RLP items.
-        seal: what authorities write where others have proof of work.
+        mix_hash: None, like ``nonce``, in a header with ``seal``.
+        more: fields of forks that this release does not support, as RLP items.
+        seal: seal of a proof-of-authority header.
 
     """
 
@@ -87,7 +87,7 @@ class Header:
     seal: AuthoritySeal | None = None
 
     def encode(self) -> bytes:
-        """The RLP whose hash names the block."""
+        """RLP of the header; its hash is the block hash."""
         sealed: dict[str, int | bytes] = (
             {} if self.seal is None else {"mix_hash": self.seal.step, "nonce": self.seal.signature}
         )
@@ -101,15 +101,15 @@ class Header:
 
 
 HEADER_FIELDS: Final = tuple(entry.name for entry in fields(Header))[:-2]
-"""The header's fields in the order of their bytes, without ``more`` and ``seal``."""
+"""Header fields in encoding order, without ``more`` and ``seal``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptMeta:
-    """A receipt as the stream carries it: without its logs, and with what a consensus receipt leaves out.
+    """Receipt as the stream carries it: without logs, with the fields that a consensus receipt lacks.
 
     Attributes:
-        contract_address: the contract that was created, or None.
+        contract_address: address of the created contract, or None.
         status: 1 for success, 0 for failure; also 0 before Byzantium, where receipts had a root instead.
         log_offset: the block-wide index of the first of ``log_count`` logs; 0 without logs.
 
@@ -125,7 +125,7 @@ class ReceiptMeta:
     log_offset: int
 
     def encode(self) -> bytes:
-        """The RLP that the stream carries."""
+        """RLP of the receipt on the stream."""
         gas = [minimal_bytes(self.cumulative_gas_used), minimal_bytes(self.gas_used)]
         logs = [minimal_bytes(self.log_count), minimal_bytes(self.log_offset)]
         return rlp.encode(
@@ -135,7 +135,7 @@ class ReceiptMeta:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log; ``log_index`` counts through the block."""
+    """Log; ``log_index`` counts across the block."""
 
     transaction_index: int
     log_index: int
@@ -144,13 +144,13 @@ class Log:
     data: bytes
 
     def encode(self) -> bytes:
-        """The RLP of address, topics and data."""
+        """RLP of address, topics and data."""
         return rlp.encode([self.address, self.topics, self.data])
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A withdrawal from the beacon chain (EIP-4895); ``amount`` in gwei."""
+    """Withdrawal from the beacon chain (EIP-4895); ``amount`` in gwei."""
 
     index: int
     validator_index: int
@@ -158,22 +158,22 @@ class Withdrawal:
     amount: int
 
     def items(self) -> list[bytes]:
-        """The RLP list's items."""
+        """Items of the RLP list."""
         numbers = [minimal_bytes(self.index), minimal_bytes(self.validator_index)]
         return [*numbers, self.address, minimal_bytes(self.amount)]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block with the parts that its payload had.
+    """Block with the parts that its payload contains.
 
     Attributes:
         chain_id: from the paths; None where no path names a chain.
-        header: None where the payload has none, as ``total_difficulty`` and ``withdrawals``.
-        transactions: by index, as ``receipts`` and ``logs``; empty where the payload has none.
-        rest: the updates that are no part of the block itself: number index, state, code.
-        deletes: as in the payload, as ``sub_batches``.
-        derived_logs: what a node of Polygon added to the block's logs (:mod:`cardinal.apps.evm.rpc.state_sync`); their indexes go on.
+        header: None where the payload lacks it, like ``total_difficulty`` and ``withdrawals``.
+        transactions: by index, like ``receipts`` and ``logs``; empty where the payload lacks them.
+        rest: updates that are not part of the block itself: number index, state, code.
+        deletes: as in the payload, like ``sub_batches``.
+        derived_logs: logs of Polygon's state-sync transaction (``rpc.state_sync``), numbered after the block's logs.
 
     """
 
@@ -195,7 +195,7 @@ class Block:
     derived_logs: tuple[Log, ...] = ()
 
     def encode(self) -> Payload:
-        """The payload again, equal to the one that was decoded."""
+        """Payload, equal to the decoded one."""
         root = f"c/{self.chain_id or 0:x}/b/{self.hash.hex()}"
         updates: dict[str, bytes] = {}
         if self.header is not None:

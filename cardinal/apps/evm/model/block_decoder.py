@@ -1,11 +1,11 @@
-"""From a payload to a typed block, without loss.
+"""Decoding of payloads to typed blocks, without loss.
 
 Rules:
 
-1. What decodes also encodes: ``decode(payload).encode()`` equals the payload. Bytes for which that could not hold (a
-   number with leading zeros, a list of another length, a path with another spelling) are refused by name.
-2. A payload may have any of a block's parts; what it lacks is None or empty.
-3. Nothing is verified: whether hashes and roots fit is the business of :mod:`cardinal.apps.evm.checks.integrity`.
+1. ``decode(payload).encode()`` equals the payload. Bytes for which that cannot hold (a number with leading zeros, a
+   list of another length, a path with another spelling) are refused, and the error names the path.
+2. A payload may have any of a block's parts; missing parts are None or empty.
+3. Hashes and roots are not verified here: see :mod:`cardinal.apps.evm.checks.integrity`.
 
 Paths and values: facts, EVM application layer.
 """
@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.rlp.fields import ADDRESS, HASH, exactly, hashes, items_of, number
+from cardinal.apps.evm.rlp.fields import ADDRESS, HASH, bytes_of, hashes, list_of, number
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, PathMap, Payload
 
@@ -48,16 +48,16 @@ _FIRST_HEADER: Final = 15
 """Fields that every header has."""
 
 RAW: Final = "raw"
-"""Instead of the kind ``t``: the transactions' bytes, not decoded."""
+"""Kind that requests the transactions' bytes without decoding them, instead of ``t``."""
 
 _CHAIN: Final = re.compile(r"c/(0|[1-9a-f][0-9a-f]*)/")
 
 
 def decode(payload: AnyPayload) -> Block:
-    """The block that a payload describes.
+    """Decode a payload to a block.
 
     Raises:
-        ApplicationError: a value is not what its path promises; ``path`` names it. Or the block has no content
+        ApplicationError: a value does not fit its path, which ``path`` names, or the block has no content
             (:class:`~cardinal.MissingPayload`).
         MissingExtraError: the extra ``evm`` is not installed.
 
@@ -66,15 +66,15 @@ def decode(payload: AnyPayload) -> Block:
 
 
 def decode_parts(payload: Payload, kinds: frozenset[str]) -> tuple[Block, Mapping[int, bytes]]:
-    """Those parts of a block that are asked for, and the bytes of its transactions by index.
+    """Decode the requested parts of a block, with the bytes of its transactions by index.
 
     Arguments:
-        payload: a block, whole or with some of its parts.
-        kinds: what stands in the paths after the block's hash (``h``, ``t``, ``r`` …), or :data:`RAW`. With ``t`` the
-            bytes are there too. What is no part of the block is left out.
+        payload: a complete block or some of its parts.
+        kinds: path segments after the block's hash (``h``, ``t``, ``r`` …), or :data:`RAW`. ``t`` includes the bytes.
+            Updates that are not part of the block are skipped.
 
     Raises:
-        ApplicationError: as in :func:`decode`, for the parts that are asked for.
+        ApplicationError: as in :func:`decode`, for the requested parts.
 
     """
     parts = _parts(payload, kinds)
@@ -83,10 +83,10 @@ def decode_parts(payload: Payload, kinds: frozenset[str]) -> tuple[Block, Mappin
 
 
 def present(payload: AnyPayload) -> Payload:
-    """The payload. ApplicationError for a block without content."""
+    """Return the payload; ApplicationError for a block without content."""
     if isinstance(payload, MissingPayload):
         raise ApplicationError(
-            f"block {payload.number} (0x{payload.hash.hex()}) has no content (MissingPayload): leave it out, or "
+            f"block {payload.number} (0x{payload.hash.hex()}) has no content (MissingPayload): skip it, or "
             "consume with on_incomplete='halt'"
         )
     return payload
@@ -96,21 +96,21 @@ def _parts(payload: Payload, kinds: frozenset[str] | None) -> _Parts:
     parts = _Parts(payload, kinds)
     for path, value in _items(payload.updates):
         try:
-            parts.put(path, value)
+            parts.add(path, value)
         except ApplicationError as error:
             raise ApplicationError(f"block {payload.number}, {path}: {error}", path=path) from None
     return parts
 
 
 def _items(updates: Mapping[str, bytes]) -> Iterable[tuple[str, bytes]]:
-    """The updates; a view over byte paths is walked once instead of being asked for each path."""
+    """The updates; a view over byte paths is iterated once, without a lookup per path."""
     if isinstance(updates, PathMap):
         return zip(updates, updates.raw.values(), strict=True)
     return updates.items()
 
 
 class _Parts:
-    """The parts of one block as they are found; paths come in any order."""
+    """Collected parts of one block; paths come in any order."""
 
     def __init__(self, payload: Payload, kinds: frozenset[str] | None) -> None:
         self._payload = payload
@@ -129,8 +129,8 @@ class _Parts:
         self.raw: dict[int, bytes] = {}
         self.rest: dict[str, bytes] = {}
 
-    def put(self, path: str, value: bytes) -> None:
-        """Take one update."""
+    def add(self, path: str, value: bytes) -> None:
+        """Add one update."""
         if self._prefix is None and (chain := _CHAIN.match(path)):
             self.chain_id = int(chain[1], 16)
             self._prefix = f"{chain[0]}{self._block}"
@@ -140,12 +140,12 @@ class _Parts:
             return
         kind, _, place = path[len(self._prefix) :].partition("/")
         if self._kinds is not None and kind not in self._kinds:
-            self._passed(kind, place, value)
+            self._skip(kind, place, value)
         elif kind in ("l", "bl"):
             transaction, _, place = place.partition("/")
             log = _log(value, _index(transaction), _index(place))
-            known = self.logs if kind == "l" else self.derived_logs
-            if known.setdefault(log.log_index, log) is not log:
+            logs = self.logs if kind == "l" else self.derived_logs
+            if logs.setdefault(log.log_index, log) is not log:
                 raise ApplicationError("another log of the block has this index")
         elif kind == "t":
             index = _index(place)
@@ -158,8 +158,8 @@ class _Parts:
         else:
             self._single(path, path[len(self._prefix) :], value)
 
-    def _passed(self, kind: str, place: str, value: bytes) -> None:
-        """Take nothing of what was not asked for but a transaction's bytes, where they were."""
+    def _skip(self, kind: str, place: str, value: bytes) -> None:
+        """Skip an update that was not requested; a transaction's bytes are stored when RAW is."""
         if kind == "t" and self._kinds is not None and RAW in self._kinds:
             self.raw[_index(place)] = value
 
@@ -174,7 +174,7 @@ class _Parts:
             self.rest[path] = value
 
     def block(self) -> Block:
-        """The block of the parts that were taken."""
+        """Block of the collected parts."""
         payload = self._payload
         if sorted(self.uncles) != list(range(len(self.uncles))):
             raise ApplicationError(f"block {payload.number} lacks an uncle between others", path=f"{self._prefix}u/")
@@ -220,40 +220,40 @@ def _header(value: bytes) -> Header:
     items = rlp.decode_list(value)
     if len(items) < _FIRST_HEADER:
         raise ApplicationError(f"a header has {_FIRST_HEADER} fields or more, not {len(items)}")
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     seal = _authority_seal(items)
     for name, item in zip(HEADER_FIELDS, items, strict=False):
         if seal is not None and name in _SEAL:
-            known[name] = None
+            values[name] = None
         elif name in _NUMBERS:
-            known[name] = number(item)
+            values[name] = number(item)
         else:
-            known[name] = exactly(item, None if name == "extra_data" else _SIZES.get(name, HASH))
-    return Header(**known, more=tuple(items[len(HEADER_FIELDS) :]), seal=seal)
+            values[name] = bytes_of(item, None if name == "extra_data" else _SIZES.get(name, HASH))
+    return Header(**values, more=tuple(items[len(HEADER_FIELDS) :]), seal=seal)
 
 
 def _authority_seal(items: list[rlp.Decoded]) -> AuthoritySeal | None:
-    """The seal of an authority; its signature is longer than any nonce."""
+    """Seal of a proof-of-authority header, recognised by a signature that is longer than any nonce."""
     step, signature = [items[HEADER_FIELDS.index(name)] for name in _SEAL]
     if len(signature) != _SIGNATURE:
         return None
-    return AuthoritySeal(number(step), exactly(signature, _SIGNATURE))
+    return AuthoritySeal(number(step), bytes_of(signature, _SIGNATURE))
 
 
 def _log(value: bytes, transaction: int, index: int) -> Log:
-    address, topics, data = items_of(rlp.decode(value), 3)
-    return Log(transaction, index, exactly(address, ADDRESS), hashes(topics), exactly(data))
+    address, topics, data = list_of(rlp.decode(value), 3)
+    return Log(transaction, index, bytes_of(address, ADDRESS), hashes(topics), bytes_of(data))
 
 
 def _receipt(value: bytes, transaction: int) -> ReceiptMeta:
-    contract, cumulative, gas, bloom, status, count, offset = items_of(rlp.decode(value), 7)
-    created = exactly(contract, ADDRESS)
+    contract, cumulative, gas, bloom, status, count, offset = list_of(rlp.decode(value), 7)
+    created = bytes_of(contract, ADDRESS)
     return ReceiptMeta(
         transaction,
         None if created == NO_CONTRACT else created,
         number(cumulative),
         number(gas),
-        exactly(bloom, _SIZES["logs_bloom"]),
+        bytes_of(bloom, _SIZES["logs_bloom"]),
         number(status),
         number(count),
         number(offset),
@@ -261,5 +261,5 @@ def _receipt(value: bytes, transaction: int) -> ReceiptMeta:
 
 
 def _withdrawal(item: rlp.Decoded) -> Withdrawal:
-    index, validator, address, amount = items_of(item, 4)
-    return Withdrawal(number(index), number(validator), exactly(address, ADDRESS), number(amount))
+    index, validator, address, amount = list_of(item, 4)
+    return Withdrawal(number(index), number(validator), bytes_of(address, ADDRESS), number(amount))

@@ -1,4 +1,4 @@
-"""Who signed: the address behind a signature, through coincurve (secp256k1)."""
+"""Recovery of a signer's address from a signature (secp256k1, through coincurve)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SCALAR = 32
 
 
 def recover(digest: bytes, parity: int, r: int, s: int) -> bytes | None:
-    """The address (20 bytes) whose key signed ``digest`` (32 bytes), or None where no key can have.
+    """Address (20 bytes) whose key signed ``digest`` (32 bytes), or None for an invalid signature.
 
-    High values of ``s`` count: they were allowed before Homestead.
+    High values of ``s`` are accepted: they were valid before Homestead.
     """
     if max(r, s).bit_length() > _SCALAR * 8:
         return None

@@ -1,4 +1,4 @@
-"""State delta of a block as paths and values."""
+"""State delta of a block: changed accounts, code and storage as paths and values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class StateDelta:
-    """What a block did to the state, as paths and values.
+    """State delta of a block.
 
     Attributes:
-        updates: accounts and code, by path.
-        deletes: the paths of accounts that are gone.
-        storage: slots by path, for the sub batch.
+        updates: changed accounts and code by path.
+        deletes: paths of deleted accounts.
+        storage: changed slots by path, sent as a sub batch.
 
     """
 

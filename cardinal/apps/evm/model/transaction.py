@@ -1,6 +1,6 @@
-"""Transactions as values: fields with names and types, which know how to become bytes again.
+"""Transaction values: typed fields that encode to the canonical bytes.
 
-The rules are those of :mod:`.block`, of which this is a part.
+The rules of :mod:`.block` hold here too.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ FIELDS: Final[Mapping[int, tuple[str, ...]]] = MappingProxyType(
         DEPOSIT: ("source_hash", "from_", "to", "mint", "value", "gas", "is_system_tx", "input"),
     }
 )
-"""The fields of every type in the order of their bytes."""
+"""Fields of each transaction type in encoding order."""
 
 _LEGACY_V: Final = 27
 _CHAIN_V: Final = 35
-_NOBODY: Final = bytes(20)
+_ZERO_ADDRESS: Final = bytes(20)
 _STATE_SYNC_PREFIX: Final = b"matic-bor-receipt-"
-_WISH: Final = b"\5"  # what is signed for EIP-7702 begins with it
+_AUTHORIZATION_MAGIC: Final = b"\5"  # what is signed for EIP-7702 begins with it
 
 
 @dataclass(frozen=True, slots=True)
 class AccessEntry:
-    """An address and the storage keys that a transaction announces to touch (EIP-2930)."""
+    """Access list entry (EIP-2930): an address and its storage keys."""
 
     address: bytes
     storage_keys: tuple[bytes, ...]
@@ -58,7 +58,7 @@ class AccessEntry:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """A signed wish to run another account's code (EIP-7702)."""
+    """Signed authorization to run another account's code (EIP-7702)."""
 
     chain_id: int
     address: bytes
@@ -69,7 +69,7 @@ class Authorization:
 
     @property
     def authority(self) -> bytes | None:
-        """Whose account it is, recovered from the signature anew at each call; None where it is no signature.
+        """Address of the signer, recovered from the signature at each call; None for an invalid signature.
 
         Raises:
             MissingExtraError: the extra ``evm`` is not installed.
@@ -79,13 +79,13 @@ class Authorization:
 
         if self.y_parity not in (0, 1):
             return None
-        wish = rlp.encode([minimal_bytes(self.chain_id), self.address, minimal_bytes(self.nonce)])
-        return recover(keccak(_WISH + wish), self.y_parity, self.r, self.s)
+        message = rlp.encode([minimal_bytes(self.chain_id), self.address, minimal_bytes(self.nonce)])
+        return recover(keccak(_AUTHORIZATION_MAGIC + message), self.y_parity, self.r, self.s)
 
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """What a deposit from the chain below says of itself (OP Stack); ``mint`` in wei."""
+    """Fields that only a deposit from the parent chain has (OP Stack); ``mint`` in wei."""
 
     source_hash: bytes
     sender: bytes
@@ -95,7 +95,7 @@ class Deposit:
 
 @dataclass(frozen=True, slots=True)
 class SyncedState:
-    """What a contract of Polygon is told from the chain below (PIP-74); the hash is of the transaction there."""
+    """State that Polygon's parent chain sent to a contract (PIP-74), with the hash of the transaction there."""
 
     id: int
     contract: bytes
@@ -108,15 +108,15 @@ class Transaction:
     """A signed transaction of type 0 (legacy) to 4 (set code); or a deposit (126) or state sync (127), unsigned.
 
     Attributes:
-        index: its place in the block.
-        raw: its canonical bytes; ``hash`` is theirs.
-        chain_id: None in a legacy transaction that any chain would take (before EIP-155).
+        index: position in the block.
+        raw: canonical bytes; ``hash`` is their hash.
+        chain_id: None in a legacy transaction that is valid on any chain (before EIP-155).
         gas_price: types 0 and 1; the others have the two ``max_`` prices.
         to: None where it creates a contract.
-        v: the signature's v as it stands in the bytes: 27 and up for legacy, the parity 0 or 1 for the others; zero
-            in a deposit or state sync, as ``r``, ``s`` and ``nonce``, which their bytes do not have.
-        deposit: what only a deposit has.
-        synced: all that the bytes of a state sync have; its other fields are zero, as nodes show them.
+        v: the signature's v as encoded: 27 and up for legacy, the parity 0 or 1 for the others; zero in a deposit or
+            state sync, like ``r``, ``s`` and ``nonce``, which their bytes do not have.
+        deposit: fields that only a deposit has.
+        synced: content of a state sync; its other fields are zero, as nodes return them.
 
     """
 
@@ -145,7 +145,7 @@ class Transaction:
 
     @property
     def parity(self) -> int | None:
-        """Which of the two keys signed, 0 or 1; None where ``v`` says neither."""
+        """Parity of the signature, 0 or 1; None where ``v`` is invalid."""
         if self.type != LEGACY:
             return self.v if self.v in (0, 1) else None
         if self.v in (_LEGACY_V, _LEGACY_V + 1):
@@ -154,7 +154,7 @@ class Transaction:
 
     @property
     def signing_hash(self) -> bytes:
-        """The hash that was signed."""
+        """Hash that the sender signs."""
         items = self._unsigned()
         if self.type != LEGACY:
             return keccak(bytes((self.type,)) + rlp.encode(items))
@@ -162,9 +162,9 @@ class Transaction:
 
     @property
     def sender(self) -> bytes | None:
-        """Who signed, recovered from the signature anew at each call; None where it is no signature.
+        """Address of the signer, recovered at each call; None for an invalid signature.
 
-        A deposit says its sender; a state sync is from address zero.
+        A deposit names its sender; a state sync is from address zero.
 
         Raises:
             MissingExtraError: the extra ``evm`` is not installed.
@@ -173,14 +173,14 @@ class Transaction:
         if self.deposit is not None:
             return self.deposit.sender
         if self.type == STATE_SYNC:
-            return _NOBODY
+            return _ZERO_ADDRESS
         from .sender import recover  # noqa: PLC0415 -- only senders need the library
 
         parity = self.parity
         return None if parity is None else recover(self.signing_hash, parity, self.r, self.s)
 
     def effective_gas_price(self, base_fee: int | None) -> int | None:
-        """What a unit of gas cost in a block with this base fee (EIP-1559); None where that is needed and unknown."""
+        """Price of a unit of gas in a block with this base fee (EIP-1559); None where the base fee is needed."""
         highest, priority = self.max_fee_per_gas, self.max_priority_fee_per_gas
         if self.gas_price is not None or highest is None or priority is None:
             return self.gas_price
@@ -189,15 +189,15 @@ class Transaction:
     def encode(self) -> bytes:
         """The canonical bytes, built from the fields."""
         if self.deposit is not None:
-            return bytes((self.type,)) + rlp.encode(self._deposited(self.deposit))
+            return bytes((self.type,)) + rlp.encode(self._deposit_items(self.deposit))
         if self.type == STATE_SYNC:
             return bytes((self.type,)) + rlp.encode([_synced(entry) for entry in self.synced])
         body = rlp.encode([*self._unsigned(), minimal_bytes(self.v), minimal_bytes(self.r), minimal_bytes(self.s)])
         return body if self.type == LEGACY else bytes((self.type,)) + body
 
-    def _deposited(self, said: Deposit) -> list[rlp.Item]:
-        numbers = [minimal_bytes(number) for number in (said.mint, self.value, self.gas, said.is_system)]
-        return [said.source_hash, said.sender, self.to or b"", *numbers, self.input]
+    def _deposit_items(self, deposit: Deposit) -> list[rlp.Item]:
+        numbers = [minimal_bytes(number) for number in (deposit.mint, self.value, self.gas, deposit.is_system)]
+        return [deposit.source_hash, deposit.sender, self.to or b"", *numbers, self.input]
 
     def _unsigned(self) -> list[rlp.Item]:
         call = [minimal_bytes(self.gas), self.to or b"", minimal_bytes(self.value), self.input]
@@ -217,7 +217,7 @@ class Transaction:
 
 
 def state_sync_hash(number: int, block_hash: bytes) -> bytes:
-    """The hash (32 bytes) of a block's state-sync transaction before Madhugiri (maticjs, getStateSyncTxHash)."""
+    """Hash (32 bytes) of a block's state-sync transaction before Madhugiri (maticjs, getStateSyncTxHash)."""
     return keccak(_STATE_SYNC_PREFIX + number.to_bytes(8, "big") + block_hash)
 
 

@@ -1,7 +1,6 @@
-"""A function's values, looked up like a dictionary's: in two thirds of the time of ``functools.lru_cache``.
+"""Memoised function with a dictionary's lookup: two thirds of the time of ``functools.lru_cache``.
 
-Blocks repeat themselves: gas, prices, sizes and addresses come again and again, and hundreds of them are looked up for
-every block.
+Gas, prices, sizes and addresses repeat within and between blocks, with hundreds of lookups per block.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Remembered(dict[_Key, _Value]):
-    """``remembered[key]`` is what ``make(key)`` gives. Any thread may look: two may make equal values.
+class Memo(dict[_Key, _Value]):
+    """``memo[key]`` is ``make(key)``. Any thread may look up: two may make equal values.
 
     Arguments:
-        make: a pure function; what it refuses is not remembered.
-        most: values that are held. One more, and all are forgotten: what is common is soon there again.
+        make: a pure function; exceptions are not cached.
+        maxsize: cached values; one more clears the cache, which common values soon fill again.
 
     """
 
     __slots__ = ("_make", "_most")
 
-    def __init__(self, make: Callable[[_Key], _Value], *, most: int) -> None:
+    def __init__(self, make: Callable[[_Key], _Value], *, maxsize: int) -> None:
         super().__init__()
         self._make = make
-        self._most = most
+        self._most = maxsize
 
     def __missing__(self, key: _Key) -> _Value:
-        """Make it."""
+        """Make and cache the value."""
         value = self._make(key)
         if len(self) >= self._most:
             self.clear()

@@ -1,6 +1,6 @@
-"""RLP, Ethereum's encoding of bytes and lists (yellow paper, appendix B).
+"""RLP codec (yellow paper, appendix B).
 
-An item is ``bytes`` or a list of items. Decoding takes only what encoding writes: no length with leading zeros, no
+An item is ``bytes`` or a list of items. Decoding accepts only the canonical form: no length with leading zeros, no
 single byte in a longer form, nothing after the end.
 """
 
@@ -12,13 +12,13 @@ from typing import Final, TypeAlias
 
 from cardinal.errors import ApplicationError
 
-from .cache import Remembered
+from .cache import Memo
 
 Item: TypeAlias = "bytes | Sequence[Item]"
-"""What RLP encodes."""
+"""Item to encode."""
 
 Decoded: TypeAlias = "bytes | list[Decoded]"
-"""What RLP decodes to."""
+"""Decoded item."""
 
 _SHORT: Final = 56
 _STRING: Final = 0x80
@@ -59,8 +59,7 @@ def minimal_bytes(number: int) -> bytes:
 def wrap(encoded: Iterable[bytes]) -> bytes:
     """The RLP of a list whose items are encoded already.
 
-    Writers that know their fields use it: nothing has to be asked for its type, and what stands in two lists (a log,
-    in its receipt and in the stream) is written once.
+    No type checks, and an item of two lists (a log, in its receipt and in the stream) is encoded once.
     """
     body = b"".join(encoded)
     return list_head[len(body)] + body
@@ -73,31 +72,31 @@ def _prefix(base: int, size: int) -> bytes:
     return _BYTES[base + _SHORT - 1 + len(length)] + length
 
 
-list_head: Final = Remembered[int, bytes](partial(_prefix, _LIST), most=4096)
-"""What stands before a list, by how many bytes its items take together."""
+list_head: Final = Memo[int, bytes](partial(_prefix, _LIST), maxsize=4096)
+"""RLP prefix of a list by the size of its items."""
 
-string_head: Final = Remembered[int, bytes](partial(_prefix, _STRING), most=4096)
-"""What stands before so many bytes, unless it is a single one."""
+string_head: Final = Memo[int, bytes](partial(_prefix, _STRING), maxsize=4096)
+"""RLP prefix of a string by its size; not for a single byte below 0x80."""
 
 
 def decode(data: bytes) -> Decoded:
-    """The item that these bytes are. ApplicationError where they are none, or more than one."""
+    """Decode one item; ApplicationError for any other number of items."""
     items = _items(data, 0, len(data), 0)
     if len(items) != 1:
-        raise ApplicationError(f"{len(items)} RLP items where one was expected")
+        raise ApplicationError(f"{len(items)} RLP items, expected one")
     return items[0]
 
 
 def decode_list(data: bytes) -> list[Decoded]:
-    """The list that these bytes are."""
+    """Decode one list."""
     item = decode(data)
     if isinstance(item, bytes):
-        raise ApplicationError("an RLP list was expected, and these are bytes")
+        raise ApplicationError("expected an RLP list, not bytes")
     return item
 
 
 def _items(data: bytes, at: int, limit: int, depth: int) -> list[Decoded]:
-    """The items from ``at`` on, the last of which must end at ``limit``."""
+    """Items from ``at`` on; the last one must end at ``limit``."""
     if depth > _DEEPEST:
         raise ApplicationError("RLP that is nested too deep")
     items: list[Decoded] = []
@@ -123,7 +122,7 @@ def _items(data: bytes, at: int, limit: int, depth: int) -> list[Decoded]:
 
 
 def _length(data: bytes, at: int, limit: int, code: int) -> tuple[int, int]:
-    """Where the content of an item starts that says its size in bytes of their own, and that size."""
+    """Start and size of the content of an item with a separate length."""
     start = at + 2 + code - _SHORT
     raw = data[at + 1 : min(start, limit)]
     size = int.from_bytes(raw, "big")

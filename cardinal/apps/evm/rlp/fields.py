@@ -1,4 +1,4 @@
-"""RLP items as what a field asks for; anything else is refused, so that what decodes also encodes."""
+"""Typed access to RLP items; an item of another type is refused, so decoded values encode to the same bytes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from cardinal.errors import ApplicationError
 from . import codec as rlp
 
 _WIDEST: Final = 32
-_from_bytes: Final = int.from_bytes  # big-endian is what it takes where nothing is said
+_from_bytes: Final = int.from_bytes  # big-endian is its default
 HASH: Final = 32
-"""Bytes of a hash."""
+"""Size of a hash in bytes."""
 ADDRESS: Final = 20
-"""Bytes of an address."""
+"""Size of an address in bytes."""
 
 
 def number(item: rlp.Decoded) -> int:
-    """A number of up to 256 bits, without leading zeros."""
+    """Number of up to 256 bits, without leading zeros."""
     if isinstance(item, bytes) and len(item) <= _WIDEST and item[:1] != b"\0":
         return _from_bytes(item)
     raise ApplicationError("a number was expected: up to 32 bytes, the first not zero")
 
 
-def exactly(item: rlp.Decoded, size: int | None = None) -> bytes:
-    """Bytes; so many of them, where a size is given."""
+def bytes_of(item: rlp.Decoded, size: int | None = None) -> bytes:
+    """Bytes, of exactly ``size`` unless that is None."""
     if not isinstance(item, bytes) or (size is not None and len(item) != size):
         raise ApplicationError(f"{'bytes' if size is None else f'{size} bytes'} were expected")
     return item
 
 
-def items_of(item: rlp.Decoded, size: int | None = None) -> list[rlp.Decoded]:
-    """The items of a list; so many of them, where a size is given."""
+def list_of(item: rlp.Decoded, size: int | None = None) -> list[rlp.Decoded]:
+    """Items of a list, exactly ``size`` of them unless that is None."""
     if isinstance(item, bytes) or (size is not None and len(item) != size):
         raise ApplicationError(f"a list{'' if size is None else f' of {size} items'} was expected")
     return item
 
 
 def hashes(item: rlp.Decoded) -> tuple[bytes, ...]:
-    """A list of hashes."""
-    return tuple([exactly(entry, HASH) for entry in items_of(item)])
+    """List of hashes."""
+    return tuple([bytes_of(entry, HASH) for entry in list_of(item)])

@@ -1,14 +1,14 @@
-"""RLP as hexadecimal text: JSON-RPC's values with RLP's prefixes between them, turned into bytes once for all fields.
+"""RLP encoding of JSON-RPC values as hexadecimal text.
 
-A node's hash or address is hexadecimal already; what stands before it in RLP follows from how long its text is. So
-transactions and logs are put together as text, and each is read as a whole, which takes a third of the time that bytes
-of each field take (measured on mainnet blocks).
+A node's hash or address is hexadecimal already, and its RLP prefix follows from the length of its text. So transactions
+and logs are joined as text and converted to bytes once, in a third of the time that converting each field takes
+(measured on mainnet blocks).
 
 Rules:
 
-1. Functions give text without ``0x``, two digits a byte; :func:`to_bytes`, :func:`to_parts` and :func:`number` alone
-   make bytes.
-2. A text with anything but hexadecimal digits in it is a ValueError, in :func:`to_bytes` at the latest.
+1. Functions return text without ``0x``, two digits a byte; only :func:`to_bytes`, :func:`to_parts` and :func:`number`
+   return bytes.
+2. A text with anything but hexadecimal digits raises ValueError, in :func:`to_bytes` at the latest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from . import codec as rlp
-from .cache import Remembered
+from .cache import Memo
 
 EMPTY: Final = "80"
-"""No bytes."""
+"""RLP of empty bytes."""
 
 WORD_TEXT: Final = 66
 """Characters of a hash, a topic, or a quantity of 256 bits."""
@@ -33,15 +33,15 @@ _STRING: Final = 0x80
 _LIST: Final = 0xC0
 _SHORT: Final = 56
 _SHORT_PREFIXES: Final = tuple(f"{_STRING + digits // 2:02x}" for digits in range(2 * _SHORT))
-"""For every number of digits the prefix of so many; for an odd one it is not used."""
+"""RLP prefix by the number of digits, which is even."""
 
 
 to_bytes: Final = unhexlify
-"""The bytes of a text. White space is refused (``bytes.fromhex`` leaves it out, and the prefixes count it)."""
+"""Bytes of a text. White space is refused (``bytes.fromhex`` ignores it, but the prefixes count it)."""
 
 
 def to_parts(texts: Sequence[str]) -> list[bytes]:
-    """The bytes of each text."""
+    """Bytes of each text."""
     try:
         return list(map(to_bytes, texts))
     except ValueError:
@@ -67,12 +67,12 @@ def data(text: str) -> str:
 
 
 def optional_data(text: str | None) -> str:
-    """Data; none where there is no text."""
+    """Data; empty without text."""
     return data(text) if text else EMPTY
 
 
 def word(text: str | None) -> str:
-    """A quantity that hardly comes again, as a signature's parts; it must be there."""
+    """Required quantity that rarely repeats, such as a part of a signature: not cached."""
     if text is None:
         raise ValueError("a quantity is missing")
     if len(text) == WORD_TEXT and text[2] != "0" and text[:2] == "0x":  # a signature's parts, but for one in sixteen
@@ -85,30 +85,30 @@ def word(text: str | None) -> str:
             return digits
         return _SHORT_PREFIXES[len(digits)] + digits
     if len(text) > WORD_TEXT:
-        raise ValueError(f"{text[:20]!r}… has more than the 256 bits of a quantity")  # nor is it to be remembered
+        raise ValueError(f"{text[:20]!r}… has more than the 256 bits of a quantity")  # nor is it cached
     return rlp.encode_int(int(text, 16)).hex()
 
 
-quantity: Final = Remembered[str | None, str](word, most=8192)
-"""A quantity, which must be there: gas, prices and amounts come again and again in a block."""
+quantity: Final = Memo[str | None, str](word, maxsize=8192)
+"""Required quantity, cached: gas, prices and amounts repeat within a block."""
 
-number: Final = Remembered[str | None, bytes](lambda text: to_bytes(word(text)), most=8192)
-"""The bytes of a quantity, which must be there."""
+number: Final = Memo[str | None, bytes](lambda text: to_bytes(word(text)), maxsize=8192)
+"""Bytes of a required quantity, cached."""
 
 
 def optional_quantity(text: str | None) -> str:
-    """A quantity; zero where there is none."""
+    """Quantity; zero without text."""
     return quantity[text] if text else EMPTY
 
 
 def wrap(parts: Iterable[str]) -> str:
-    """A list of what is in RLP already."""
+    """List of items that are RLP already."""
     body = "".join(parts)
     return list_prefix[len(body) // 2] + body
 
 
-string_prefix: Final = Remembered[int, str](lambda size: rlp.string_head[size].hex(), most=4096)
-"""What stands before so many bytes, unless it is a single one."""
+string_prefix: Final = Memo[int, str](lambda size: rlp.string_head[size].hex(), maxsize=4096)
+"""RLP prefix of a string by its size in bytes; not for a single byte below 0x80."""
 
-list_prefix: Final = Remembered[int, str](lambda size: rlp.list_head[size].hex(), most=4096)
-"""What stands before a list of so many bytes."""
+list_prefix: Final = Memo[int, str](lambda size: rlp.list_head[size].hex(), maxsize=4096)
+"""RLP prefix of a list by the size of its items in bytes."""

@@ -1,4 +1,4 @@
-"""A node's block with every part that is hashed or published already written: checks and payload share the bytes."""
+"""Encoding of a node's block: every hashed or published part, once, for checks and payload."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from .transactions import with_creations
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """See :func:`encode_block`.
+    """Block with its encoded parts.
 
     Attributes:
         number: block number.
-        hash: 32 bytes, as the node said.
-        shown: the block as JSON-RPC shows it, and its receipts in order.
-        header: the header's RLP.
+        hash: 32 bytes, as claimed by the node.
+        rpc: block as JSON-RPC structure.
+        receipts: receipts as JSON-RPC structures, in order.
+        header: RLP of the header.
         transactions: canonical bytes, in order.
-        blooms: the RLP of every receipt's bloom.
-        bloom: what those are together, as a number; None where one is not that of its receipt's logs.
-        logs: for every receipt the RLP of its logs.
-        withdrawals: the RLP of each; None where the block has no such list.
-        uncles: the RLP of the uncles' headers.
-        derived: the receipt of a transaction that the node added to the block (:mod:`.state_sync`), in none of the
-            above.
-        derived_logs: the RLP of its logs.
-        without_withdrawals: its chain has none, and the header's root of them may be of something else.
+        blooms: RLP of each receipt's bloom.
+        bloom: union of the blooms as a number; None where one does not match its receipt's logs.
+        logs: RLP of the logs of each receipt.
+        withdrawals: RLP of each; None where the block has no such list.
+        uncles: RLP of the uncles' headers.
+        derived: receipt of the state-sync transaction that the node added (:mod:`.state_sync`), in none of the above.
+        derived_logs: RLP of its logs.
+        without_withdrawals: the chain has no withdrawals, and the header's root of them may cover something else.
 
     """
 
     number: int
     hash: bytes
-    shown: RpcBlock
+    rpc: RpcBlock
     receipts: list[RpcReceipt]
     header: bytes
     transactions: list[bytes]
@@ -59,35 +59,35 @@ def encode_block(
     *,
     chain: Chain | None = None,
 ) -> EncodedBlock:
-    """Write down every part of a block with full transactions, its receipts and its uncles' headers.
+    """Encode every part of a block.
 
     Arguments:
-        block: as JSON-RPC shows it.
-        receipts: the same, in order.
-        uncles: the headers of its uncles, in order.
-        chain: what is known of its chain; None means that a block shows nothing but its own parts.
+        block: with full transactions.
+        receipts: its receipts, in order.
+        uncles: headers of its uncles, in order.
+        chain: parameters of its chain; None for a chain without particularities.
 
     Raises:
-        ApplicationError: a field is missing or no value of its kind.
+        ApplicationError: a field is missing or has a wrong type.
 
     """
-    shown = read(RpcBlock, block)
-    answered = [read(RpcReceipt, receipt) for receipt in receipts]
+    rpc = read(RpcBlock, block)
+    receipt_list = [read(RpcReceipt, receipt) for receipt in receipts]
     ommers = [read(RpcHeader, uncle) for uncle in uncles]
     with hexadecimal("the block"):
-        shown, answered, derived = without_derived(with_creations(shown), answered, chain)
-        blooms, bloom = write_blooms(answered)
+        rpc, receipt_list, derived = without_derived(with_creations(rpc), receipt_list, chain)
+        blooms, bloom = write_blooms(receipt_list)
         return EncodedBlock(
-            int(shown.number, 16),
-            raw(shown.hash),
-            shown,
-            answered,
-            write_header(shown),
-            write_transactions(shown, chain),
+            int(rpc.number, 16),
+            raw(rpc.hash),
+            rpc,
+            receipt_list,
+            write_header(rpc),
+            write_transactions(rpc, chain),
             blooms,
             bloom,
-            write_logs(answered),
-            None if shown.withdrawals is None else write_withdrawals(shown.withdrawals),
+            write_logs(receipt_list),
+            None if rpc.withdrawals is None else write_withdrawals(rpc.withdrawals),
             [write_header(uncle) for uncle in ommers],
             derived,
             () if derived is None else write_logs((derived,))[0],

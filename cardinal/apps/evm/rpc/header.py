@@ -1,4 +1,4 @@
-"""Block headers from JSON-RPC to the bytes whose hash names the block."""
+"""Encoding of block headers and withdrawals from JSON-RPC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALWAYS: Final = (
 _SEAL: Final = ("mix_hash", "nonce")
 _AURA_SEAL: Final = ("step", "signature")
 
-# Fields that came with a fork stand at the end, in the order of the forks; the first one absent ends the header.
+# Fields added by forks, in the order of the forks; the first absent one ends the header.
 _LATER: Final = (
     "base_fee_per_gas",  # London
     "withdrawals_root",  # Shanghai
@@ -46,55 +46,55 @@ _SIZED: Final = attrgetter(
     *("mix_hash", "nonce"),
 )
 _SIZES: Final = [66, 66, 42, 66, 66, 66, 514, 66, 18]
-"""Characters of those fields, but for authorities' headers."""
+"""Characters of those fields, except in proof-of-authority headers."""
 
 
 def encode_header(header: RpcHeader | JsonObject) -> bytes:
-    """The RLP of a header, or of a block's header. ApplicationError where a field is missing."""
-    shown = read(RpcHeader, header)
+    """RLP of a header or of a block's header; ApplicationError for a missing field."""
+    rpc = read(RpcHeader, header)
     with hexadecimal("the header"):
-        return write_header(shown)
+        return write_header(rpc)
 
 
-def write_header(shown: RpcHeader) -> bytes:
+def write_header(rpc: RpcHeader) -> bytes:
     """Like :func:`encode_header`, within :func:`.structures.hexadecimal`."""
-    encoded = [_required(shown)]
+    encoded = [_required(rpc)]
     values, writers = _SINCE
-    for write, text in zip(writers, values(shown), strict=True):
+    for write, text in zip(writers, values(rpc), strict=True):
         if text is None:
             break
         encoded.append(write(text))
     return to_bytes(wrap(encoded))
 
 
-def _required(shown: RpcHeader) -> str:
-    """The fields that a header always has. Of common sizes, they are written out: in half of the table's time."""
-    if shown.mix_hash and shown.nonce and list(map(len, _SIZED(shown))) == _SIZES:
+def _required(rpc: RpcHeader) -> str:
+    """RLP of the fields that every header has; common sizes take a direct path in half of the table's time."""
+    if rpc.mix_hash and rpc.nonce and list(map(len, _SIZED(rpc))) == _SIZES:
         return (
-            f"a0{shown.parent_hash[2:]}a0{shown.sha3_uncles[2:]}94{shown.miner[2:]}a0{shown.state_root[2:]}"
-            f"a0{shown.transactions_root[2:]}a0{shown.receipts_root[2:]}b90100{shown.logs_bloom[2:]}"
-            f"{quantity[shown.difficulty]}{word(shown.number)}{quantity[shown.gas_limit]}{word(shown.gas_used)}"
-            f"{word(shown.timestamp)}{data(shown.extra_data)}a0{shown.mix_hash[2:]}88{shown.nonce[2:]}"
+            f"a0{rpc.parent_hash[2:]}a0{rpc.sha3_uncles[2:]}94{rpc.miner[2:]}a0{rpc.state_root[2:]}"
+            f"a0{rpc.transactions_root[2:]}a0{rpc.receipts_root[2:]}b90100{rpc.logs_bloom[2:]}"
+            f"{quantity[rpc.difficulty]}{word(rpc.number)}{quantity[rpc.gas_limit]}{word(rpc.gas_used)}"
+            f"{word(rpc.timestamp)}{data(rpc.extra_data)}a0{rpc.mix_hash[2:]}88{rpc.nonce[2:]}"
         )
-    values, writers = _AURA if shown.mix_hash is None and shown.signature is not None else _WORK
-    texts = values(shown)
+    values, writers = _AURA if rpc.mix_hash is None and rpc.signature is not None else _WORK
+    texts = values(rpc)
     if None in texts:
         raise ValueError("a header lacks the seal: mixHash and nonce, or step and signature")
     return "".join([write(text) for write, text in zip(writers, texts, strict=True)])
 
 
 def encode_withdrawal(withdrawal: RpcWithdrawal | JsonObject) -> bytes:
-    """The RLP of one withdrawal (EIP-4895): index, validator, address and amount."""
-    shown = read(RpcWithdrawal, withdrawal)
+    """RLP of a withdrawal (EIP-4895): index, validator, address and amount."""
+    rpc = read(RpcWithdrawal, withdrawal)
     with hexadecimal("a withdrawal"):
-        return to_bytes(_withdrawal(shown))
+        return to_bytes(_withdrawal(rpc))
 
 
-def write_withdrawals(shown: Iterable[RpcWithdrawal]) -> list[bytes]:
+def write_withdrawals(rpc: Iterable[RpcWithdrawal]) -> list[bytes]:
     """Like :func:`encode_withdrawal` for many, within :func:`.structures.hexadecimal`."""
-    return to_parts([_withdrawal(one) for one in shown])
+    return to_parts([_withdrawal(one) for one in rpc])
 
 
-def _withdrawal(shown: RpcWithdrawal) -> str:
-    numbers = word(shown.index), quantity[shown.validator_index]
-    return wrap((*numbers, data(shown.address), quantity[shown.amount]))
+def _withdrawal(rpc: RpcWithdrawal) -> str:
+    numbers = word(rpc.index), quantity[rpc.validator_index]
+    return wrap((*numbers, data(rpc.address), quantity[rpc.amount]))

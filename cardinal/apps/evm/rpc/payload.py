@@ -1,13 +1,12 @@
-"""A block from JSON-RPC to the paths and values of the stream (facts, EVM application layer).
+"""Payload of a block from JSON-RPC: the paths and values of the stream (facts, EVM application layer).
 
 Rules:
 
-1. What is written equals what the reference's producer writes for the same block, entry by entry: an entry more or
-   less changes the counts of the Batch, on which redundant producers have to agree. So nothing here depends on which
-   node answered: withdrawals have an entry only where there are some, a creation's address is computed where a node
-   does not say it, and after the merge the chain's final total difficulty counts, never a node's.
-2. It refuses what it cannot write whole (receipts or uncles that are missing), and checks nothing else: that is
-   :mod:`cardinal.apps.evm.checks.integrity`'s business.
+1. The payload equals the reference producer's for the same block, entry by entry: any other entry changes the counts
+   of the Batch, on which redundant producers must agree. So nothing depends on the node: withdrawals have an entry
+   only where there are some, a creation's address is computed where a node does not return it, and after the merge the
+   chain's final total difficulty counts, never a node's.
+2. Incomplete blocks (missing receipts or uncles) are refused. Other checks: :mod:`cardinal.apps.evm.checks.integrity`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .receipts import published_contract, write_receipt_meta
 from .structures import JsonObject, hexadecimal, raw
 
 _NUMBERS: Final = tuple(f"{number:x}" for number in range(4096))
-"""More than most blocks have transactions, or logs."""
+"""Indexes as paths have them, of more transactions or logs than most blocks have."""
 
 
 def payload_from_rpc(
@@ -42,23 +41,23 @@ def payload_from_rpc(
     total_difficulty: int | None = None,
     chain: Chain | None = None,
 ) -> Payload:
-    """The payload of a block, equal to the reference's for the same block.
+    """Make the payload of a block, equal to the reference producer's.
 
     Arguments:
         block: ``eth_getBlockByHash`` with full transactions, as a mapping or an :class:`.structures.RpcBlock`.
         receipts: ``eth_getBlockReceipts``, in order.
         chain_id: the chain's id.
-        finality: the node's marks; after the merge both entries are always written, empty where not known, and
-            before it neither.
-        state: what :func:`cardinal.apps.evm.checks.state.state_delta` gives, or path to value of storage; sent as a sub batch. None announces
-            no such sub batch.
-        uncles: the headers of the block's uncles, in order.
-        total_difficulty: what counts instead of the block's ``totalDifficulty``, which most nodes no longer serve, and
-            which counts for nothing after the merge.
-        chain: what is known of the chain; default the preset of ``chain_id``.
+        finality: the node's marks; after the merge both entries are always written, empty where unknown, and before
+            it neither.
+        state: result of ``state_delta``, or storage as path to value; sent as a sub batch. None announces no sub
+            batch.
+        uncles: headers of the block's uncles, in order.
+        total_difficulty: replaces the block's ``totalDifficulty``, which most nodes no longer serve, and which is
+            ignored after the merge.
+        chain: parameters of the chain; default the preset of ``chain_id``.
 
     Raises:
-        ApplicationError: a field or part is missing or no value of its kind; ``path`` names it.
+        ApplicationError: a field or part is missing or has a wrong type; ``path`` names it.
 
     """
     chain = chain or chain_of(chain_id)
@@ -77,7 +76,7 @@ def payload_of(
     total_difficulty: int | None = None,
     chain: Chain | None = None,
 ) -> Payload:
-    """Like :func:`payload_from_rpc`, for a block that is written down already, as ``verify`` gives it."""
+    """Like :func:`payload_from_rpc`, for a block that is encoded already, as ``verify`` returns it."""
     _whole(block)
     root = f"c/{chain_id:x}"
     prefix = f"{root}/b/{block.hash.hex()}"
@@ -95,7 +94,7 @@ def payload_of(
         names = _numbers(len(block.transactions))
         updates |= zip([below + name for name in names], block.transactions, strict=True)
         _add_receipts(updates, prefix, block)
-        parent = raw(block.shown.parent_hash)
+        parent = raw(block.rpc.parent_hash)
     if merged:
         marks = finality or Finality()
         updates[f"{root}/n/safe"] = minimal_bytes(marks.safe or 0)
@@ -107,7 +106,7 @@ def payload_of(
         if block.number:
             sub_batches[block.number.to_bytes(32, "big")] = SubBatch(f"{root}/s", dict(delta.storage))
         else:
-            updates |= delta.storage  # the reference's id would be zero here, which is no id
+            updates |= delta.storage  # the reference's id would be zero here, which is invalid
     weight = total + block.number if merged else total
     deletes = frozenset() if delta is None else delta.deletes
     return Payload(block.number, block.hash, parent, weight, updates, deletes, sub_batches)
@@ -116,20 +115,21 @@ def payload_of(
 def _whole(block: EncodedBlock) -> None:
     for what, have, due in (
         ("receipts", len(block.receipts), len(block.transactions)),
-        ("uncles", len(block.uncles), len(block.shown.uncles or ())),
+        ("uncles", len(block.uncles), len(block.rpc.uncles or ())),
     ):
         if have != due:
             raise ApplicationError(
-                f"{have} {what} were given for block {block.number} (0x{block.hash.hex()}), which has {due}", path=what
+                f"{have} {what} for block {block.number} (0x{block.hash.hex()}), which has {due}: pass all of them",
+                path=what,
             )
 
 
 def _add_receipts(updates: dict[str, bytes], prefix: str, block: EncodedBlock) -> None:
-    """Receipts and logs."""
+    """Add receipts and logs."""
     offset = 0
     receipts, topics = f"{prefix}/r/", f"{prefix}/l/"
     names, places = _numbers(len(block.receipts)), _numbers(sum(map(len, block.logs)))
-    parts = zip(names, block.shown.transactions, block.receipts, block.blooms, block.logs, strict=True)
+    parts = zip(names, block.rpc.transactions, block.receipts, block.blooms, block.logs, strict=True)
     for index, transaction, receipt, bloom, logs in parts:
         called = transaction.to and not receipt.contract_address
         contract = None if called else published_contract(transaction, receipt)
@@ -144,24 +144,24 @@ def _add_receipts(updates: dict[str, bytes], prefix: str, block: EncodedBlock) -
 
 
 def _numbers(count: int) -> Sequence[str]:
-    """The numbers below this one as paths have them."""
+    """The numbers below ``count`` as paths have them."""
     return _NUMBERS[:count] if count <= len(_NUMBERS) else [f"{number:x}" for number in range(count)]
 
 
 def _total_difficulty(block: EncodedBlock, chain: Chain, given: int | None) -> tuple[int, bool]:
-    """The block's total difficulty, and whether proof of work has ended there.
+    """Total difficulty of a block, and whether it comes after the merge (has no difficulty).
 
-    A block without difficulty comes after the merge; the genesis block's difficulty is its own total.
+    The genesis block's difficulty is its own total.
     """
-    difficulty = int(block.shown.difficulty, 16)
+    difficulty = int(block.rpc.difficulty, 16)
     if not difficulty:
         totals = (given, chain.final_total_difficulty, MERGED_AT_GENESIS)
         return next(total for total in totals if total is not None), True
-    served = int(block.shown.total_difficulty or "0x0", 16)
+    served = int(block.rpc.total_difficulty or "0x0", 16)
     if given is None and not served and block.number:
         raise ApplicationError(
             "the node does not serve totalDifficulty for a block of proof of work; "
-            "give it in the block, or use a node that does",
+            "add it to the block, or use a node that serves it",
             path="totalDifficulty",
         )
     return (served or difficulty) if given is None else given, False

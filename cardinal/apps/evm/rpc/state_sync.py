@@ -1,14 +1,14 @@
-"""Polygon's state-sync transaction, by which a block takes what was sent from the chain below.
+"""Polygon's state-sync transaction, which applies messages of the parent chain.
 
-Before the fork Madhugiri such a block has one more transaction in JSON-RPC than in its body. Its hash is derived from
-the block's number and hash. It is taken off before the roots are computed; its receipt's bloom and its logs are
-published below paths of their own, as the reference's plugin for this chain does.
+Before the fork Madhugiri a block has one more transaction in JSON-RPC than in its body. Its hash is derived from the
+block's number and hash. It is removed before the roots are computed; its receipt's bloom and its logs are published
+under paths of their own, as by the reference's plugin for this chain.
 
 From Madhugiri on (PIP-74) it is the last transaction of the body, of type 127: its bytes are the type and the RLP of
-[[id, contract, data, hash below], ...], its hash is theirs, its receipt is one like all others, and the roots and the
-bloom cover all of it. Nodes show nothing of that list in a block, but give the bytes for the asking
-(``eth_getRawTransactionByHash``): whoever asks adds them to the transaction as ``raw``. Other chains use the type for
-something else: it is taken only where the chain's presets say so.
+[[id, contract, data, hash on the parent chain], ...], and hash, receipt, roots and bloom are like those of other
+transactions. Nodes do not return that list in a block, only on request (``eth_getRawTransactionByHash``): the caller
+adds the bytes to the transaction as ``raw``. Other chains use the type differently: it is accepted only where the
+chain's preset says so.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from cardinal.errors import ApplicationError
 from .structures import RpcBlock, RpcReceipt, RpcTransaction, raw
 from .transactions import write_all
 
-_NOBODY: Final = "0x" + bytes(20).hex()
+_ZERO_ADDRESS: Final = "0x" + bytes(20).hex()
 
 
 def without_derived(
     block: RpcBlock, receipts: list[RpcReceipt], chain: Chain | None
 ) -> tuple[RpcBlock, list[RpcReceipt], RpcReceipt | None]:
-    """The block and its receipts without what its node added, and the receipt that was added; None without such.
+    """Remove the state-sync transaction that a node added to a block.
+
+    Returns:
+        The block, its receipts, and the removed receipt; None where the node added nothing.
 
     Raises:
-        ApplicationError: the transaction was added without a receipt, or with several.
+        ApplicationError: the transaction has no receipt, or several.
 
     """
     if chain is None or not chain.state_sync or not block.transactions:
@@ -52,23 +55,23 @@ def without_derived(
 
 
 def _creating_nothing(block: RpcBlock) -> RpcBlock:
-    """The block with a state sync to address zero: its bytes do not say to whom, and null would be a creation."""
+    """The block with a state sync to address zero: its bytes have no receiver, and null would be a creation."""
     *others, last = block.transactions
     if last.to or not _is_state_sync(last):
         return block
-    return structs.replace(block, transactions=[*others, structs.replace(last, to=_NOBODY)])
+    return structs.replace(block, transactions=[*others, structs.replace(last, to=_ZERO_ADDRESS)])
 
 
 def write_transactions(block: RpcBlock, chain: Chain | None) -> list[bytes]:
-    """The canonical bytes of a block's transactions, within :func:`.structures.hexadecimal`.
+    """Canonical bytes of a block's transactions, within :func:`.structures.hexadecimal`.
 
     Arguments:
         block: with full transactions.
-        chain: what is known of its chain; None means that it has no state-sync transactions.
+        chain: parameters of its chain; None for a chain without state-sync transactions.
 
     Raises:
-        ApplicationError: a type is not known, or not on this chain at this block; a state-sync transaction stands
-            elsewhere than at the end, or without its bytes.
+        ApplicationError: a type is not supported, or not on this chain at this block; a state-sync transaction is not
+            the last one, or lacks its bytes.
 
     """
     transactions = block.transactions
@@ -80,23 +83,23 @@ def write_transactions(block: RpcBlock, chain: Chain | None) -> list[bytes]:
         raise ApplicationError(
             f"block {at} has a transaction of type {STATE_SYNC}, and {chain.name} has none{since}", path="type"
         )
-    return [*write_all(transactions[:-1]), _given(transactions[-1])]
+    return [*write_all(transactions[:-1]), _provided(transactions[-1])]
 
 
-def _is_state_sync(shown: RpcTransaction) -> bool:
-    return shown.type is not None and int(shown.type, 16) == STATE_SYNC
+def _is_state_sync(rpc: RpcTransaction) -> bool:
+    return rpc.type is not None and int(rpc.type, 16) == STATE_SYNC
 
 
-def _given(shown: RpcTransaction) -> bytes:
-    """The bytes that came with the transaction, where they are such a one's; the checks hold them to its hash."""
-    if shown.raw is None:
+def _provided(rpc: RpcTransaction) -> bytes:
+    """The bytes that the caller added; the checks compare their hash."""
+    if rpc.raw is None:
         raise ApplicationError(
-            "nodes do not show in a block what the bytes of a state-sync transaction (type 127) are made of: ask for "
-            f"them with eth_getRawTransactionByHash({shown.hash}), and add them to the transaction as `raw`",
+            "nodes do not return the content of a state-sync transaction (type 127) in a block: request its bytes "
+            f"with eth_getRawTransactionByHash({rpc.hash}), and add them to the transaction as `raw`",
             path="raw",
         )
-    written = raw(shown.raw)
+    written = raw(rpc.raw)
     if written[:1] != bytes((STATE_SYNC,)):
         raise ApplicationError("the bytes of a state-sync transaction do not begin with its type, 127", path="raw")
-    decode_transaction(written, 0)  # what nobody could decode again is not published
+    decode_transaction(written, 0)  # bytes that cannot be decoded are not published
     return written

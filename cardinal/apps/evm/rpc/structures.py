@@ -1,12 +1,12 @@
-"""JSON-RPC's blocks and receipts as typed structures.
+"""JSON-RPC blocks and receipts as typed structures.
 
 Rules:
 
-1. A structure holds the texts as the node gave them: turning them into numbers or bytes is the writers' business, and
-   is done once. Unknown fields are ignored; a null is the same as an absence.
-2. Whoever has plain dictionaries passes them: every writer of this room takes both. Parsing JSON straight into the
-   structures takes less than half the time of parsing it into dictionaries.
-3. A text that is no hexadecimal is an :class:`~cardinal.errors.ApplicationError`, never another exception.
+1. A structure holds a node's texts unchanged; the encoders convert them to numbers or bytes, once. Unknown fields are
+   ignored; null equals absence.
+2. Every encoder of this package accepts dictionaries too (:func:`read`). Parsing JSON into the structures takes less
+   than half the time of parsing it into dictionaries.
+3. A text that is not hexadecimal raises :class:`~cardinal.errors.ApplicationError`, never another exception.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ JsonObject: TypeAlias = Mapping[str, Any]
 
 
 class RpcAccess(msgspec.Struct, rename="camel", gc=False):
-    """An entry of an access list (EIP-2930)."""
+    """Access list entry (EIP-2930)."""
 
     address: str
     storage_keys: list[str]
 
 
 class RpcAuthorization(msgspec.Struct, rename="camel", gc=False):
-    """An entry of an authorization list (EIP-7702)."""
+    """Authorization list entry (EIP-7702)."""
 
     chain_id: str
     address: str
@@ -45,15 +45,15 @@ class RpcAuthorization(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def parity(self) -> str | None:
-        """The signature's parity; some nodes say it only under its older name."""
+        """Parity of the signature; some nodes return only its older name."""
         return self.v if self.y_parity is None else self.y_parity
 
 
 class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
-    """A transaction in a block.
+    """Transaction in a block.
 
-    ``raw`` are its canonical bytes, which no node shows in a block: whoever asks for a block of Polygon adds them to a
-    transaction of type 127 (:mod:`.state_sync`).
+    ``raw`` holds the canonical bytes, which no node returns in a block: the caller adds them to a transaction of type
+    127 (:mod:`.state_sync`).
     """
 
     nonce: str
@@ -83,12 +83,12 @@ class RpcTransaction(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def parity(self) -> str | None:
-        """The signature's parity; some nodes say it only under its older name."""
+        """Parity of the signature; some nodes return only its older name."""
         return self.v if self.y_parity is None else self.y_parity
 
 
 class RpcLog(msgspec.Struct, rename="camel", gc=False):
-    """A log in a receipt."""
+    """Log in a receipt."""
 
     address: str
     topics: list[str]
@@ -97,7 +97,7 @@ class RpcLog(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
-    """A receipt. ``root`` stands instead of ``status`` before Byzantium; the last two are of deposits (OP Stack)."""
+    """Receipt. ``root`` replaces ``status`` before Byzantium; only deposits have the last two (OP Stack)."""
 
     cumulative_gas_used: str
     logs_bloom: str
@@ -114,7 +114,7 @@ class RpcReceipt(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
-    """A withdrawal (EIP-4895). ``amount`` is in gwei."""
+    """Withdrawal (EIP-4895). ``amount`` is in gwei."""
 
     index: str
     validator_index: str
@@ -123,9 +123,9 @@ class RpcWithdrawal(msgspec.Struct, rename="camel", gc=False):
 
 
 class RpcHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """A block's header; also what a node tells of an uncle.
+    """Header of a block or an uncle.
 
-    Sealed by authorities (AuRa), it has ``step`` and ``signature`` where others have ``mix_hash`` and ``nonce``.
+    A proof-of-authority (AuRa) header has ``step`` and ``signature`` instead of ``mix_hash`` and ``nonce``.
     """
 
     parent_hash: str
@@ -156,7 +156,7 @@ class RpcHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
 
 
 class RpcBlock(RpcHeader, rename="camel", gc=False, kw_only=True):
-    """A block with whole transactions. ``uncles`` are hashes."""
+    """Block with full transactions. ``uncles`` are hashes."""
 
     transactions: list[RpcTransaction]
     uncles: list[str] = []
@@ -167,10 +167,10 @@ _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
 def read(kind: type[_Kind], value: _Kind | Mapping[str, Any]) -> _Kind:
-    """A node's answer as a structure of ``kind``; what is one already passes.
+    """Convert a node's result to a structure of ``kind``; a structure is returned unchanged.
 
     Raises:
-        ApplicationError: a field is missing or is no text.
+        ApplicationError: a field is missing or not text.
 
     """
     if isinstance(value, kind):
@@ -183,7 +183,7 @@ def read(kind: type[_Kind], value: _Kind | Mapping[str, Any]) -> _Kind:
 
 
 class hexadecimal:  # noqa: N801 - a context manager, used like a function
-    """Within this, a text that is no hexadecimal becomes an error that says in what it stood."""
+    """Context manager that maps conversion errors to an ApplicationError naming the converted thing."""
 
     __slots__ = ("_what",)
 
@@ -191,18 +191,18 @@ class hexadecimal:  # noqa: N801 - a context manager, used like a function
         self._what = what
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Enter the context."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say where it stood."""
+        """Map a conversion error."""
         if isinstance(error, (ValueError, TypeError, OverflowError, AttributeError)):
             raise ApplicationError(f"{self._what} holds a value that cannot be read: {error}") from None
 
 
 def raw(text: str) -> bytes:
-    """Data as bytes."""
+    """Bytes of a data text."""
     if not text.startswith("0x"):
         raise ValueError(f"{text[:20]!r} does not begin with 0x")
     return bytes.fromhex(text[2:])

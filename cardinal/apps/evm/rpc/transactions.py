@@ -1,7 +1,7 @@
-"""Transactions from JSON-RPC to their canonical bytes: legacy RLP, or a type byte and RLP (EIP-2718).
+"""Encoding of transactions from JSON-RPC to canonical bytes: legacy RLP, or a type byte and RLP (EIP-2718).
 
 Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-4844), 4 set code (EIP-7702), 126
-deposit (OP Stack specification, deposits), which nobody signs. Type 127 of Polygon is :mod:`.state_sync`'s business.
+deposit (OP Stack specification, deposits; unsigned). Polygon's type 127: :mod:`.state_sync`.
 """
 
 from __future__ import annotations
@@ -31,46 +31,45 @@ from cardinal.errors import ApplicationError
 
 from .structures import JsonObject, RpcAccess, RpcAuthorization, RpcBlock, RpcTransaction, hexadecimal, read
 
-_NOBODY: Final = "0x"
+_NO_DATA: Final = "0x"
 _NO_ITEMS: Final = wrap(())
 
 
 def encode_transaction(transaction: RpcTransaction | JsonObject) -> bytes:
-    """The bytes whose hash names the transaction. ApplicationError for a type or field that is not known."""
-    shown = read(RpcTransaction, transaction)
+    """Canonical bytes of a transaction; ApplicationError for an unsupported type or a bad field."""
+    rpc = read(RpcTransaction, transaction)
     with hexadecimal("a transaction"):
-        return hexrlp.to_bytes(_text(shown))
+        return hexrlp.to_bytes(_text(rpc))
 
 
 def with_creations(block: RpcBlock) -> RpcBlock:
-    """The block with null wherever a transaction is sent to nobody, and so creates a contract.
+    """The block with a null receiver in every transaction that creates a contract.
 
-    In its bytes ``0x`` is the same, and a node may say either. Whoever asks whether a transaction creates anything, the
-    check as well as the payload, asks for null alone.
+    Nodes return null or ``0x``, which encode equally; checks and payload test for null alone.
     """
-    if _NOBODY not in [one.to for one in block.transactions]:
+    if _NO_DATA not in [one.to for one in block.transactions]:
         return block
-    told = [structs.replace(one, to=None) if one.to == _NOBODY else one for one in block.transactions]
-    return structs.replace(block, transactions=told)
+    replaced = [structs.replace(one, to=None) if one.to == _NO_DATA else one for one in block.transactions]
+    return structs.replace(block, transactions=replaced)
 
 
-def write_all(shown: Iterable[RpcTransaction]) -> list[bytes]:
-    """The bytes of many transactions, within :func:`.structures.hexadecimal`."""
-    return hexrlp.to_parts([_text(one) for one in shown])
+def write_all(rpc: Iterable[RpcTransaction]) -> list[bytes]:
+    """Canonical bytes of many transactions, within :func:`.structures.hexadecimal`."""
+    return hexrlp.to_parts([_text(one) for one in rpc])
 
 
-def _text(shown: RpcTransaction) -> str:
-    """Nearly all transactions are of two types: written out they take half of the time of the table's way.
+def _text(rpc: RpcTransaction) -> str:
+    """Encode a transaction; the two common types take a direct path in half of the table's time.
 
-    So is the common form of what is no number: an address, no input, and parts of a signature that have all their
-    digits, as fifteen of sixteen have. Of those the ``0x`` becomes a word's prefix at the end, and no other one does.
+    So do common values: an address, empty input, and parts of a signature with all their digits (fifteen of sixteen).
+    Those keep their ``0x``, which the last step replaces by the prefix of a word.
     """
-    kind = shown.type
+    kind = rpc.type
     if kind != "0x2" and kind != "0x0" and kind:  # noqa: PLR1714 - twice as fast as looking for it in a tuple
-        return _by_table(shown)
-    to, given, r, s = shown.to, shown.input, shown.r, shown.s
+        return _by_table(rpc)
+    to, input_, r, s = rpc.to, rpc.input, rpc.r, rpc.s
     to = f"94{to[2:]}" if to and len(to) == ADDRESS_TEXT else _receiver(to)
-    given = EMPTY if given == "0x" else data(given)
+    input_ = EMPTY if input_ == "0x" else data(input_)
     whole = 2
     if not (r and "0x1" <= r < "0y" and len(r) == WORD_TEXT):
         r, whole = quantity[r], 1
@@ -78,24 +77,24 @@ def _text(shown: RpcTransaction) -> str:
         s, whole = quantity[s], whole - 1
     if kind != "0x2":
         body = (
-            f"{quantity[shown.nonce]}{quantity[shown.gas_price]}{quantity[shown.gas]}{to}{quantity[shown.value]}{given}"
-            f"{quantity[shown.v]}{r}{s}"
+            f"{quantity[rpc.nonce]}{quantity[rpc.gas_price]}{quantity[rpc.gas]}{to}{quantity[rpc.value]}{input_}"
+            f"{quantity[rpc.v]}{r}{s}"
         )
         return f"{list_prefix[len(body) >> 1]}{body}".replace("0x", "a0", whole)
     body = (
-        f"{quantity[shown.chain_id]}{quantity[shown.nonce]}{quantity[shown.max_priority_fee_per_gas]}"
-        f"{quantity[shown.max_fee_per_gas]}{quantity[shown.gas]}{to}{quantity[shown.value]}{given}"
-        f"{_access_list(shown.access_list) if shown.access_list else _NO_ITEMS}{quantity[shown.parity]}{r}{s}"
+        f"{quantity[rpc.chain_id]}{quantity[rpc.nonce]}{quantity[rpc.max_priority_fee_per_gas]}"
+        f"{quantity[rpc.max_fee_per_gas]}{quantity[rpc.gas]}{to}{quantity[rpc.value]}{input_}"
+        f"{_access_list(rpc.access_list) if rpc.access_list else _NO_ITEMS}{quantity[rpc.parity]}{r}{s}"
     )
     return f"02{list_prefix[len(body) >> 1]}{body}".replace("0x", "a0", whole)
 
 
-def _by_table(shown: RpcTransaction) -> str:
-    kind = int(shown.type, 16) if shown.type else LEGACY
+def _by_table(rpc: RpcTransaction) -> str:
+    kind = int(rpc.type, 16) if rpc.type else LEGACY
     if kind not in _WRITERS:
-        raise ApplicationError(f"transactions of type {kind} are not known to this release", path="type")
+        raise ApplicationError(f"transactions of type {kind} are not supported by this release", path="type")
     values, writers = _WRITERS[kind]
-    body = "".join([write(value) for write, value in zip(writers, values(shown), strict=True)])
+    body = "".join([write(value) for write, value in zip(writers, values(rpc), strict=True)])
     return f"{'' if kind == LEGACY else f'{kind:02x}'}{list_prefix[len(body) >> 1]}{body}"
 
 
@@ -106,8 +105,8 @@ def _access_list(entries: Sequence[RpcAccess] | None) -> str:
 
 
 def _receiver(to: str | None) -> str:
-    """To whom a transaction is sent: an address, or nobody. Any other text of two characters would be nobody, too."""
-    if to and to != _NOBODY and len(to) != ADDRESS_TEXT:
+    """The receiver: an address or nothing; any other text is refused."""
+    if to and to != _NO_DATA and len(to) != ADDRESS_TEXT:
         raise ValueError(f"{to[:20]!r} is no address")
     return optional_data(to)
 
@@ -145,7 +144,7 @@ _SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
         "is_system_tx": _flag,
     }
 )
-"""How the fields are written that are no numbers."""
+"""Writers of the fields that are not numbers."""
 
 _WRITERS: Final[Mapping[int, tuple[Callable[[RpcTransaction], tuple[Any, ...]], tuple[_Writer, ...]]]] = (
     MappingProxyType(

@@ -1,14 +1,14 @@
-"""Logs and inputs by name as Arrow tables: ``decoded_logs`` and ``decoded_inputs``.
+"""Arrow tables of decoded logs and inputs: ``decoded_logs`` and ``decoded_inputs``.
 
 Rules:
 
-1. Every log and every transaction has its row, decoded or not: nothing is dropped. Where no signature fits, ``name`` is
-   null, ``reason`` says why, and the raw columns (topics and data, or input) are what there is.
-2. Arguments are JSON text, an array of ``{"name", "type", "value"}`` in the signature's order. Numbers are decimal
-   text in it, so that no reader rounds them; bytes and addresses ``0x`` text; of an indexed value of a dynamic type
-   ``{"hash": "0x…"}``.
+1. Every log and every transaction has a row. Where no signature fits, ``name`` is null, ``reason`` explains it, and the
+   raw columns (topics and data, or input) remain.
+2. Arguments are JSON text, an array of ``{"name", "type", "value"}`` in the signature's order. Numbers in it are
+   decimal text, so that no reader rounds them; bytes and addresses are ``0x`` text; an indexed value of a dynamic type
+   is ``{"hash": "0x…"}``.
 3. The first columns, and ``block_date``, are those of every table (:mod:`.schemas`).
-4. A table of many rows is in several chunks: rows are held as Python's objects only until some thousands are together.
+4. A table of many rows has several chunks: rows are Python objects only until some thousands are collected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEYS: Final = (
     pa.field("transaction_index", pa.int64(), nullable=False),
 )
 _DATE: Final = pa.field("block_date", pa.date32())
-_FOUND: Final = (
+_RESULT: Final = (
     pa.field("name", pa.string()),
     pa.field("signature", pa.string()),
     pa.field("arguments", pa.string()),
@@ -53,7 +53,7 @@ SCHEMAS: Final = {
             *_KEYS,
             pa.field("log_index", pa.int64(), nullable=False),
             pa.field("address", pa.string(), nullable=False),
-            *_FOUND,
+            *_RESULT,
             pa.field("topics", pa.list_(pa.string()), nullable=False),
             pa.field("data", pa.string(), nullable=False),
             _DATE,
@@ -64,31 +64,31 @@ SCHEMAS: Final = {
             *_KEYS,
             pa.field("transaction_hash", pa.string(), nullable=False),
             pa.field("to_address", pa.string()),
-            *_FOUND,
+            *_RESULT,
             pa.field("input", pa.string(), nullable=False),
             _DATE,
         ]
     ),
 }
-"""The columns of both tables."""
+"""Columns of both tables."""
 
 _MICROSECONDS: Final = 1_000_000
 _CHUNK: Final = 16_384
-"""Rows that are held as dictionaries at once."""
+"""Rows that are dictionaries at once."""
 
 
 def decoded_frames(
     payloads: Iterable[AnyPayload], abi: Abi, *, tables: Iterable[str] | None = None
 ) -> dict[str, pa.Table]:
-    """What logs and calls say, by the signatures that are known.
+    """Decode logs and inputs to Arrow tables.
 
     Arguments:
         payloads: blocks; their header and logs suffice for ``decoded_logs``.
         abi: the signatures.
-        tables: which of ``SCHEMAS``; None means all.
+        tables: names of ``SCHEMAS``; None means all.
 
     Raises:
-        ApplicationError: a payload is none of this application, or has no content.
+        ApplicationError: a payload is not of this application, or has no content.
         ConfigurationError: there is no such table.
 
     """
@@ -103,7 +103,7 @@ def decoded_frames(
     for payload in payloads:
         block = decode(payload)
         for name in wanted:
-            rows[name] += _MAKERS[name](block, abi)
+            rows[name] += _COLUMNS_OF[name](block, abi)
         if sum(map(len, rows.values())) >= _CHUNK:
             _move(rows, made)
     _move(rows, made)
@@ -111,7 +111,7 @@ def decoded_frames(
 
 
 def _move(rows: dict[str, list[dict[str, Any]]], made: dict[str, list[pa.RecordBatch]]) -> None:
-    """What was decoded so far becomes a batch, which takes a fraction of the memory."""
+    """Move the collected rows to a batch, which takes a fraction of the memory."""
     for name, held in rows.items():
         if held:
             made[name].append(pa.RecordBatch.from_pylist(held, schema=SCHEMAS[name]))
@@ -124,7 +124,7 @@ def _logs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
             **_keys(block, log.transaction_index),
             "log_index": log.log_index,
             "address": _text(log.address),
-            **_found(abi.log(log)),
+            **_result(abi.log(log)),
             "topics": [_text(topic) for topic in log.topics],
             "data": _text(log.data),
         }
@@ -136,12 +136,12 @@ def _inputs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
             **_keys(block, transaction.index),
             "transaction_hash": _text(transaction.hash),
             "to_address": None if transaction.to is None else _text(transaction.to),
-            **_found(abi.input(transaction)),
+            **_result(abi.input(transaction)),
             "input": _text(transaction.input),
         }
 
 
-_MAKERS: Final[Mapping[str, Callable[[Block, Abi], Iterable[dict[str, Any]]]]] = MappingProxyType(
+_COLUMNS_OF: Final[Mapping[str, Callable[[Block, Abi], Iterable[dict[str, Any]]]]] = MappingProxyType(
     {"decoded_logs": _logs, "decoded_inputs": _inputs}
 )
 
@@ -157,12 +157,12 @@ def _keys(block: Block, transaction: int) -> dict[str, Any]:
     }
 
 
-def _found(found: Decoded | Undecoded) -> dict[str, str | None]:
-    if isinstance(found, Undecoded):
-        return {"name": None, "signature": None, "arguments": None, "reason": found.reason}
-    arguments = [{"name": each.name, "type": each.type, "value": _shown(each.value)} for each in found.arguments]
+def _result(block_rows: Decoded | Undecoded) -> dict[str, str | None]:
+    if isinstance(block_rows, Undecoded):
+        return {"name": None, "signature": None, "arguments": None, "reason": block_rows.reason}
+    arguments = [{"name": each.name, "type": each.type, "value": _shown(each.value)} for each in block_rows.arguments]
     text = json.dumps(arguments, ensure_ascii=False)
-    return {"name": found.name, "signature": found.signature.text, "arguments": text, "reason": None}
+    return {"name": block_rows.name, "signature": block_rows.signature.text, "arguments": text, "reason": None}
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401 -- whatever a contract can say

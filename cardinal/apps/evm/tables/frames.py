@@ -3,14 +3,14 @@
 Rules:
 
 1. Columns are those of :mod:`.schemas`, always all of them and in their order; a table without rows has them too.
-2. Rows stand in the order of the payloads, and within a block in the order of the chain.
-3. What a payload does not have is null: a transaction's hash in a log of a payload without transactions, the size of
-   a block of which only the header is there. ``blocks`` has a row for every payload.
+2. Rows are in the order of the payloads, and within a block in chain order.
+3. Missing parts are null: the transaction hash in a log of a payload without transactions, the size of a block whose
+   payload has only the header. ``blocks`` has a row for every payload.
 4. A number that does not fit its column is an error, never a wrong number.
-5. Blocks are taken a few at a time: what is held is the tables and a few blocks, not all of them decoded. So a table of
-   many rows is in several chunks. Only those parts of a block are decoded that the wanted tables are made of.
+5. Memory holds the tables and a few decoded blocks at a time, so a table of many rows has several chunks. Only the
+   parts of a block that the requested tables need are decoded.
 
-How a column is filled is :mod:`.rows`' business.
+:mod:`.rows` fills the columns.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ except ImportError as absent:  # pragma: no cover - the development environment 
 
 from cardinal.apps.evm.model.block_decoder import decode_parts, present
 
-from .rows import KINDS, Columns, Found, found, rows_of
+from .rows import KINDS, BlockRows, Columns, block_rows, rows_of
 from .schemas import DIGITS, TABLES, schema, wide_columns
 
 __all__ = ["frames"]
 
 _WIDE_BYTES: Final = 32
 _CHUNK: Final = 8 << 20
-"""Bytes of values that are decoded at once: as objects and lists of Python they take some ten times as much."""
+"""Bytes of values that are decoded at once: as Python objects they take some ten times as much."""
 
 
 def frames(
@@ -46,20 +46,20 @@ def frames(
     tables: Sequence[str] | None = None,
     senders: bool = True,
 ) -> dict[str, pa.Table]:
-    """The typed tables of some blocks.
+    """Decode blocks to the typed tables.
 
     Arguments:
-        payloads: blocks, whole or with some of their parts; they may come one by one.
-        integers: how 256-bit numbers are kept: ``string`` (decimal text), ``decimal`` (38 digits) or ``binary``
+        payloads: complete blocks or some of their parts; any iterable.
+        integers: representation of 256-bit numbers: ``string`` (decimal text), ``decimal`` (38 digits) or ``binary``
             (32 bytes, big-endian).
-        tables: which of ``schemas.TABLES``; None means all.
+        tables: names of ``schemas.TABLES``; None means all.
         senders: fill ``from_address`` and an authorization's ``authority`` by recovering signatures, which takes more
             time than all the rest; else null.
 
     Raises:
-        ApplicationError: a payload is none of this application, has no content
-            (:class:`~cardinal.MissingPayload`), or holds a number that does not fit its column.
-        ConfigurationError: there is no such table or way to keep numbers.
+        ApplicationError: a payload is not of this application, has no content
+            (:class:`~cardinal.MissingPayload`), or has a number that does not fit its column.
+        ConfigurationError: there is no such table or representation.
         MissingExtraError: the extra ``evm`` is not installed.
 
     """
@@ -69,16 +69,16 @@ def frames(
     for blocks in _chunks(payloads, frozenset[str]().union(*[KINDS[name] for name in wanted])):
         for name in wanted:
             values = rows_of(name, blocks, senders=senders)
-            made[name].append(_batch(name, columns[name], values, _WAYS[integers]))
+            made[name].append(_batch(name, columns[name], values, _CONVERTERS[integers]))
     return {name: pa.Table.from_batches(made[name], schema=columns[name]) for name in wanted}
 
 
-def _chunks(payloads: Iterable[AnyPayload], kinds: frozenset[str]) -> Iterator[list[Found]]:
-    """The blocks, decoded, so many at a time as hold some megabytes of values."""
-    blocks: list[Found] = []
+def _chunks(payloads: Iterable[AnyPayload], kinds: frozenset[str]) -> Iterator[list[BlockRows]]:
+    """Decoded blocks in groups of some megabytes of values."""
+    blocks: list[BlockRows] = []
     size = 0
     for payload in map(present, payloads):
-        blocks.append(found(*decode_parts(payload, kinds)))
+        blocks.append(block_rows(*decode_parts(payload, kinds)))
         size += sum(map(len, payload.updates.values()))
         if size >= _CHUNK:
             yield blocks
@@ -87,18 +87,18 @@ def _chunks(payloads: Iterable[AnyPayload], kinds: frozenset[str]) -> Iterator[l
         yield blocks
 
 
-def _batch(name: str, columns: pa.Schema, values: Columns, way: Callable[[int], object]) -> pa.RecordBatch:
+def _batch(name: str, columns: pa.Schema, values: Columns, convert: Callable[[int], object]) -> pa.RecordBatch:
     wide = wide_columns(name)
     arrays = []
     for field in columns:
         cells = values[field.name]
         try:
             if field.name in wide:
-                cells = [None if cell is None else way(cell) for cell in cells]
+                cells = [None if cell is None else convert(cell) for cell in cells]
             arrays.append(pa.array(cells, type=field.type))
         except (OverflowError, pa.ArrowInvalid):
-            kept = "; keep 256-bit numbers as string or binary" if field.name in wide else ""
-            raise ApplicationError(f"a number does not fit {field.type} of {name}.{field.name}{kept}") from None
+            hint = "; choose integers='string' or 'binary'" if field.name in wide else ""
+            raise ApplicationError(f"a number does not fit {field.type} of {name}.{field.name}{hint}") from None
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
@@ -112,6 +112,6 @@ def _big_endian(number: int) -> bytes:
     return number.to_bytes(_WIDE_BYTES, "big")
 
 
-_WAYS: Final[Mapping[str, Callable[[int], object]]] = MappingProxyType(
+_CONVERTERS: Final[Mapping[str, Callable[[int], object]]] = MappingProxyType(
     {"string": str, "decimal": _decimal, "binary": _big_endian}
 )

@@ -1,4 +1,4 @@
-"""The columns of every table as lists, from decoded blocks; :mod:`.frames` makes Arrow of them.
+"""Columns of the typed tables as lists, from decoded blocks; :mod:`.frames` converts them to Arrow.
 
 Rules:
 
@@ -40,7 +40,7 @@ KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "withdrawals": frozenset({"h", "w"}),
     }
 )
-"""For every table the kinds of paths that it is made of."""
+"""Kinds of paths that each table needs."""
 
 _HEADER_TEXTS: Final = (
     *("nonce", "sha3_uncles", "logs_bloom", "transactions_root", "state_root", "receipts_root", "miner"),
@@ -60,11 +60,11 @@ _WITHOUT_LIST: Final = frozenset({LEGACY, DEPOSIT, STATE_SYNC})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A block and what many of its rows repeat.
+class BlockRows:
+    """Block with the values that its rows share.
 
-    ``raw`` and ``hashes`` are the transactions' bytes and hashes by index, where known. ``has_status`` is false
-    where receipts had a root instead, and the stream says 0 of all of them.
+    ``raw`` and ``hashes`` are the transactions' bytes and hashes by index, where known. ``has_status`` is false before
+    Byzantium, where receipts have a root instead of a status and the stream carries 0.
     """
 
     block: Block
@@ -77,17 +77,17 @@ class Found:
     has_status: bool
 
 
-def found(block: Block, raw: Mapping[int, bytes]) -> Found:
-    """A decoded block, and the bytes of its transactions."""
+def block_rows(block: Block, raw: Mapping[int, bytes]) -> BlockRows:
+    """Collect the shared values of a decoded block and the bytes of its transactions."""
     header = block.header
     transactions = {entry.index: entry for entry in block.transactions}
     hashes = {
         index: text(transactions[index].hash if index in transactions else keccak(value))
         for index, value in raw.items()
     }
-    for log in block.derived_logs[:1]:  # all are of one transaction, which has no bytes, only a hash
+    for log in block.derived_logs[:1]:  # all belong to one transaction, which has no bytes, only a hash
         hashes[log.transaction_index] = text(state_sync_hash(block.number, block.hash))
-    return Found(
+    return BlockRows(
         block,
         raw,
         text(block.hash),
@@ -99,15 +99,15 @@ def found(block: Block, raw: Mapping[int, bytes]) -> Found:
     )
 
 
-def rows_of(table: str, blocks: Sequence[Found], *, senders: bool) -> Columns:
-    """The columns of one of ``schemas.TABLES``; ``senders`` as in :func:`.frames.frames`."""
+def rows_of(table: str, blocks: Sequence[BlockRows], *, senders: bool) -> Columns:
+    """Columns of one of ``schemas.TABLES``; ``senders`` as in :func:`.frames.frames`."""
     if table == "transactions":
         return _transactions(blocks, senders=senders)
-    return _MAKERS[table](blocks)
+    return _COLUMNS_OF[table](blocks)
 
 
 def text(value: bytes) -> str:
-    """Bytes as the tables show them."""
+    """Bytes as ``0x`` text."""
     return "0x" + value.hex()
 
 
@@ -115,7 +115,7 @@ def _optional(value: bytes | None) -> str | None:
     return None if value is None else "0x" + value.hex()
 
 
-def _blocks(blocks: Sequence[Found]) -> Columns:
+def _blocks(blocks: Sequence[BlockRows]) -> Columns:
     headers = [each.block.header for each in blocks]
 
     def plain(name: str) -> list[Any]:
@@ -136,7 +136,7 @@ def _blocks(blocks: Sequence[Found]) -> Columns:
     }
 
 
-def _transactions(blocks: Sequence[Found], *, senders: bool) -> Columns:
+def _transactions(blocks: Sequence[BlockRows], *, senders: bool) -> Columns:
     rows = [entry for each in blocks for entry in each.block.transactions]
     deposits = [entry.deposit for entry in rows]
     return {
@@ -179,7 +179,7 @@ def _authorizations(entry: Transaction, *, senders: bool) -> list[Any] | None:
 
 def _authorization(entry: Authorization, *, senders: bool) -> dict[str, Any]:
     return {
-        # Nothing that makes a transaction valid bounds these: as text they always fit.
+        # A valid transaction may have any value here: text always fits.
         **{name: str(getattr(entry, name)) for name in ("chain_id", "nonce", "y_parity")},
         **{name: hex(getattr(entry, name)) for name in ("r", "s")},
         "address": text(entry.address),
@@ -187,7 +187,7 @@ def _authorization(entry: Authorization, *, senders: bool) -> dict[str, Any]:
     }
 
 
-def _receipts(blocks: Sequence[Found]) -> Columns:
+def _receipts(blocks: Sequence[BlockRows]) -> Columns:
     rows = [(each, entry) for each in blocks for entry in each.block.receipts]
     sent = [each.transactions.get(entry.transaction_index) for each, entry in rows]
     return {
@@ -209,7 +209,7 @@ def _receipts(blocks: Sequence[Found]) -> Columns:
     }
 
 
-def _logs(blocks: Sequence[Found]) -> Columns:
+def _logs(blocks: Sequence[BlockRows]) -> Columns:
     rows = [(each, entry) for each in blocks for entry in (*each.block.logs, *each.block.derived_logs)]
     return {
         **_keys([(each, len(each.block.logs) + len(each.block.derived_logs)) for each in blocks]),
@@ -223,7 +223,7 @@ def _logs(blocks: Sequence[Found]) -> Columns:
     }
 
 
-def _withdrawals(blocks: Sequence[Found]) -> Columns:
+def _withdrawals(blocks: Sequence[BlockRows]) -> Columns:
     rows = [entry for each in blocks for entry in each.block.withdrawals or ()]
     return {
         **_keys([(each, len(each.block.withdrawals or ())) for each in blocks]),
@@ -234,13 +234,13 @@ def _withdrawals(blocks: Sequence[Found]) -> Columns:
     }
 
 
-_MAKERS: Final[Mapping[str, Callable[[Sequence[Found]], Columns]]] = MappingProxyType(
+_COLUMNS_OF: Final[Mapping[str, Callable[[Sequence[BlockRows]], Columns]]] = MappingProxyType(
     {"blocks": _blocks, "receipts": _receipts, "logs": _logs, "withdrawals": _withdrawals}
 )
 
 
-def _keys(blocks: list[tuple[Found, int]]) -> Columns:
-    """The columns of every table: each block's values as many times as it has rows."""
+def _keys(blocks: list[tuple[BlockRows, int]]) -> Columns:
+    """Columns of every table: each block's values, repeated for each of its rows."""
     return {
         "block_number": [number for each, rows in blocks for number in [each.block.number] * rows],
         "block_hash": [hashed for each, rows in blocks for hashed in [each.hash] * rows],
@@ -250,19 +250,19 @@ def _keys(blocks: list[tuple[Found, int]]) -> Columns:
 
 
 def day_of(time: int | None) -> int | None:
-    """The day of a time."""
+    """Day of a time in microseconds."""
     return None if time is None else time // _DAY
 
 
-def _count(each: Found) -> int | None:
-    """How many transactions a block has; None where the payload does not tell."""
+def _count(each: BlockRows) -> int | None:
+    """Number of transactions of a block; None where the payload lacks them."""
     header = each.block.header
     empty = header is not None and header.transactions_root == EMPTY_ROOT
     return len(each.raw) if each.raw or empty else None
 
 
-def _size(each: Found) -> int | None:
-    """The bytes of a whole block's RLP, as nodes give it; None where a part is missing."""
+def _size(each: BlockRows) -> int | None:
+    """Size of the complete block's RLP in bytes, like the nodes' ``size``; None where a part is missing."""
     block, header = each.block, each.block.header
     if header is None or _count(each) is None or not _has_rest(each, header):
         return None
@@ -274,16 +274,16 @@ def _size(each: Found) -> int | None:
     return _wrapped(parts)
 
 
-def _has_rest(each: Found, header: Header) -> bool:
-    """Whether the uncles and withdrawals that the header promises are there."""
+def _has_rest(each: BlockRows, header: Header) -> bool:
+    """Whether the payload has the uncles and withdrawals that the header commits to."""
     uncles = bool(each.block.uncles) or header.sha3_uncles == _NO_UNCLES
-    # A block without withdrawals has no entry for them, before and after the fork that brought them. Those of the OP
-    # Stack, which begin with a deposit, never have any, and the root is then of something else.
+    # A block without withdrawals has no entry for them, before and after the fork that added them. Blocks of the OP
+    # Stack, which begin with a deposit, never have any, and the root covers something else.
     of_op_stack = each.raw.get(0, b"")[:1] == bytes((DEPOSIT,))
     none = header.withdrawals_root in (None, EMPTY_ROOT) or of_op_stack
     return uncles and (each.block.withdrawals is None) == none
 
 
 def _wrapped(size: int) -> int:
-    """The bytes of an RLP list whose items have ``size`` bytes."""
+    """Size of an RLP list whose items have ``size`` bytes."""
     return 1 + size + (0 if size < _SHORT else (size.bit_length() + 7) // 8)

@@ -1,18 +1,17 @@
-"""The columns of the typed tables: ethereum-etl's names and meanings, in a fixed order.
+"""Columns of the typed tables: ethereum-etl's names and meanings, in a fixed order.
 
 Rules:
 
 1. Every table begins with ``block_number``, ``block_hash`` and ``block_timestamp``.
 2. Hashes, addresses and data are text: ``0x`` and lower-case hex. Times are UTC with their zone.
-3. Whatever the protocol counts in 256 bits (amounts, prices, difficulties) is *wide*: decimal text by default, a
-   decimal of 38 digits or 32 big-endian bytes by option; never a float. Every other number is a signed 64-bit one,
-   but in authorizations, where text is all that holds whatever a transaction may have.
+3. Numbers of 256 bits (amounts, prices, difficulties) are *wide*: decimal text by default, a decimal of 38 digits or 32
+   big-endian bytes by option; never a float. Every other number is a signed 64-bit one, except in authorizations, whose
+   values are unbounded and therefore text.
 4. A column that a payload with fewer parts cannot fill is nullable. Columns are only ever added, as nullable ones.
+5. Every table has ``block_date``, the day of ``block_timestamp`` in UTC, for partitioning.
 
-5. Every table has ``block_date``, the day of ``block_timestamp`` in UTC: what tables of many years are cut by.
-
-``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. What every
-column means, and what ethereum-etl has and these tables do not, is committed in ``schemas/evm-tables.json``.
+``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. The
+meaning of every column, and the absent columns of ethereum-etl, are in ``schemas/evm-tables.json``.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ except ImportError as absent:  # pragma: no cover - the development environment 
 TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals")
 
 INTEGERS: Final = ("string", "decimal", "binary")
-"""How wide numbers can be kept."""
+"""Representations of wide numbers."""
 
 DIGITS: Final = 38
-"""Of a decimal."""
+"""Digits of a decimal."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TEXTS: Final = pa.list_(pa.string())
 _ACCESS: Final = pa.list_(pa.struct([("address", pa.string()), ("storage_keys", _TEXTS)]))
-_WISHES: Final = pa.list_(
+_AUTHORIZATIONS: Final = pa.list_(
     pa.struct(
         [(name, pa.string()) for name in ("chain_id", "address", "nonce", "y_parity", "r", "s", "authority")],
     )
 )
 _KINDS: Final = (
     *(("text", pa.string()), ("texts", _TEXTS), ("long", pa.int64()), ("time", _TIME), ("date", pa.date32())),
-    *(("access", _ACCESS), ("wishes", _WISHES)),
+    *(("access", _ACCESS), ("authorizations", _AUTHORIZATIONS)),
 )
 
 _KEYS: Final = ("block_number long!", "block_hash text!", "block_timestamp time")
@@ -67,7 +66,7 @@ _COLUMNS: Final = (
         ("value wide!", "gas long!", "gas_price wide", "input text!"),
         ("max_fee_per_gas wide", "max_priority_fee_per_gas wide", "transaction_type long!"),
         ("max_fee_per_blob_gas wide", "blob_versioned_hashes texts!"),
-        ("access_list access", "authorization_list wishes", "source_hash text", "mint wide"),
+        ("access_list access", "authorization_list authorizations", "source_hash text", "mint wide"),
         _DATE,
     ),
     (
@@ -93,14 +92,14 @@ _COLUMNS: Final = (
 
 
 def schema(table: str, integers: str = "string") -> pa.Schema:
-    """The columns of one of ``TABLES``.
+    """Columns of one of ``TABLES``.
 
     Arguments:
         table: its name.
-        integers: how wide numbers are kept, one of ``INTEGERS``.
+        integers: representation of wide numbers, one of ``INTEGERS``.
 
     Raises:
-        ConfigurationError: there is no such table or way to keep numbers.
+        ConfigurationError: there is no such table or representation.
 
     """
     if integers not in INTEGERS:
@@ -114,7 +113,7 @@ def schema(table: str, integers: str = "string") -> pa.Schema:
 
 
 def wide_columns(table: str) -> frozenset[str]:
-    """The columns of a table that hold wide numbers."""
+    """Columns of a table with wide numbers."""
     return frozenset(
         column.split()[0]
         for name, *groups in _COLUMNS
