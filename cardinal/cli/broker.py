@@ -13,7 +13,7 @@ import click
 from cardinal.errors import DataInUseError, EmbeddedBrokerError
 
 if TYPE_CHECKING:
-    from cardinal.embedded.running import Running
+    from cardinal.embedded.pidfile import RunningBroker
 
 _WAIT_SECONDS = 90
 
@@ -37,7 +37,7 @@ def broker() -> None:
 def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
     """Start the broker; it runs until `cardinal broker down`."""
     from cardinal.embedded.broker import EmbeddedKafka  # noqa: PLC0415 - `--help` stays quick
-    from cardinal.embedded.settings import HOST  # noqa: PLC0415 - the same
+    from cardinal.embedded.state import HOST  # noqa: PLC0415 - the same
 
     from .jar_bar import JarBar  # noqa: PLC0415 - the same
 
@@ -68,10 +68,10 @@ def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
 @_data
 def down(data: Path | None) -> None:
     """Stop the broker. Its data stays."""
-    from cardinal.embedded.running import end_running  # noqa: PLC0415 - `--help` stays quick
+    from cardinal.embedded.pidfile import end_broker  # noqa: PLC0415 - `--help` stays quick
 
     folder = _folder(data)
-    ended = end_running(folder)
+    ended = end_broker(folder)
     click.echo(f"no broker runs on {folder}" if ended is None else f"stopped process {ended.pid}; its data stays")
 
 
@@ -80,10 +80,10 @@ def down(data: Path | None) -> None:
 @_json
 def status(data: Path | None, *, as_json: bool) -> None:
     """Say whether the broker runs, and where; exit status 1 where it does not."""
-    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` stays quick
+    from cardinal.embedded.pidfile import find_broker  # noqa: PLC0415 - `--help` stays quick
 
     folder = _folder(data)
-    running = find_running(folder)
+    running = find_broker(folder)
     if running is None:
         click.echo(json.dumps({"bootstrap": None, "pid": None}) if as_json else f"no broker runs on {folder}")
         sys.exit(1)
@@ -92,25 +92,25 @@ def status(data: Path | None, *, as_json: bool) -> None:
 
 
 def _folder(data: Path | None) -> Path:
-    from cardinal.embedded.folders import data_folder  # noqa: PLC0415 - `--help` stays quick
+    from cardinal.embedded.directories import data_folder  # noqa: PLC0415 - `--help` stays quick
 
     return (data or data_folder()).absolute()
 
 
 def _first_port(folder: Path) -> int | None:
     """Kafka's usual port for a new data folder, where it is free; None leaves the choice to the broker."""
-    from cardinal.embedded import settings  # noqa: PLC0415 - `--help` stays quick
+    from cardinal.embedded import state  # noqa: PLC0415 - `--help` stays quick
 
     usual = 9092
-    return usual if settings.load(folder) is None and settings.is_free(usual) else None
+    return usual if state.load_state(folder) is None and state.is_free(usual) else None
 
 
-def _wait_for_address(folder: Path) -> Running | None:
+def _wait_for_address(folder: Path) -> RunningBroker | None:
     """The broker that runs on the folder; one that another command is just starting is waited for."""
-    from cardinal.embedded.running import find_running  # noqa: PLC0415 - `--help` stays quick
+    from cardinal.embedded.pidfile import find_broker  # noqa: PLC0415 - `--help` stays quick
 
     deadline = time.monotonic() + _WAIT_SECONDS
-    while (running := find_running(folder)) is not None and not running.ready:
+    while (running := find_broker(folder)) is not None and not running.ready:
         if time.monotonic() > deadline:
             raise EmbeddedBrokerError(
                 f"the broker on {folder} is being started and does not get ready: see its server.log"
@@ -119,5 +119,5 @@ def _wait_for_address(folder: Path) -> Running | None:
     return running
 
 
-def _say(running: Running, *, as_json: bool, sentence: str) -> None:
+def _say(running: RunningBroker, *, as_json: bool, sentence: str) -> None:
     click.echo(json.dumps({"bootstrap": running.bootstrap, "pid": running.pid}) if as_json else sentence)

@@ -4,6 +4,6 @@ from .broker import EmbeddedKafka
 from .cluster import EmbeddedCluster
 from .java import java_home_for_spark
 from .security import Security
-from .settings import free_port
+from .state import free_port
 
 __all__ = ["EmbeddedCluster", "EmbeddedKafka", "Security", "free_port", "java_home_for_spark"]

@@ -1,11 +1,11 @@
-"""One real Kafka broker (KRaft, broker and controller in one process) on a data folder.
+"""Embedded Kafka broker (KRaft, broker and controller in one process) on a data folder.
 
 Rules:
 
-1. A data folder has at most one broker. The broker process itself holds the lock ``broker.lock`` by a descriptor that
-   it inherits, so the lock is held exactly as long as it lives; ``broker.pid`` is believed only while the lock is held.
-   Nothing stale can mislead: not a pid file that a crash left, not a process id that was given out again.
-2. A broker ends with the process that started it, also when that is killed, until :meth:`EmbeddedKafka.detach`.
+1. A data folder has at most one broker. The broker process itself holds the lock ``broker.lock`` through an inherited
+   descriptor, so the lock lasts exactly as long as the process; ``broker.pid`` is valid only while the lock is held. A
+   pid file left by a crash, or a reused process id, cannot mislead.
+2. A broker ends with the process that started it, even when that is killed, until :meth:`EmbeddedKafka.detach`.
 3. Data, cluster id and port outlive the broker. Nothing here deletes data.
 4. The clock is used for deadlines only.
 """
@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Self
 
 from cardinal.errors import DataInUseError, EmbeddedBrokerError, PortInUseError
 
-from . import settings as remembered
-from .folders import try_lock, writable, write_atomically
-from .formatting import format_logs
-from .launch import HEAP_MB, Launch, prepare
-from .leash import Leash
-from .properties import Place, properties
-from .ready import wait_until_ready
-from .running import LOCK_FILE, PID_FILE, Running, find_running, remove_pid_file, save_pid_file
+from .child_process import ChildProcess
+from .directories import try_lock, writable, write_atomically
+from .format import format_logs
+from .launch import HEAP_MB, prepare
+from .pidfile import LOCK_FILE, PID_FILE, RunningBroker, find_broker, remove_pid_file, write_pid_file
+from .properties import Membership, properties
+from .readiness import wait_until_ready
+from .scram_users import create_scram_users
 from .security import PLAIN_TEXT, Security
-from .users import introduce_users
+from .state import BrokerState, load_state, next_state, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,9 +49,9 @@ _PORT_ATTEMPTS = 3
 
 
 class EmbeddedKafka:
-    """A broker of our own: start, stop, kill, pause, restart on the same data and the same port.
+    """Broker to start, stop, kill, pause and restart on the same data and the same port.
 
-    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Not for use by several threads at once.
+    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Not thread-safe.
     """
 
     def __init__(
@@ -62,28 +62,25 @@ class EmbeddedKafka:
         properties: Mapping[str, str] | None = None,
         java: Java | None = None,
         progress: Progress | None = None,
-        train: bool = False,
         security: Security = PLAIN_TEXT,
         advertised: str | None = None,
         heap_mb: int = HEAP_MB,
-        place: Place | None = None,
+        membership: Membership | None = None,
         jars: Sequence[Jar] | None = None,
     ) -> None:
         """Describe a broker; nothing is started or written yet.
 
         Arguments:
             data: its data folder, created by :meth:`start` where it is missing.
-            port: the port on 127.0.0.1; where None, the one that the data folder remembers, else a free one.
-            properties: Kafka properties that replace or join ours.
-            java: the Java that runs it; found where None.
-            progress: told how many bytes of which jar have arrived, where jars must be fetched.
-            train: make an archive for faster starts when this broker is stopped, where there is none yet (see
-                :mod:`.cds`; 5 s once, 0.6 s saved at each later start).
-            security: what clients have to show.
-            advertised: the ``host:port`` that clients are sent to, such as a proxy's in front of this broker.
-            heap_mb: the most that the JVM's heap takes, in MB.
-            place: the broker's place in a cluster; see :class:`.cluster.EmbeddedCluster`.
-            jars: the jars of another Kafka than the one that this release runs; see :func:`.jars.parse_lock`.
+            port: the port on 127.0.0.1; None takes the data folder's previous one, else a free one.
+            properties: Kafka properties that override or extend the default ones.
+            java: the Java that runs it; None finds one.
+            progress: receives the number of fetched bytes of each jar, where jars must be fetched.
+            security: encryption, authentication and permissions of clients.
+            advertised: the ``host:port`` advertised to clients, such as a proxy's in front of this broker.
+            heap_mb: maximum heap of the JVM in MB.
+            membership: the broker's node in a cluster; see :class:`.cluster.EmbeddedCluster`.
+            jars: the jars of another Kafka than this release's; see :func:`.jars.parse_lock`.
 
         """
         self.data = Path(data).absolute()
@@ -91,15 +88,13 @@ class EmbeddedKafka:
         self._properties = dict(properties or {})
         self._java = java
         self._progress = progress
-        self._train = train
         self.security = security
         self._advertised = advertised
         self._heap_mb = heap_mb
-        self._place = place or Place()
+        self._membership = membership or Membership()
         self._jars = jars
-        self._launch: Launch | None = None
-        self._settings = remembered.load(self.data)
-        self._leash: Leash | None = None
+        self._state = load_state(self.data)
+        self._child: ChildProcess | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -109,40 +104,40 @@ class EmbeddedKafka:
             EmbeddedBrokerError: the data folder never held a broker, and this one was not started yet.
 
         """
-        if self._settings is None:
+        if self._state is None:
             raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
-        return self._advertised or self._settings.bootstrap
+        return self._advertised or self._state.bootstrap
 
     @property
     def pid(self) -> int | None:
         """The process id while the broker runs; None otherwise."""
-        return self._leash.process.pid if self._leash is not None and self.running else None
+        return self._child.process.pid if self._child is not None and self.running else None
 
     @property
     def running(self) -> bool:
         """Whether the process that this object started lives."""
-        return self._leash is not None and self._leash.process.poll() is None
+        return self._child is not None and self._child.process.poll() is None
 
     @property
     def log(self) -> Path:
-        """The server's log, kept over restarts; the one before it has the suffix ``.1``."""
+        """The server's log, continued over restarts; the previous one has the suffix ``.1``."""
         return self.data / "server.log"
 
     def client_config(self, user: str | None = None) -> dict[str, str]:
-        """What a confluent-kafka client needs to connect; as ``user`` where users log in, the first one where None."""
+        """Settings of a confluent-kafka client; with SASL for ``user``, the first one if None."""
         return {"bootstrap.servers": self.bootstrap, **self.security.client_config(user)}
 
     def admin_config(self) -> dict[str, str]:
-        """What a confluent-kafka client needs to come in by the administrators' door, which asks for nothing."""
-        if self._settings is None:
+        """Settings of a confluent-kafka client for the internal listener, which requires no credentials."""
+        if self._state is None:
             raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
-        return {"bootstrap.servers": self._settings.internal}
+        return {"bootstrap.servers": self._state.internal}
 
     def start(self, timeout: float = 60.0) -> Self:
         """Start the broker, formatting the data folder the first time; returns when a client gets metadata.
 
         Arguments:
-            timeout: seconds that it may take, without the fetching of jars.
+            timeout: seconds, excluding the fetching of jars.
 
         Raises:
             PortInUseError: another process listens on the port.
@@ -154,34 +149,32 @@ class EmbeddedKafka:
         """
         if self.running:
             return self
-        self._end_leash()
+        self._end_child()
         writable(self.data, hint="take another data folder")
-        self._launch = prepare(
-            self.data,
+        launch = prepare(
             java=self._java,
             progress=self._progress,
-            train=self._train,
             heap_mb=self._heap_mb,
             jars=self._jars,
         )
-        self._java = self._launch.java
+        self._java = launch.java
         deadline = time.monotonic() + timeout
-        chosen_here = self._port is None and self._settings is None
+        chosen_here = self._port is None and self._state is None
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
-                self._start_once(self._launch.command, deadline)
+                self._start_once(launch.command, deadline)
                 break
             except PortInUseError:
-                # A port of our own choice may be taken between the choice and Kafka's bind; nobody knows it yet.
+                # Another process may take a port between our choice and Kafka's bind; no client knows it yet.
                 if not chosen_here or attempt == _PORT_ATTEMPTS:
                     raise
-                self._settings = replace(self._settings, port=0) if self._settings else None
+                self._state = replace(self._state, port=0) if self._state else None
         return self
 
     def stop(self, timeout: float = 20.0) -> None:
-        """SIGTERM, and SIGKILL where the broker has not ended ``timeout`` seconds later. May be called twice."""
+        """Stop by SIGTERM, and by SIGKILL after ``timeout`` seconds. May be called twice."""
         if not self.running:
-            self._end_leash()
+            self._end_child()
             return
         self._signal(signal.SIGCONT)  # a paused process would not see the next one
         self._signal(signal.SIGTERM)
@@ -190,39 +183,37 @@ class EmbeddedKafka:
         except subprocess.TimeoutExpired:
             self.kill()
             return
-        self._end_leash()
-        if self._launch is not None:
-            self._launch.train()
+        self._end_child()
 
     def kill(self) -> None:
-        """SIGKILL: what a crash or a power cut looks like to the clients. May be called twice."""
+        """Kill by SIGKILL, like a crash. May be called twice."""
         self._signal(signal.SIGKILL)
-        self._end_leash()
+        self._end_child()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nobody answers, from the moment in which this returns."""
+        """Pause by SIGSTOP: connections stay open without responses; returns when the process is stopped."""
         self._signal(signal.SIGSTOP)
-        if self._leash is not None and hasattr(os, "waitid"):  # Python below 3.13 lacks it on macOS
-            # A process has many threads, and stands still when the last of them has been told: on a busy machine that
-            # took long enough for dozens of blocks.
+        if self._child is not None and hasattr(os, "waitid"):  # Python below 3.13 lacks it on macOS
+            # The process stops when the last of its threads has received the signal: on a busy machine that took long
+            # enough for dozens of blocks.
             with suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """SIGCONT: goes on after :meth:`pause`."""
+        """Resume by SIGCONT after :meth:`pause`."""
         self._signal(signal.SIGCONT)
 
-    def detach(self) -> Running:
-        """Let the broker outlive this process; from here on it is found by its data folder.
+    def detach(self) -> RunningBroker:
+        """Let the broker outlive this process; :func:`.pidfile.find_broker` finds it by its data folder.
 
         Raises:
-            EmbeddedBrokerError: it does not run.
+            EmbeddedBrokerError: it is not running.
 
         """
-        if self._leash is None or not self.running:
-            raise EmbeddedBrokerError("only a broker that runs can be detached: call start() first")
-        self._leash.release()
-        return Running(self._process.pid, self.bootstrap, ready=True)
+        if self._child is None or not self.running:
+            raise EmbeddedBrokerError("only a running broker can be detached: call start() first")
+        self._child.release()
+        return RunningBroker(self._process.pid, self.bootstrap, ready=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -238,29 +229,31 @@ class EmbeddedKafka:
     def _start_once(self, command: Sequence[str], deadline: float) -> None:
         lock = self._lock()
         try:
-            settings = self._settle()
-            write_atomically(self.data / _CONFIGURATION, self._configuration(settings), mode=0o600)
-            format_logs(command, self.data, settings.cluster_id, _CONFIGURATION)
+            state = self._settle()
+            write_atomically(self.data / _CONFIGURATION, self._configuration(state), mode=0o600)
+            format_logs(command, self.data, state.cluster_id, _CONFIGURATION)
             self._rotate_log()
-            self._leash = Leash([*command, "kafka.Kafka", _CONFIGURATION], log=self.log, folder=self.data, keep=lock)
+            self._child = ChildProcess(
+                [*command, "kafka.Kafka", _CONFIGURATION], log=self.log, folder=self.data, keep=lock
+            )
         finally:
-            os.close(lock)  # from here on the broker alone holds it
+            os.close(lock)  # from here on only the broker holds it
         try:
-            running = Running(self._process.pid, settings.bootstrap)
-            save_pid_file(self.data, running)
-            wait_until_ready(settings, self._place, self._process, self.log, deadline)
-            introduce_users(settings.internal, settings.bootstrap, self.security, deadline)
-            save_pid_file(self.data, replace(running, ready=True))
+            running = RunningBroker(self._process.pid, state.bootstrap)
+            write_pid_file(self.data, running)
+            wait_until_ready(state, self._membership, self._process, self.log, deadline)
+            create_scram_users(state.internal, state.bootstrap, self.security, deadline)
+            write_pid_file(self.data, replace(running, ready=True))
         except BaseException:
             self.kill()
             raise
 
     def _lock(self) -> int:
-        """Take the data folder, waiting a moment: another process may just be looking whether it is taken."""
+        """Lock the data folder, with a short wait: another process may be testing the lock."""
         deadline = time.monotonic() + _LOCK_SECONDS
         while (lock := try_lock(self.data / LOCK_FILE)) is None:
             if time.monotonic() > deadline:
-                other = find_running(self.data)
+                other = find_broker(self.data)
                 by = f" (process {other.pid})" if other and other.pid else ""
                 raise DataInUseError(
                     f"a broker already runs on {self.data}{by}: "
@@ -268,22 +261,22 @@ class EmbeddedKafka:
                     pid=other.pid if other else None,
                 )
             time.sleep(0.01)
-        (self.data / PID_FILE).unlink(missing_ok=True)  # whoever wrote it is gone: the lock is ours
+        (self.data / PID_FILE).unlink(missing_ok=True)  # its writer has ended: the lock is ours
         return lock
 
-    def _settle(self) -> remembered.Settings:
-        """The settings of this start, remembered for the next."""
-        settings = remembered.settle(self._settings, self._port, member=self._place.brokers > 1)
-        if settings != self._settings:
-            remembered.save(self.data, settings)
-        self._settings = settings
-        return settings
+    def _settle(self) -> BrokerState:
+        """The state of this start, saved for the next."""
+        state = next_state(self._state, self._port, member=self._membership.brokers > 1)
+        if state != self._state:
+            save_state(self.data, state)
+        self._state = state
+        return state
 
-    def _configuration(self, settings: remembered.Settings) -> str:
+    def _configuration(self, state: BrokerState) -> str:
         return properties(
-            settings,
+            state,
             self._properties,
-            place=self._place,
+            membership=self._membership,
             security=self.security,
             advertised=self._advertised,
         )
@@ -296,20 +289,20 @@ class EmbeddedKafka:
 
     @property
     def _process(self) -> subprocess.Popen[bytes]:
-        if self._leash is None:
-            raise EmbeddedBrokerError("the broker does not run: call start()")
-        return self._leash.process
+        if self._child is None:
+            raise EmbeddedBrokerError("the broker is not running: call start()")
+        return self._child.process
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._leash is not None:
-            self._leash.process.send_signal(number)  # which sends nothing to a process that was already reaped
+        if self._child is not None:
+            self._child.process.send_signal(number)  # a no-op for a reaped process
 
-    def _end_leash(self) -> None:
-        """Reap the process and let the guard go; the pid file goes with them."""
-        if self._leash is None:
+    def _end_child(self) -> None:
+        """Reap the process, release the guard, and remove the pid file."""
+        if self._child is None:
             return
-        process = self._leash.process
+        process = self._child.process
         process.wait(_KILL_SECONDS)
-        self._leash.release()
-        self._leash = None
+        self._child.release()
+        self._child = None
         remove_pid_file(self.data, process.pid)

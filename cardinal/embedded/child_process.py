@@ -1,14 +1,14 @@
-"""A child process that ends when its owner does, however the owner ends.
+"""Child process that ends with its owner, however the owner ends.
 
 Rules:
 
-1. The child is tied before it runs its program: there is no moment in which the owner can die and leave it behind.
-2. A guard, a small shell of its own session, waits on a pipe that only the owner holds open. The kernel closes it when
-   the owner ends, by SIGKILL too; then the guard kills the child. (Linux's ``PR_SET_PDEATHSIG`` would not do: it fires
-   when the *thread* that started the child ends, and macOS has nothing like it. An owner that forks without exec
-   shares the pipe with its forks: then the last of them counts.)
-3. An owner that lets go first tells the guard, which then touches nothing: a process id that was given back may belong
-   to somebody else.
+1. The child is bound before it runs its program: the owner cannot die and leave it behind at any moment.
+2. A guard, a small shell in a session of its own, waits on a pipe that only the owner holds open. The kernel closes it
+   when the owner ends, also by SIGKILL; then the guard kills the child. (Linux's ``PR_SET_PDEATHSIG`` fires when the
+   *thread* that started the child ends, and macOS lacks it. An owner that forks without exec shares the pipe with its
+   forks: then the last of them counts.)
+3. An owner that releases the child notifies the guard first, which then kills nothing: a reused process id may belong
+   to another process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 # Two pipes lead to the guard. The lifeline (its standard input) has one writer, the owner: first the child's id, last
 # `released`; its end without that word is the owner's death. The birth pipe (in the guard under the number of standard
-# error, since a plain shell can only name single digits) has one writer, the child, who says its id before it becomes
-# the program: it is what the guard goes by where the owner died between the fork and the first line. Walked through:
+# error, since a plain shell can only name single digits) has one writer, the child, which writes its id before it
+# becomes the program: the guard uses it if the owner died between the fork and the first line. The cases:
 #
-#   owner dies before the child says its id   the lifeline ends empty; the guard waits for the id, and kills
+#   owner dies before the child's id arrives  the lifeline ends empty; the guard waits for the id, and kills
 #   owner dies later                          the id is known, from the owner or from the birth pipe; the guard kills,
 #                                             whether the child runs or was stopped anywhere in between
-#   owner releases before the child spoke     the guard hears the child out first, whom a closed pipe would end
-#   the child could not be started            both pipes end empty; there is nobody to kill
+#   owner releases before the id arrives      the guard reads the id first, since a closed pipe would end the child
+#   the child could not be started            both pipes end empty; there is nothing to kill
 _GUARD = """
 trap "" HUP INT TERM
 child=
@@ -43,12 +43,12 @@ esac
 [ -z "$child" ] || kill -9 "$child"
 """
 
-# `exec` keeps the id: the program is the process that the guard knows. Its standard input is the birth pipe until then.
+# `exec` keeps the id: the program is the process that the guard kills. Its standard input is the birth pipe until then.
 _BORN = 'echo $$ >&0; exec "$@" </dev/null'
 
 
-class Leash:
-    """Starts one child process and holds it. Letting go (:meth:`release`) leaves it running on its own."""
+class ChildProcess:
+    """Child process bound to this one until :meth:`release`."""
 
     def __init__(self, command: Sequence[str | Path], *, log: Path, folder: Path, keep: int) -> None:
         """Start ``command``.
@@ -86,10 +86,10 @@ class Leash:
                 os.close(born)
 
     def release(self) -> None:
-        """Let go: from now on the child's life is its own. May be called twice."""
+        """Unbind the child, which then outlives this process. May be called twice."""
         if self._lifeline < 0:
             return
-        with suppress(BrokenPipeError):  # somebody ended the guard
+        with suppress(BrokenPipeError):  # the guard was killed
             os.write(self._lifeline, b"released\n")
         os.close(self._lifeline)
         self._lifeline = -1

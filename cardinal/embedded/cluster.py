@@ -1,11 +1,10 @@
-"""Several embedded brokers that form one cluster: each of them broker and controller, each ended on its own.
+"""Embedded cluster of brokers, each of them broker and controller in a process of its own.
 
 Rules:
 
-1. Every topic that is made without a word about it has a copy on three nodes and takes records while two of them hold
-   them, so one node may be lost.
-2. The nodes' ports are chosen before the first start, because each must know all controllers.
-3. Memory stays small: a heap of 256 MB a node.
+1. By default a topic has three replicas and ``min.insync.replicas`` 2, so one node may be lost.
+2. The nodes' ports are chosen before the first start, because each node must know all controllers.
+3. Each node has a heap of 256 MB.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from . import settings as remembered
 from .broker import EmbeddedKafka
-from .folders import writable
-from .properties import Place
+from .directories import writable
+from .properties import Membership
+from .state import BrokerState, free_port, load_state, new_cluster_id, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,16 +27,16 @@ _START_SECONDS: Final = 90.0
 
 
 class EmbeddedCluster:
-    """A cluster of our own. Use it as a context manager, or call :meth:`start` and :meth:`stop`.
+    """Cluster of embedded brokers. Use it as a context manager, or call :meth:`start` and :meth:`stop`.
 
     Arguments:
-        data: the folder that holds the nodes' data folders.
-        nodes: how many; three lose one without harm.
-        properties: Kafka properties that replace or join ours, on every node.
-        heap_mb: the most that each node's heap takes, in MB.
+        data: the folder of the nodes' data folders.
+        nodes: number of nodes; three tolerate the loss of one.
+        properties: Kafka properties that override or extend the default ones, on every node.
+        heap_mb: maximum heap of each node in MB.
 
     Attributes:
-        nodes: the brokers, to be killed, paused and started again one by one; node 1 is ``nodes[0]``.
+        nodes: the brokers, to kill, pause and restart one by one; node 1 is ``nodes[0]``.
 
     """
 
@@ -54,7 +53,10 @@ class EmbeddedCluster:
         controllers = _chosen(folders)
         self.nodes = tuple(
             EmbeddedKafka(
-                folder, properties=properties, heap_mb=heap_mb, place=Place(number, controllers if nodes > 1 else ())
+                folder,
+                properties=properties,
+                heap_mb=heap_mb,
+                membership=Membership(number, controllers if nodes > 1 else ()),
             )
             for number, folder in enumerate(folders, 1)
         )
@@ -65,18 +67,18 @@ class EmbeddedCluster:
         return ",".join(node.bootstrap for node in self.nodes)
 
     def client_config(self) -> dict[str, str]:
-        """What a confluent-kafka client needs to connect."""
+        """Settings of a confluent-kafka client."""
         return {"bootstrap.servers": self.bootstrap}
 
     def node(self, number: int) -> EmbeddedKafka:
-        """The node with this broker id, as Kafka's metadata name it."""
+        """The node with this broker id."""
         return self.nodes[number - 1]
 
     def start(self, timeout: float = _START_SECONDS) -> Self:
-        """Start every node that does not run; returns when each of them serves clients.
+        """Start every stopped node; returns when each of them serves clients.
 
         Raises:
-            EmbeddedBrokerError: a node did not start; all are ended.
+            EmbeddedBrokerError: a node did not start; all are killed.
 
         """
         with ThreadPoolExecutor(len(self.nodes)) as pool:
@@ -90,14 +92,14 @@ class EmbeddedCluster:
         return self
 
     def stop(self) -> None:
-        """End every node in order. May be called twice."""
+        """Stop every node. May be called twice."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
-            # one after the other the last would wait for a quorum that is gone
+            # one after the other, the last would wait for a lost quorum
             for ended in [pool.submit(node.stop, 2.0) for node in self.nodes]:
                 ended.result()
 
     def kill(self) -> None:
-        """SIGKILL to every node."""
+        """Kill every node by SIGKILL."""
         for node in self.nodes:
             node.kill()
 
@@ -112,19 +114,19 @@ class EmbeddedCluster:
 
 
 def _chosen(folders: list[Path]) -> tuple[int, ...]:
-    """The controller ports of the nodes with these data folders: remembered, or chosen now and remembered."""
-    found = [remembered.load(writable(folder, hint="take another data folder")) for folder in folders]
-    cluster_id = next((settings.cluster_id for settings in found if settings), None) or remembered.new_cluster_id()
-    taken = {port for settings in found if settings for port in settings.ports}
+    """The controller ports of the nodes with these data folders, chosen and saved where they are new."""
+    found = [load_state(writable(folder, hint="take another data folder")) for folder in folders]
+    cluster_id = next((state.cluster_id for state in found if state), None) or new_cluster_id()
+    taken = {port for state in found if state for port in state.ports}
     controllers: list[int] = []
     for folder, old in zip(folders, found, strict=True):
-        settings = old
-        if settings is None:
+        state = old
+        if state is None:
             ports: list[int] = []
             for _ in range(3):
-                ports.append(remembered.free_port(beside=taken))
+                ports.append(free_port(beside=taken))
                 taken.add(ports[-1])
-            settings = remembered.Settings(cluster_id, *ports)
-            remembered.save(folder, settings)
-        controllers.append(settings.controller_port)
+            state = BrokerState(cluster_id, *ports)
+            save_state(folder, state)
+        controllers.append(state.controller_port)
     return tuple(controllers)

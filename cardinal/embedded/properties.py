@@ -1,7 +1,7 @@
-"""The ``server.properties`` that Kafka reads (facts, kafka.md, Start).
+"""Kafka's ``server.properties`` (facts, kafka.md, Start).
 
-A broker has three listeners on 127.0.0.1: ``CLIENT`` with the security that was asked for, ``INTERNAL`` in the clear
-for brokers among themselves and for administrators, ``CONTROLLER`` for the cluster's metadata.
+A broker has three listeners on 127.0.0.1: ``CLIENT`` with the configured security, ``INTERNAL`` in plain text for
+brokers and administrators, ``CONTROLLER`` for the cluster's metadata.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .security import PLAIN_TEXT, Security
-from .settings import HOST, Settings
+from .state import HOST, BrokerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,12 +22,12 @@ _LARGEST_MESSAGE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A broker's place in its cluster.
+class Membership:
+    """A broker's node in its cluster.
 
     Attributes:
         node: its number, from 1 on.
-        controllers: the controller ports of all nodes, by number; empty where the node is alone.
+        controllers: the controller ports of all nodes, by number; empty for a single node.
 
     """
 
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def brokers(self) -> int:
-        """How many there are."""
+        """Number of brokers in the cluster."""
         return len(self.controllers) or 1
 
     def voters(self, own: int) -> str:
@@ -46,39 +46,39 @@ class Place:
 
 
 def properties(
-    settings: Settings,
+    state: BrokerState,
     extra: Mapping[str, str],
     *,
-    place: Place | None = None,
+    membership: Membership | None = None,
     security: Security = PLAIN_TEXT,
     advertised: str | None = None,
 ) -> str:
-    """The file's text for one node that is broker and controller.
+    """Text of the file for one node that is broker and controller.
 
     Arguments:
-        settings: its ports.
-        extra: properties that replace or join these.
-        place: the node's place among others.
-        security: what clients have to show.
-        advertised: the address that clients are told, where that is another one than the listener's.
+        state: its ports.
+        extra: properties that override or extend these.
+        membership: the node in its cluster.
+        security: security of the client listener.
+        advertised: the address advertised to clients, if not the listener's.
 
     """
-    place = place or Place()
-    copies, in_sync = min(place.brokers, 3), max(1, min(place.brokers, 3) - 1)
-    listeners = {"CLIENT": settings.bootstrap, "INTERNAL": settings.internal}
-    told = {**listeners, "CLIENT": advertised or settings.bootstrap}
+    membership = membership or Membership()
+    copies, in_sync = min(membership.brokers, 3), max(1, min(membership.brokers, 3) - 1)
+    listeners = {"CLIENT": state.bootstrap, "INTERNAL": state.internal}
+    public = {**listeners, "CLIENT": advertised or state.bootstrap}
     values = {
         "process.roles": "broker,controller",
-        "node.id": place.node,
-        "controller.quorum.voters": place.voters(settings.controller_port),
-        "listeners": _addresses({**listeners, "CONTROLLER": f"{HOST}:{settings.controller_port}"}),
-        "advertised.listeners": _addresses(told),
+        "node.id": membership.node,
+        "controller.quorum.voters": membership.voters(state.controller_port),
+        "listeners": _addresses({**listeners, "CONTROLLER": f"{HOST}:{state.controller_port}"}),
+        "advertised.listeners": _addresses(public),
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": f"CLIENT:{security.protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "INTERNAL",
         # Relative to the process's working folder, the data folder: its path may hold what Kafka takes for a separator.
         "log.dirs": LOGS,
-        # A topic that was never made is an error of the program that names it, not a topic with chance settings.
+        # A missing topic is an error of the program that names it, not a topic with default settings.
         "auto.create.topics.enable": "false",
         "default.replication.factor": copies,
         "min.insync.replicas": in_sync,
@@ -91,9 +91,9 @@ def properties(
         "share.coordinator.state.topic.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": 4,
         "group.initial.rebalance.delay.ms": 0,
-        # After SIGKILL the old registration must expire before the new one is taken: 9 s by default. Several nodes on
-        # a busy machine hold each other up, and must not take that for a death.
-        "broker.session.timeout.ms": 1500 if place.brokers == 1 else 3000,
+        # After SIGKILL the old registration must expire before the new one is accepted: 9 s by default. Several nodes
+        # on a busy machine slow each other down, which must not count as a failure.
+        "broker.session.timeout.ms": 1500 if membership.brokers == 1 else 3000,
         "broker.heartbeat.interval.ms": 300,
         "num.network.threads": 2,
         "num.io.threads": 4,
@@ -113,7 +113,7 @@ def _addresses(listeners: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value for a Java properties file: Latin-1 by definition, and a backslash begins an escape."""
+    """Escape a value for a Java properties file, which is Latin-1 with backslash escapes."""
     units = value.replace("\\", "\\\\").encode("utf-16-be")
     codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
     return "".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes)  # noqa: PLR2004 - printable ASCII

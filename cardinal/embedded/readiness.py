@@ -1,7 +1,7 @@
-"""When a broker counts as started: a client gets metadata that names it, and its internal topics are there.
+"""Readiness of a broker: a client gets metadata with it, and its internal topics exist.
 
-Without the internal topics the first consumer group would wait 3.2 s and the first transaction 1.0 s for Kafka to make
-them (facts, kafka.md, Start).
+Without the internal topics the first consumer group would wait 3.2 s and the first transaction 1.0 s for Kafka to
+create them (facts, kafka.md, Start).
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from confluent_kafka.cimpl import NewTopic
 
 from cardinal.errors import EmbeddedBrokerError, PortInUseError
 
-from .settings import HOST, Settings
+from .state import HOST, BrokerState
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from .properties import Place
+    from .properties import Membership
 
 _POLL_SECONDS = 0.02
 _INTERNAL = {"__consumer_offsets": "producer", "__transaction_state": "uncompressed"}
-"""Kafka's own topics and the compression that it makes them with."""
+"""Kafka's internal topics with their compression."""
 
 
 def wait_until_ready(
-    settings: Settings, place: Place, process: subprocess.Popen[bytes], log: Path, deadline: float
+    state: BrokerState, membership: Membership, process: subprocess.Popen[bytes], log: Path, deadline: float
 ) -> None:
     """Return when the broker serves clients.
 
     Arguments:
-        settings: where it listens.
-        place: its place in its cluster; a cluster's internal topics wait until all of its brokers are there.
+        state: its ports.
+        membership: its node in the cluster; internal topics need all brokers of the cluster.
         process: its process.
         log: its log.
-        deadline: the monotonic time in seconds at which it is given up.
+        deadline: monotonic time in seconds.
 
     Raises:
-        PortInUseError: it stopped because somebody else has its port.
+        PortInUseError: it stopped because another process listens on its port.
         EmbeddedBrokerError: it stopped, or the deadline passed.
 
     """
-    while not _listens(settings.port):  # first the bare port: cheap, and librdkafka has nothing to back off from
-        _check(settings, process, log, deadline)
+    while not _listens(state.port):  # first the bare port: cheap, and librdkafka has nothing to back off from
+        _check(state, process, log, deadline)
     admin = AdminClient(
         {
-            "bootstrap.servers": settings.internal,
+            "bootstrap.servers": state.internal,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
             "log_level": 0,
@@ -60,17 +60,17 @@ def wait_until_ready(
     while True:
         with suppress(KafkaException):
             metadata = admin.list_topics(timeout=1)
-            if place.node in metadata.brokers:
+            if membership.node in metadata.brokers:
                 break
-        _check(settings, process, log, deadline)
+        _check(state, process, log, deadline)
     missing = [name for name in _INTERNAL if name not in metadata.topics]
     while missing:
-        missing = _create(admin, missing, min(place.brokers, 3))
-        _check(settings, process, log, deadline)
+        missing = _create(admin, missing, min(membership.brokers, 3))
+        _check(state, process, log, deadline)
 
 
 def _create(admin: AdminClient, names: list[str], copies: int) -> list[str]:
-    """Make these internal topics; returns those that could not be made yet."""
+    """Create internal topics; returns those that could not be created yet."""
     topics = [
         NewTopic(name, 4, copies, config={"cleanup.policy": "compact", "compression.type": _INTERNAL[name]})
         for name in names
@@ -93,13 +93,13 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _check(settings: Settings, process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
-    """Raise where waiting on makes no sense; else wait a moment."""
+def _check(state: BrokerState, process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
+    """Raise if the broker has stopped or the deadline passed; else wait a moment."""
     status = process.poll()
     if status is not None:
         if "Address already in use" in _tail(log):
             raise PortInUseError(
-                f"port {settings.port} is in use by another process: stop it, or take another port", port=settings.port
+                f"port {state.port} is in use by another process: stop it, or take another port", port=state.port
             )
         raise EmbeddedBrokerError(f"Kafka stopped while it was starting (exit status {status}): see {log}")
     if time.monotonic() > deadline:

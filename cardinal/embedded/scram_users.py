@@ -1,7 +1,6 @@
-"""The users that log in by SCRAM: Kafka stores them itself, so they are told to a broker that runs.
+"""SCRAM users of a running broker, which stores them itself.
 
-A user who was taken is known to the broker's own login a moment later, and refused until then (seen on a busy machine):
-so each login is tried.
+A new user's login is accepted only a moment later (seen on a busy machine), so each mechanism's login is tested.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ _ITERATIONS = 4096
 _MECHANISMS = dict(zip(SCRAM, (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512), strict=True))
 
 
-def introduce_users(address: str, clients: str, security: Security, deadline: float) -> None:
-    """Make the users that ``security`` names, or give them their new password, and wait until they can log in.
+def create_scram_users(address: str, clients: str, security: Security, deadline: float) -> None:
+    """Create the users of ``security``, or update their passwords, and wait until they can log in.
 
     Arguments:
-        address: the administrators' listener.
-        clients: the clients' listener.
-        security: names users and mechanisms; nothing is done for others than SCRAM's.
-        deadline: the monotonic time in seconds at which it is given up.
+        address: the internal listener.
+        clients: the client listener.
+        security: users and mechanisms; only SCRAM mechanisms are handled.
+        deadline: monotonic time in seconds.
 
     Raises:
-        EmbeddedBrokerError: the broker did not take them, or does not let them in.
+        EmbeddedBrokerError: the broker refused a user or a login.
 
     """
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     for name in security.mechanisms:
-        if mechanism := _MECHANISMS.get(name):  # a request changes a user once
-            _introduce(admin, security.users, ScramCredentialInfo(mechanism, _ITERATIONS), deadline)
-            if not security.client_certificates:  # nobody can log in without one, and we have none
-                _wait_until_in(clients, {**security.client_config(), "sasl.mechanism": name}, deadline)
+        if mechanism := _MECHANISMS.get(name):  # one request per mechanism: a request may change a user only once
+            _create_users(admin, security.users, ScramCredentialInfo(mechanism, _ITERATIONS), deadline)
+            if not security.client_certificates:  # a login needs a certificate, which is not available here
+                _wait_until_accepted(clients, {**security.client_config(), "sasl.mechanism": name}, deadline)
 
 
-def _introduce(admin: AdminClient, users: Mapping[str, str], info: ScramCredentialInfo, deadline: float) -> None:
+def _create_users(admin: AdminClient, users: Mapping[str, str], info: ScramCredentialInfo, deadline: float) -> None:
     wanted: list[UserScramCredentialAlteration] = [
         UserScramCredentialUpsertion(user, info, password.encode()) for user, password in users.items()
     ]
@@ -60,12 +59,12 @@ def _introduce(admin: AdminClient, users: Mapping[str, str], info: ScramCredenti
         try:
             future.result(max(1.0, deadline - time.monotonic()))
         except (KafkaException, TimeoutError) as error:
-            raise EmbeddedBrokerError(f"the broker does not take the user {user}: see its log") from error
+            raise EmbeddedBrokerError(f"the broker refused to create the user {user}: see its log") from error
 
 
-def _wait_until_in(clients: str, login: Mapping[str, str], deadline: float) -> None:
-    """All users of a mechanism come to be known at once: the first one's login is tried."""
-    # Whatever name the certificate has, it is our broker.
+def _wait_until_accepted(clients: str, login: Mapping[str, str], deadline: float) -> None:
+    """Wait for the first user's login: all users of a mechanism are accepted at once."""
+    # The certificate's name does not matter: it is our broker.
     ours = {"bootstrap.servers": clients, "ssl.endpoint.identification.algorithm": "none"}
     user = AdminClient({**login, **ours, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0})
     while True:
@@ -74,7 +73,7 @@ def _wait_until_in(clients: str, login: Mapping[str, str], deadline: float) -> N
         except KafkaException as error:
             if time.monotonic() > deadline:
                 raise EmbeddedBrokerError(
-                    f"the broker does not let {login['sasl.username']} in: see its log"
+                    f"the broker refuses the login of {login['sasl.username']}: see its log"
                 ) from error
         else:
             return

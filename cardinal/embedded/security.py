@@ -1,9 +1,9 @@
-"""What clients of an embedded broker have to show: certificates, passwords, permissions (facts, kafka.md, Security).
+"""Security of an embedded broker: certificates, passwords, permissions (facts, kafka.md, Security).
 
 Rules:
 
-1. Only the listener for clients is secured. Brokers among themselves and administrators use another one in the clear,
-   on 127.0.0.1; whoever comes that way may do everything.
+1. Only the client listener is secured. Brokers and administrators use a plain-text listener on 127.0.0.1 without
+   restrictions.
 2. Passwords are never on a command line, in a log or in ``repr``. Kafka stores SCRAM users itself; those of PLAIN are
    in the broker's ``server.properties``, which only its owner can read.
 """
@@ -25,19 +25,19 @@ SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How clients are served.
+    """Security of the client listener.
 
     Attributes:
         certificate: a PEM file with the broker's private key (PKCS#8, not encrypted), its certificate, and its CA's;
-            with it the broker speaks TLS.
-        authority: a PEM file with the certificate of the CA that clients' certificates, and the broker's, are of.
-        client_certificates: whether clients must show a certificate; its common name is their user.
+            enables TLS.
+        authority: a PEM file with the certificate of the CA that issued the clients' and the broker's certificates.
+        client_certificates: whether clients must send a certificate; its common name is their user.
         mechanisms: any of ``PLAIN``, ``SCRAM-SHA-256`` and ``SCRAM-SHA-512``; with one, clients must log in.
         users: password by user; not in ``repr``.
-        acls: whether what no ACL grants is denied.
+        acls: whether operations without an ACL are denied.
 
     Raises:
-        ConfigurationError: values that do not fit each other.
+        ConfigurationError: the values contradict each other.
 
     """
 
@@ -50,15 +50,23 @@ class Security:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.authority is None):
-            raise ConfigurationError("TLS needs the broker's certificate and its authority's", setting="certificate")
+            raise ConfigurationError(
+                "TLS needs both the broker's certificate and its authority's: set both", setting="certificate"
+            )
         if self.client_certificates and self.certificate is None:
-            raise ConfigurationError("client certificates need TLS", setting="client_certificates")
+            raise ConfigurationError(
+                "client certificates need TLS: set certificate and authority", setting="client_certificates"
+            )
         if unknown := set(self.mechanisms) - {PLAIN, *SCRAM}:
-            raise ConfigurationError(f"there is no mechanism {unknown.pop()} here", setting="mechanisms")
+            raise ConfigurationError(
+                f"there is no mechanism {unknown.pop()}: choose from {', '.join((PLAIN, *SCRAM))}", setting="mechanisms"
+            )
         if bool(self.users) != bool(self.mechanisms):
-            raise ConfigurationError("users and the mechanisms by which they log in go together", setting="users")
+            raise ConfigurationError("users and mechanisms belong together: set both", setting="users")
         if self.acls and not (self.client_certificates or self.mechanisms):
-            raise ConfigurationError("ACLs need clients that say who they are", setting="acls")
+            raise ConfigurationError(
+                "ACLs need authenticated clients: set mechanisms or client_certificates", setting="acls"
+            )
 
     @property
     def protocol(self) -> str:
@@ -84,15 +92,15 @@ class Security:
         if self.acls:
             values |= {
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                # Who comes by a listener in the clear is ANONYMOUS; the clients' has names only.
+                # Clients of a plain-text listener are ANONYMOUS; those of the client listener have names.
                 "super.users": "User:ANONYMOUS",
             }
         return values
 
     def client_config(self, user: str | None = None) -> dict[str, str]:
-        """What a confluent-kafka client needs beside the address; as ``user``, the first one where None.
+        """Settings of a confluent-kafka client without the address; for ``user``, the first one if None.
 
-        Where clients must show certificates, ``ssl.certificate.location`` and ``ssl.key.location`` are the caller's.
+        With client certificates the caller adds ``ssl.certificate.location`` and ``ssl.key.location``.
         """
         values = {"security.protocol": self.protocol}
         if self.authority is not None:

@@ -1,10 +1,10 @@
-"""What a broker's data folder remembers: its cluster and its ports.
+"""Persistent state of a broker's data folder: cluster id and ports.
 
 Rules:
 
-1. A data folder keeps its cluster id and its port from its first start on, so that clients find the same broker again.
-2. Ports that we choose lie below the kernel's ephemeral range: a restart on the same port cannot lose it to an
-   outgoing connection (facts, kafka.md, Semantics seen).
+1. A data folder keeps its cluster id and its port from its first start on, so clients find the broker after a restart.
+2. Chosen ports lie below the kernel's ephemeral range: an outgoing connection cannot take the port during a restart
+   (facts, kafka.md, Semantics seen).
 3. Every listener is on 127.0.0.1. This broker is for one machine.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import EmbeddedBrokerError, PortInUseError
 
-from .folders import write_atomically
+from .directories import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,15 +32,14 @@ _PORTS = range(18000, 32000)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What stays the same over restarts.
+class BrokerState:
+    """Values that survive restarts.
 
     Attributes:
         cluster_id: 22 characters of URL-safe base64.
-        port: where clients are served.
-        controller_port: where the brokers of a cluster keep its metadata.
-        internal_port: where brokers reach each other and administrators reach them, in the clear, whatever clients
-            need; 0 where it was not chosen yet.
+        port: port of the client listener.
+        controller_port: port of the controller listener.
+        internal_port: port of the plain-text listener for brokers and administrators; 0 before it is chosen.
 
     """
 
@@ -65,41 +64,41 @@ class Settings:
         return frozenset({self.port, self.controller_port, self.internal_port} - {0})
 
 
-def load(data: Path) -> Settings | None:
-    """What the data folder remembers; None where it never held a broker.
+def load_state(data: Path) -> BrokerState | None:
+    """Load the state of a data folder; None if it never held a broker.
 
     Raises:
-        EmbeddedBrokerError: the file cannot be read, or is not what :func:`save` wrote.
+        EmbeddedBrokerError: the file cannot be read, or is not what :func:`save_state` wrote.
 
     """
     try:
-        return Settings(**json.loads((data / _FILE).read_text(encoding="utf-8")))
+        return BrokerState(**json.loads((data / _FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise EmbeddedBrokerError(f"{data / _FILE} cannot be read: restore it, or take another data folder") from error
 
 
-def save(data: Path, settings: Settings) -> None:
-    """Remember ``settings`` in the data folder."""
-    write_atomically(data / _FILE, json.dumps(asdict(settings)) + "\n")
+def save_state(data: Path, state: BrokerState) -> None:
+    """Save ``state`` in the data folder."""
+    write_atomically(data / _FILE, json.dumps(asdict(state)) + "\n")
 
 
 def new_cluster_id() -> str:
-    """A fresh cluster id. Kafka's tools take one that begins with a hyphen for an option, so none does."""
+    """New cluster id. It never begins with a hyphen, which Kafka's tools would parse as an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text
 
 
-def settle(old: Settings | None, port: int | None, *, member: bool = False) -> Settings:
-    """The settings of a start: the old ones, with what was asked for or has to change.
+def next_state(old: BrokerState | None, port: int | None, *, member: bool = False) -> BrokerState:
+    """State for the next start.
 
     Arguments:
-        old: what the data folder remembers.
-        port: the port for clients that was asked for.
-        member: whether other brokers know the controller's port, so that it must not change.
+        old: the saved state.
+        port: the requested port for clients.
+        member: whether other brokers know the controller port, so that it must not change.
 
     Raises:
         PortInUseError: another process listens on a port that must not change.
@@ -113,7 +112,7 @@ def settle(old: Settings | None, port: int | None, *, member: bool = False) -> S
     taken = {*fixed}
 
     def keep(before: int) -> int:
-        """A port that nobody but us has to know."""
+        """The previous port if free, else another one: no client knows it."""
         if before == 0 or before in taken or not is_free(before):
             before = free_port(beside=taken)
         taken.add(before)
@@ -121,14 +120,14 @@ def settle(old: Settings | None, port: int | None, *, member: bool = False) -> S
 
     controller = old.controller_port if old and member else keep(old.controller_port if old else 0)
     internal = keep(old.internal_port if old else 0)
-    return Settings(old.cluster_id if old else new_cluster_id(), chosen, controller, internal)
+    return BrokerState(old.cluster_id if old else new_cluster_id(), chosen, controller, internal)
 
 
 def free_port(*, beside: Collection[int] = ()) -> int:
-    """A port of 127.0.0.1 that nobody listens on, none of ``beside``.
+    """A free port of 127.0.0.1 that is not in ``beside``.
 
     Raises:
-        EmbeddedBrokerError: there is none.
+        EmbeddedBrokerError: no port is free.
 
     """
     for port in random.sample(_PORTS, len(_PORTS)):
@@ -140,13 +139,13 @@ def free_port(*, beside: Collection[int] = ()) -> int:
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
-        # As Java does: without it the connections of a broker that was just killed would keep its port for a minute.
+        # As Java does: without it the connections of a broker that was just killed would block its port for a minute.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:
             return False
-    # macOS lets a second server bind beside one that listens on all addresses.
+    # macOS lets a second server bind alongside one that listens on all addresses.
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) != 0

@@ -87,8 +87,7 @@ def cardinal_broker(
         return
     from cardinal.embedded import EmbeddedKafka  # noqa: PLC0415 - pytest loads this file in every run
 
-    # Whoever tests starts brokers again and again: the first run leaves an archive that later starts are faster by.
-    with EmbeddedKafka(tmp_path_factory.mktemp("cardinal-broker"), train=True) as broker:
+    with EmbeddedKafka(tmp_path_factory.mktemp("cardinal-broker")) as broker:
         yield broker
 
 

@@ -24,7 +24,7 @@ from ethereum_blocks import text
 from geth_chains import CHAIN_ID, GethChain, cancun
 from signing import Wallet
 
-from cardinal.embedded.folders import cache_folder
+from cardinal.embedded.directories import cache_folder
 
 VERSION = "1.16.9"
 BUILD_SECONDS = 280

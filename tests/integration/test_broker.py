@@ -15,10 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cardinal.embedded import EmbeddedKafka
-from cardinal.embedded.folders import cache_folder
 from cardinal.embedded.java import find_java
-from cardinal.embedded.launch import prepare
-from cardinal.embedded.running import find_running
+from cardinal.embedded.pidfile import find_broker
 from cardinal.errors import EmbeddedBrokerError, PortInUseError
 from cardinal.testing.pytest_plugin import ExternalBroker
 
@@ -103,7 +101,7 @@ def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(
     acknowledged = produce(config, "numbers", range(1000))
     own.kill()
     assert not own.running
-    assert find_running(own.data) is None
+    assert find_broker(own.data) is None
     own.start()
     assert (own.client_config(), cluster_id(config)) == (config, cluster)
     assert own.pid != before
@@ -143,7 +141,7 @@ def test_a_second_broker_on_the_same_data_is_refused(own: EmbeddedKafka) -> None
         EmbeddedKafka(own.data).start()
     assert f"(process {own.pid})" in str(caught.value)
     assert own.running
-    assert find_running(own.data) is not None
+    assert find_broker(own.data) is not None
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left(tmp_path: Path) -> None:
@@ -152,7 +150,7 @@ def test_a_port_in_use_is_named_and_nothing_is_left(tmp_path: Path) -> None:
         with pytest.raises(PortInUseError, match=str(port)) as caught:
             EmbeddedKafka(tmp_path, port=port).start()
     assert caught.value.port == port
-    assert find_running(tmp_path) is None
+    assert find_broker(tmp_path) is None
 
 
 def test_properties_that_kafka_refuses_end_in_one_sentence(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ def test_properties_that_kafka_refuses_end_in_one_sentence(tmp_path: Path) -> No
     with pytest.raises(EmbeddedBrokerError, match=r"see .*log"):
         broker.start()
     assert not broker.running
-    assert find_running(tmp_path) is None
+    assert find_broker(tmp_path) is None
 
 
 def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
@@ -170,12 +168,12 @@ def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     )
     assert owner.stdout is not None
     address = owner.stdout.readline().strip()
-    found = find_running(data)
+    found = find_broker(data)
     assert found is not None
     assert found.bootstrap == address
     owner.kill()
     owner.communicate()
-    assert within(10, lambda: find_running(data) is None)
+    assert within(10, lambda: find_broker(data) is None)
     with EmbeddedKafka(data) as again:
         assert again.bootstrap == address
 
@@ -186,26 +184,3 @@ def test_without_a_system_java_the_broker_runs_on_the_wheel_s(tmp_path: Path) ->
     with EmbeddedKafka(tmp_path, java=find_java({"PATH": ""})) as broker:
         make_topic(broker.client_config(), "numbers")
         assert len(produce(broker.client_config(), "numbers", range(3))) == 3
-
-
-@pytest.mark.slow
-def test_a_trained_start_uses_an_archive_and_a_damaged_one_is_left_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jars = cache_folder() / "jars"
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "jars").symlink_to(jars)
-    monkeypatch.setenv("CARDINAL_CACHE", str(tmp_path / "cache"))
-    with EmbeddedKafka(tmp_path / "data", train=True):
-        pass
-    launch = prepare(tmp_path / "data", java=None, progress=None, train=True)
-    assert launch.archive.is_usable()
-    assert launch.record is None, "there is nothing left to train"
-    checked = tuple(f for f in launch.command if f != "-cp")[0:2]
-    said = subprocess.run([*checked, "-Xshare:on", *launch.command[2:], "-version"], capture_output=True, check=False)
-    assert said.returncode == 0, "the JVM refuses the archive when it must use it"
-    with launch.archive.path.open("r+b") as file:
-        file.truncate(1000)
-    assert not launch.archive.is_usable()
-    with EmbeddedKafka(tmp_path / "data") as broker:
-        assert broker.running

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.folders import cache_folder
+from cardinal.embedded.directories import cache_folder
 from cardinal.embedded.jars import ensure_jars, locked_jars
-from cardinal.embedded.running import end_running
+from cardinal.embedded.pidfile import end_broker
 
 pytestmark = pytest.mark.broker
 
@@ -59,7 +59,7 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
     commands = Commands(tmp_path / "data")
     yield commands
     if commands.data.is_dir():
-        end_running(commands.data)
+        end_broker(commands.data)
 
 
 def test_up_outlives_its_command_and_down_ends_it(commands: Commands) -> None:

@@ -32,7 +32,7 @@ def test_kafka_takes_the_brokers_settings(tmp_path: Path) -> None:
         if name.startswith("KAFKA_")
     }
     (tmp_path / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    tool = [*prepare(tmp_path, java=None, progress=None, train=False).command, "kafka.tools.StorageTool", "format"]
+    tool = [*prepare().command, "kafka.tools.StorageTool", "format"]
     done = subprocess.run(
         [*tool, "-t", environ["CLUSTER_ID"], "-c", "server.properties"],
         cwd=tmp_path,

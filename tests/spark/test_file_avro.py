@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.embedded.folders import cache_folder
+from cardinal.embedded.directories import cache_folder
 from cardinal.embedded.jars import Jar, ensure_jars
 from cardinal.errors import JarError
 from file_logs import DEADLINE, block, everything, sink_of

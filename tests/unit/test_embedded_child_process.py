@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.folders import is_locked
-from cardinal.embedded.leash import Leash
+from cardinal.embedded.child_process import ChildProcess
+from cardinal.embedded.directories import is_locked
 
 OWNER = """
 import os, sys, threading
 from pathlib import Path
-from cardinal.embedded.folders import try_lock
-from cardinal.embedded.folders import is_locked
-from cardinal.embedded.leash import Leash
+from cardinal.embedded.directories import try_lock
+from cardinal.embedded.directories import is_locked
+from cardinal.embedded.child_process import ChildProcess
 here = Path(sys.argv[1])
 def start():
     lock = try_lock(here / "lock")
-    leash = Leash(["/bin/sleep", "300"], log=here / "log", folder=here, keep=lock)
+    child = ChildProcess(["/bin/sleep", "300"], log=here / "log", folder=here, keep=lock)
     os.close(lock)
     if sys.argv[2] == "release":
-        leash.release()
-    print(leash.process.pid, flush=True)
+        child.release()
+    print(child.process.pid, flush=True)
 thread = threading.Thread(target=start)  # the thread ends, the process does not
 thread.start()
 thread.join()
@@ -84,15 +84,15 @@ def test_a_released_child_outlives_its_owner(tmp_path: Path) -> None:
 
 def test_a_program_that_does_not_exist_ends_at_once_and_says_so_in_the_log(tmp_path: Path) -> None:
     kept = os.open(tmp_path / "kept", os.O_CREAT)
-    leash = Leash([tmp_path / "nothing-here"], log=tmp_path / "log", folder=tmp_path, keep=kept)
+    child = ChildProcess([tmp_path / "nothing-here"], log=tmp_path / "log", folder=tmp_path, keep=kept)
     os.close(kept)
-    assert leash.process.wait(10) == 127
-    leash.release()
+    assert child.process.wait(10) == 127
+    child.release()
     assert "nothing-here" in (tmp_path / "log").read_text()
 
 
 def test_a_folder_that_does_not_exist_leaves_no_guard_behind(tmp_path: Path) -> None:
     kept = os.open(tmp_path / "kept", os.O_CREAT)
     with pytest.raises(FileNotFoundError):
-        Leash(["true"], log=tmp_path / "log", folder=tmp_path / "nowhere", keep=kept)
+        ChildProcess(["true"], log=tmp_path / "log", folder=tmp_path / "nowhere", keep=kept)
     os.close(kept)

