@@ -101,7 +101,7 @@ async def test_chain_that_begins_with_nothing_by_its_root_needs_no_list() -> Non
         payloads = feed.follow(start=0)
         (payload,) = await take(payloads, 1)
         assert not [path for path in payload.updates if "/a/" in path]
-        with pytest.raises(IntegrityError, match=r"says that there was no state.*--start 2"):
+        with pytest.raises(IntegrityError, match=r"is empty.*--start 2"):
             await take(payloads, 1)
 
 
@@ -110,7 +110,7 @@ async def test_node_that_lists_nothing_is_refused_with_what_to_do(tmp_path: Path
     async with serving(replay(grow(None, 4))) as node:
         with pytest.raises(NodeAnswerError, match=r"debug_accountRange.*genesis=/path/genesis\.json.*--start 1"):
             await first(node.url + "#state=yes")
-        for text, says in (("{", "is no genesis file"), ('{"alloc": {"0xx": {}}}', "is no genesis file")):
+        for text, says in (("{", "is not a genesis file"), ('{"alloc": {"0xx": {}}}', "is no genesis file")):
             (tmp_path / "g.json").write_text(text)
             with pytest.raises(ConfigurationError, match=says):
                 await first(f"{node.url}#state=yes&genesis={tmp_path / 'g.json'}")

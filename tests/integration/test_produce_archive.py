@@ -56,13 +56,13 @@ def test_a_target_that_is_read_only_is_refused_as_that(processes: Processes, tmp
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--start", "11"), "holds blocks 2 to 5, 8 to 10, not block 11: begin with one that it holds"),
+        (("--start", "11"), "holds blocks 2 to 5, 8 to 10, not block 11: start with one that it holds"),
         (("--start", "99999"), "not block 99999"),
         (("--start", "0"), "holds blocks 2 to 5, 8 to 10, not block 0"),
         (("--start", "1"), "not block 1:"),
         (("--start", "6"), "not block 6:"),
-        (("--until", "1"), "what begins with block 2 does not end with block 1"),
-        (("--start", "5", "--until", "4"), "what begins with block 5 does not end with block 4"),
+        (("--until", "1"), "a stream from block 2 cannot stop at block 1"),
+        (("--start", "5", "--until", "4"), "a stream from block 5 cannot stop at block 4"),
     ],
 )
 def test_block_that_an_archive_does_not_hold_begins_no_stream(
@@ -117,7 +117,7 @@ async def test_archive_gives_no_stream_that_begins_elsewhere(tmp_path: Path) -> 
     for start, until, says in (
         (0, None, "holds blocks 1, 3, 5 and others up to 8, not block 0"),
         (9, None, "not block 9"),
-        (7, 6, "what begins with block 7 does not end with block 6"),
+        (7, 6, "a stream from block 7 cannot stop at block 6"),
     ):
         with pytest.raises(ConfigurationError, match=says):
             await everything(feed.follow(start=start, until=until))

@@ -16,7 +16,7 @@ def drive(bearing: Bearing, bears: int, requests: int) -> list[int]:
         if bearing.size > bears:
             bearing.refused(bearing.size)
         else:
-            bearing.bore(bearing.size)
+            bearing.succeeded(bearing.size)
     return sizes
 
 

@@ -1,10 +1,10 @@
-"""Recorded blocks as a feed: from the first that is not published to the last that there is, each checked.
+"""Feed of recorded blocks: from the first unpublished one to the last, each verified.
 
 Rules:
 
-1. Files are looked up when the reading begins; numbers have no gap, and each block is the child of the one before.
-   A stream begins with a block that is there.
-2. A block passes the same checks as one from a node. There is nobody to ask again: one that fails is reported.
+1. Files are listed at the start; numbers have no gap, and each block is the child of the one before. A stream begins
+   with an existing block.
+2. A block passes the same checks as one from a node. One that fails is reported, without a retry.
 3. The feed ends with the last file.
 """
 
@@ -35,19 +35,19 @@ from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings
 
 _RUNS: Final = 3
-"""How many stretches of numbers without a gap an error names."""
+"""Ranges of numbers that an error lists."""
 
 _ENDING: Final = ".json.gz"
 _FILE: Final = re.compile(r"\d+\.json\.gz")
 
 
 def check_folder(folder: Path) -> None:
-    """ConfigurationError where a folder cannot be read or holds no block: nothing is begun for a wrong name."""
+    """Raise ConfigurationError if a folder cannot be read or holds no block."""
     _first(folder, _numbers_in(folder), None, None)
 
 
 def _first(folder: Path, numbers: Sequence[int], start: int | None, until: int | None) -> int:
-    """The number of the block that a stream begins with; ConfigurationError where the archive does not hold it."""
+    """Number of the first block of a stream; ConfigurationError if the archive does not hold it."""
     if not numbers:
         raise ConfigurationError(
             f"the archive {folder} holds no block: name a folder with files NUMBER{_ENDING}", setting="from"
@@ -55,20 +55,20 @@ def _first(folder: Path, numbers: Sequence[int], start: int | None, until: int |
     first = numbers[0] if start is None else start
     if first not in numbers:
         raise ConfigurationError(
-            f"the archive {folder} holds {_shown(numbers)}, not block {first}: begin with one that it holds",
+            f"the archive {folder} holds {_shown(numbers)}, not block {first}: start with one that it holds",
             setting="start",
         )
     if until is not None and until < first:
         raise ConfigurationError(
-            f"the archive {folder} holds {_shown(numbers)}, and what begins with block {first} does not end with block "
-            f"{until}: end with a later one, or begin with an earlier one",
+            f"the archive {folder} holds {_shown(numbers)}, and a stream from block {first} cannot stop at block "
+            f"{until}: stop at a later one, or start with an earlier one",
             setting="until",
         )
     return first
 
 
 def _shown(numbers: Sequence[int]) -> str:
-    """These numbers in words, the first few stretches without a gap."""
+    """The numbers as text: the first few ranges."""
     begins = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
     ends = [*(at - 1 for at in begins[1:]), len(numbers) - 1]
     runs = [(numbers[begin], numbers[end]) for begin, end in zip(begins, ends, strict=True)]
@@ -78,7 +78,7 @@ def _shown(numbers: Sequence[int]) -> str:
 
 
 def _numbers_in(folder: Path) -> list[int]:
-    """The numbers of the blocks that there are; what stands beside them is not looked at."""
+    """Numbers of the recorded blocks; other files are ignored."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError as error:
@@ -87,7 +87,7 @@ def _numbers_in(folder: Path) -> list[int]:
 
 
 class _File(msgspec.Struct):
-    """What a file holds."""
+    """Content of a file."""
 
     block: RpcBlock
     receipts: list[RpcReceipt]
@@ -98,8 +98,8 @@ class ArchiveFeed:
     """A :class:`~cardinal_connectors.base.BlockFeed` of a folder.
 
     Arguments:
-        folder: where the files are.
-        chain_id: whose blocks these are.
+        folder: folder of the files.
+        chain_id: chain id of the blocks.
 
     """
 
@@ -110,7 +110,7 @@ class ArchiveFeed:
 
     @property
     def target(self) -> int | None:
-        """The number of the last block that will be given; None before it is known, and where there is none."""
+        """Number of the last block of the stream; None before it is known, and for an empty range."""
         return self._target
 
     async def chain_id(self) -> int:
@@ -120,13 +120,13 @@ class ArchiveFeed:
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
     ) -> AsyncGenerator[Payload]:
-        """Give what is not published; see :class:`~cardinal_connectors.base.BlockFeed`.
+        """Yield the unpublished blocks; see :class:`~cardinal_connectors.base.BlockFeed`.
 
         Raises:
             ConfigurationError: the folder cannot be read; nothing is published, and it does not hold the first block.
             ReorgTooDeepError: the archive has none of ``published``.
-            NodeAnswerError: a file is missing in the middle, or is none.
-            WrongChainError: a block is no child of the one before.
+            NodeAnswerError: a file between others is missing, or a file is malformed.
+            WrongChainError: a block is not the child of the one before.
             IntegrityError: a block contradicts itself.
 
         """
@@ -141,24 +141,24 @@ class ArchiveFeed:
             payload = self._payload(number, block)
             if before is not None and payload.parent != before.hash:
                 raise WrongChainError(
-                    f"Block {number} of the archive is no child of block {before.number} (0x{before.hash.hex()}): "
-                    f"the files are of two chains."
+                    f"Block {number} of the archive is not the child of block {before.number} "
+                    f"(0x{before.hash.hex()}), so the files are of two chains: record one of them again"
                 )
             before = BlockRef(number, payload.hash)
             yield payload
 
     async def check_beginning(self, start: int | None, until: int | None) -> None:
-        """ConfigurationError where a stream could not begin with this block, or with the archive's first, and have it.
+        """Raise ConfigurationError if a stream cannot have this range.
 
         Arguments:
-            start: the first block; None: the first that there is.
-            until: the last block; None: the last that there is.
+            start: the first block; None for the first in the archive.
+            until: the last block; None for the last in the archive.
 
         """
         _first(self._folder, await asyncio.to_thread(_numbers_in, self._folder), start, until)
 
     async def block(self, block_hash: bytes) -> Payload | None:
-        """The block with this hash; None where no file has it. Every file is read, up to the one."""
+        """The block with this hash, or None; reads the files one by one."""
         for number in await asyncio.to_thread(_numbers_in, self._folder):
             block = await asyncio.to_thread(self._read, number)
             if block.block.hash == f"0x{block_hash.hex()}":
@@ -166,10 +166,10 @@ class ArchiveFeed:
         return None
 
     async def close(self) -> None:
-        """There is nothing to release."""
+        """Nothing to release."""
 
     async def _common(self, published: Sequence[BlockRef], numbers: Sequence[int]) -> BlockRef | None:
-        """The newest published block that the archive has."""
+        """The highest published block in the archive."""
         there = set(numbers)
         for ref in reversed(published):
             if ref.number in there:
@@ -180,7 +180,7 @@ class ArchiveFeed:
             return None
         oldest = published[0]
         raise ReorgTooDeepError(
-            f"The archive has none of the blocks that are published, down to {oldest.number} (0x{oldest.hash.hex()}): "
+            f"The archive has none of the published blocks down to {oldest.number} (0x{oldest.hash.hex()}): "
             f"use an archive of the chain that is streamed, or start a new stream.",
             number=oldest.number,
             block_hash=oldest.hash,
@@ -193,23 +193,27 @@ class ArchiveFeed:
         except FileNotFoundError:
             raise NodeAnswerError(f"The archive lacks block {number}; record it again.") from None
         except (OSError, EOFError, zlib.error, msgspec.DecodeError) as failure:
-            raise NodeAnswerError(f"The archive's file of block {number} cannot be read: {failure}.") from failure
+            raise NodeAnswerError(
+                f"The archive's file of block {number} cannot be read: {failure}; record it again"
+            ) from failure
 
     def _payload(self, number: int, block: _File) -> Payload:
         name = block.block.hash
         try:
             wanted = bytes.fromhex(name[2:])
         except ValueError:
-            raise NodeAnswerError(f"The archive's file of block {number} names no hash.") from None
+            raise NodeAnswerError(f"The archive's file of block {number} names no hash: record it again") from None
         written = self._rules.checked(block.block, block.receipts, block.uncles, wanted)
         if written.number != number:
             raise IntegrityError(
-                f"The archive's file of block {number} holds block {written.number}.",
+                f"The archive's file of block {number} holds block {written.number}: rename or record it again",
                 number=number,
                 block_hash=wanted,
                 check="number",
             )
         total = int(block.block.total_difficulty or "0x0", 16) or int(block.block.difficulty, 16)
         if int(block.block.difficulty, 16) and number and not block.block.total_difficulty:
-            raise FeedError(f"Block {number} of the archive has no totalDifficulty, which its node left out.")
+            raise FeedError(
+                f"Block {number} of the archive has no totalDifficulty: record it from a node that serves it"
+            )
         return self._rules.payload(written, total, None)

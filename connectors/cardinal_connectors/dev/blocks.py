@@ -1,7 +1,7 @@
-"""Blocks of a development chain as JSON-RPC shows them: real RLP, real hashes, real roots, real fees.
+"""Blocks of a development chain as JSON-RPC objects, with valid RLP, hashes, roots and fees.
 
-One thing is not what it says: nothing is executed, so the state root is no root of a state. It is a hash over the
-parent's and over this block's transactions and receipts; two blocks have the same only if all of that is the same.
+Nothing is executed, so the state root is not the root of a state: it is a hash over the parent's state root and this
+block's transactions and receipts, equal only if all of these are equal.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _NO_REQUESTS: Final = hashlib.sha256().digest()
 
 @dataclass(frozen=True, slots=True)
 class DevBlock:
-    """A block that was built.
+    """Built block.
 
     Attributes:
-        plan: its place in the script.
-        block: JSON-RPC's object, with full transactions.
-        receipts: in order.
-        nonces: the accounts' next ones after it.
-        withdrawals: how many were made up to it.
+        plan: the planned block of the script.
+        block: JSON-RPC object with full transactions.
+        receipts: its receipts, in order.
+        nonces: next nonces of the accounts.
+        withdrawals: number of withdrawals up to it.
 
     """
 
@@ -54,11 +54,11 @@ class DevBlock:
 
     @property
     def hash(self) -> bytes:
-        """Thirty-two bytes."""
+        """Block hash (32 bytes)."""
         return bytes.fromhex(self.block["hash"][2:])
 
     def number_of(self, field: str) -> int:
-        """A quantity of the header."""
+        """Number in a header field."""
         return int(self.block[field], 16)
 
 
@@ -71,7 +71,7 @@ class _Included(NamedTuple):
 
 
 class BlockBuilder:
-    """Builds the blocks of one chain; equal settings build equal bytes."""
+    """Builds the blocks of one chain; equal settings give equal bytes."""
 
     def __init__(self, settings: DevSettings) -> None:
         self._settings = settings
@@ -79,7 +79,7 @@ class BlockBuilder:
         self._gas_limit = max(30_000, settings.transactions * _MEAN_GAS) + _LARGEST_GAS
 
     def build(self, plan: PlannedBlock, parent: DevBlock | None) -> DevBlock:
-        """The block of a plan on its parent; block 0 has none, and no transactions."""
+        """Build a planned block on its parent; block 0 has neither parent nor transactions."""
         source = random.Random(f"{self._settings.seed}/block/{plan.name}")  # noqa: S311 - repeatable, no secret
         nonces = [0] * len(self._pool.accounts) if parent is None else list(parent.nonces)
         base_fee = _FIRST_BASE_FEE if parent is None else next_base_fee(parent)
@@ -105,7 +105,7 @@ class BlockBuilder:
         return DevBlock(plan, block, receipts, tuple(nonces), withdrawals)
 
     def _include(self, source: random.Random, nonces: list[int], base_fee: int) -> list[_Included]:
-        """Transactions that may follow each other on this branch, until the block is full."""
+        """Select transactions with consecutive nonces on this branch until the block is full."""
         included: list[_Included] = []
         room = self._gas_limit
         for _ in range(source.randint(0, self._settings.transactions)):
@@ -136,7 +136,7 @@ class BlockBuilder:
         }
 
     def _merged(self, source: random.Random, parent: DevBlock | None) -> tuple[JsonDict, int]:
-        """What forks after the merge added to a block (Shanghai, Cancun, Prague), and the count of withdrawals."""
+        """Fields of the forks after the merge (Shanghai, Cancun, Prague), and the number of withdrawals."""
         if not self._settings.merged:
             return {}, 0
         first = 0 if parent is None else parent.withdrawals
@@ -162,7 +162,7 @@ class BlockBuilder:
 
 
 def next_base_fee(parent: DevBlock) -> int:
-    """The base fee of a block's child (EIP-1559)."""
+    """Base fee of a block's child (EIP-1559)."""
     fee, used = parent.number_of("baseFeePerGas"), parent.number_of("gasUsed")
     target = parent.number_of("gasLimit") // 2
     if used > target:
@@ -200,7 +200,7 @@ def _receipts(included: list[_Included]) -> list[JsonDict]:
 
 
 def _place(block: JsonDict, included: list[_Included], receipts: list[JsonDict]) -> list[JsonDict]:
-    """Write block and index into receipts and logs; the transactions as the block shows them."""
+    """Set block and index in receipts and logs; returns the transactions of the block object."""
     place = {"blockHash": block["hash"], "blockNumber": block["number"]}
     transactions = []
     log_index = 0
@@ -215,7 +215,7 @@ def _place(block: JsonDict, included: list[_Included], receipts: list[JsonDict])
 
 
 def _size(header: bytes, included: list[_Included], block: JsonDict) -> int:
-    """Bytes of the block's RLP: header, transactions (typed ones as byte strings), uncles, withdrawals."""
+    """Size of the block's RLP: header, transactions (typed ones as byte strings), uncles, withdrawals."""
     raws = [one.transaction.raw for one in included]
     transactions = _listed(sum(len(raw) if raw[0] >= 0xC0 else len(rlp.encode(raw)) for raw in raws))  # noqa: PLR2004 - a list's first byte
     uncles = _listed(0)
@@ -225,5 +225,5 @@ def _size(header: bytes, included: list[_Included], block: JsonDict) -> int:
 
 
 def _listed(size: int) -> int:
-    """Bytes of an RLP list with a content of ``size`` bytes."""
+    """Size of an RLP list with a content of ``size`` bytes."""
     return size + (1 if size < 56 else 1 + (size.bit_length() + 7) // 8)  # noqa: PLR2004 - RLP's short form

@@ -1,7 +1,6 @@
-"""A development chain: the fork script of :mod:`cardinal.testing.forks`, each planned block built as it is reached.
+"""Development chain: the fork script of :mod:`cardinal.testing.forks` with a built block for each planned one.
 
-It goes one way, step by step, and forgets what no later step can build on; who needs old blocks keeps them
-(:class:`.node.DevNode` does).
+It advances step by step and prunes blocks on which no later step can build; :class:`.node.DevNode` stores all blocks.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """One move of the script and its new blocks, parents first; the last of them is the head."""
+    """Step of the script with its new blocks, parents first; the last of them is the head."""
 
     move: HeadMove
     mined: tuple[DevBlock, ...]
 
     @property
     def head(self) -> DevBlock:
-        """The block that leads after this step."""
+        """The head after this step."""
         return self.mined[-1]
 
 
 class DevChain:
-    """An iterator over the steps of a development chain, block 0 first. Equal settings give equal bytes."""
+    """Iterator over the steps of a development chain, block 0 first. Equal settings give equal bytes."""
 
     def __init__(self, settings: DevSettings | None = None) -> None:
         self.settings = settings or DevSettings()
@@ -54,11 +53,11 @@ class DevChain:
             self._order.append(block)
             mined.append(block)
         self._highest = max(self._highest, move.head.number)
-        self._forget()
+        self._prune()
         return Step(move, tuple(mined))
 
     def parent(self, block: DevBlock) -> DevBlock | None:
-        """The block below; None below block 0 and where it is forgotten."""
+        """The parent block; None for block 0 and for a pruned parent."""
         return self._built.get(block.plan.parent)
 
     def block(self, name: str) -> DevBlock | None:
@@ -66,14 +65,14 @@ class DevChain:
         return self._built.get(name)
 
     def finality(self, head: DevBlock) -> Finality | None:
-        """What a node calls safe and finalized at this head: blocks that no reorg removes. None before the merge."""
+        """Finality marks at this head, which no reorg removes; None before the merge."""
         if not self.settings.merged:
             return None
         depth = self.settings.max_depth
         return Finality(max(0, head.plan.number - depth), max(0, head.plan.number - 2 * depth))
 
-    def _forget(self) -> None:
-        """Drop what lies lower than twice the largest depth: rule 3 of the script."""
+    def _prune(self) -> None:
+        """Prune blocks more than twice the largest depth below the highest: rule 3 of the script."""
         lowest = self._highest - 2 * self.settings.max_depth
         while self._order[0].plan.number < lowest:
             del self._built[self._order.popleft().plan.name]

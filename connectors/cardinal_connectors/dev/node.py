@@ -1,4 +1,4 @@
-"""A development chain as a node has it: blocks by hash, a head that moves, subscribers.
+"""Development node: a development chain with blocks by hash, a moving head, and subscribers.
 
     node = DevNode(DevSettings(seed=7))
     async with JsonRpcNode(node) as served:      # of cardinal.testing.node
@@ -6,8 +6,8 @@
 
 Rules:
 
-1. The head moves when :meth:`DevNode.step` is called, and at no other time; :meth:`DevNode.play` calls it at a rate.
-2. A step's blocks are there, with their receipts, before its head is announced.
+1. The head moves only when :meth:`DevNode.step` is called; :meth:`DevNode.play` calls it at a rate.
+2. A step's blocks and receipts are available before its head is announced.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from .settings import DevSettings
 
 Orphans: TypeAlias = Literal["keep", "forget"]
-"""Whether an orphan can still be read by its hash: geth keeps it, anvil forgets it at once."""
+"""Whether an orphan remains available by its hash, as on geth, or is removed at once, as on anvil."""
 
 
 class DevNode(ReplayChain):
-    """A node on a development chain, at block 0.
+    """Node on a development chain, at block 0.
 
     Arguments:
         settings: the chain.
-        orphans: whether blocks that left the chain can still be read. A forgotten branch that returns is there again.
-        announce: which blocks of a reorg subscribers are told: the ``final`` one, as geth does, or ``each``, as anvil.
+        orphans: whether orphans remain available. A removed branch that returns is available again.
+        announce: the announced blocks of a reorg: the ``final`` one, as on geth, or ``each``, as on anvil.
 
     Attributes:
-        finished: the script has ended; the node goes on answering.
+        finished: the script has ended; the node still answers requests.
 
     """
 
@@ -55,7 +55,7 @@ class DevNode(ReplayChain):
         self.step()
 
     def step(self) -> Step | None:
-        """Play the next step of the script; None, and nothing happens, when it has ended."""
+        """Play the next step of the script; None when it has ended."""
         step = self._upcoming or next(self._script, None)
         self._upcoming = None
         if step is None:
@@ -76,30 +76,30 @@ class DevNode(ReplayChain):
         return step
 
     def step_to(self, number: int) -> None:
-        """Play at once until the head has this number, or the script has ended."""
+        """Play without pauses until the head has this number, or the script has ended."""
         while not self.finished and self.head() < number:
             self.step()
 
     @property
     def reorg_is_next(self) -> bool:
-        """Whether the next step takes blocks off the chain."""
+        """Whether the next step removes blocks from the chain."""
         if self._upcoming is None:
             self._upcoming = next(self._script, None)
         return self._upcoming is not None and bool(self._upcoming.move.removed)
 
     @property
     def subscribers(self) -> int:
-        """How many are told of new heads."""
+        """Number of subscribers to new heads."""
         return len(self._listeners)
 
     async def play(self, rate: float, before: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Play to the end, so many blocks a second; ``before`` every step may hold it up."""
+        """Play to the end at ``rate`` blocks per second; ``before`` runs before each step and may delay it."""
         clock = asyncio.get_running_loop().time
         due = clock()
         while True:
             if before is not None:
                 await before()
-                due = max(due, clock() - 1 / rate)  # what was held up is not caught up in a rush
+                due = max(due, clock() - 1 / rate)  # a delay is not followed by a burst
             step = self.step()
             if step is None:
                 return
@@ -107,12 +107,12 @@ class DevNode(ReplayChain):
             await asyncio.sleep(max(0.0, due - clock()))
 
     def canonical(self) -> list[BlockRef]:
-        """The chain as it stands, block 0 first."""
+        """The current chain, block 0 first."""
         hashes = [self.hash_at(number) for number in range(self.head() + 1)]
         return [BlockRef(number, bytes.fromhex(name[2:])) for number, name in enumerate(hashes) if name is not None]
 
     def _revive(self, step: Step) -> None:
-        """Have the orphans again that a return brings back."""
+        """Restore removed orphans that are on the chain again."""
         for name in step.move.added[: -len(step.mined)]:
             if (block := self._script.block(name)) is not None:
                 self.add(block.block, block.receipts)

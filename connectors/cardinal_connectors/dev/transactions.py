@@ -1,12 +1,12 @@
-"""Signed transactions of a development chain, as JSON-RPC shows them.
+"""Signed transactions of a development chain, as JSON-RPC objects.
 
 Rules:
 
-1. A transaction is a function of the chain's seed, its sender and its nonce, and of nothing else: two branches that
-   take up the same one hold the same bytes, as branches of a real chain do.
-2. Signatures are real: senders can be recovered. Nonces are real: a sender's count up along every branch.
-3. Nothing is executed. What a transaction did in a block (success, gas, logs) is drawn from that block's randomness,
-   so that one transaction may fail on one branch and succeed on the other.
+1. A transaction depends only on the chain's seed, its sender and its nonce: two branches that include the same one have
+   the same bytes, as on a real chain.
+2. Signatures are valid: senders can be recovered. A sender's nonces count up along every branch.
+3. Nothing is executed. The outcome of a transaction (success, gas, logs) is random per block, so a transaction may fail
+   on one branch and succeed on the other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTRACTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A sender: its key and its address (20 bytes)."""
+    """Sender: key and address (20 bytes)."""
 
     key: PrivateKey
     address: bytes
@@ -50,16 +50,16 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A signed transaction that is in no block yet: its JSON object, and what it is for."""
+    """Signed transaction outside of a block: JSON object, bytes and purpose."""
 
     shown: JsonDict
     raw: bytes
     shape: Shape
     created: bytes | None
-    """The address of the contract that it creates."""
+    """Address of the contract that it creates."""
 
     def effective_price(self, base_fee: int) -> int | None:
-        """Wei for a unit of gas in a block with this base fee; None where the block could not take it."""
+        """Price of a unit of gas in wei at this base fee; None where the block cannot include it."""
         if "maxFeePerGas" in self.shown:
             ceiling, tip = int(self.shown["maxFeePerGas"], 16), int(self.shown["maxPriorityFeePerGas"], 16)
             price = min(ceiling, base_fee + tip)
@@ -74,11 +74,11 @@ def text(raw: bytes) -> str:
 
 
 class TransactionPool:
-    """Every transaction that the senders of one chain will ever send.
+    """Generator of the transactions of one chain.
 
     Arguments:
-        seed: of the chain.
-        chain_id: what signatures are made for.
+        seed: seed of the chain.
+        chain_id: chain id of the signatures.
 
     """
 
@@ -114,7 +114,7 @@ class TransactionPool:
         return Transaction(shown, raw, shape, created)
 
     def outcome(self, source: random.Random, transaction: Transaction) -> tuple[bool, int, list[JsonDict]]:
-        """What the transaction did in a block: whether it succeeded, the gas that it used, and its logs."""
+        """Outcome of a transaction in a block: success, used gas, logs."""
         limit = int(transaction.shown["gas"], 16)
         if transaction.shape == "transfer":
             return True, limit, []
@@ -160,7 +160,7 @@ class TransactionPool:
             shown["yParity"] = shown["v"]
 
     def _log(self, source: random.Random, emitter: bytes) -> JsonDict:
-        """One of the forms that logs have: a token's transfer, or any number of topics with any data."""
+        """Random log: a token transfer, or any number of topics with any data."""
         if source.random() < 0.5:  # noqa: PLR2004 - half of them
             parties = [source.choice(self.accounts).address.rjust(32, b"\0") for _ in range(2)]
             topics = [keccak(b"Transfer(address,address,uint256)"), *parties]
@@ -177,7 +177,7 @@ def _account(secret: str) -> Account:
 
 
 def signing_bytes(transaction: JsonDict) -> bytes:
-    """What a sender signs (EIP-155, EIP-2930, EIP-1559)."""
+    """Bytes that a sender signs (EIP-155, EIP-2930, EIP-1559)."""
     to = _data(transaction, "to") if transaction["to"] else b""
     call = [_quantity(transaction, "gas"), to, _quantity(transaction, "value"), _data(transaction, "input")]
     kind = int(transaction["type"], 16)

@@ -1,12 +1,12 @@
-"""Long ranges of a node's chain, by number: several batches on their way at once, given in order.
+"""Backfill of a long range of a node's chain by number: several batches in flight, yielded in order.
 
 Rules:
 
-1. What is given is in order and may be of two chains where the node's moved in between: whoever takes it checks that
+1. Blocks are yielded in order, perhaps from two chains if the node's chain changed in between: the caller checks that
    each block is the child of the one before.
-2. A batch aims at so many bytes, whatever the size of a block: learned from the last batch, and so memory is bounded
-   by ``connections`` + 1 batches.
-3. When the reader stops, nothing goes on behind its back: requests under way are cancelled.
+2. The size of a batch in bytes is constant: the number of blocks follows from the previous batch. Memory is bounded by
+   ``connections`` + 1 batches.
+3. When the reader stops, requests in flight are cancelled.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cardinal.errors import ApplicationError, NodeAnswerError
 
+from .blocks import ChainMovedError
 from .evidence import evidence
 from .fetch import Answer
-from .walk import ChainMovedError
 from .worker import Job
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Finality
 
-    from .fetch import BlockFetcher, Fetched
+    from .blocks import Fetched
+    from .fetch import BlockFetcher
     from .rules import Rules
     from .settings import FeedSettings
     from .totals import Totals
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
     from .workers import Workers
 
 FIRST_BATCH = 8
-"""Blocks in the first batch, when nothing is known of their size yet."""
+"""Blocks in the first batch, while their size is unknown."""
 
 Batch: TypeAlias = "list[Answer | Fetched | Prepared | None]"
 
 
 class Batches:
-    """Blocks by number, checked by other processes where so many have still to come that these pay.
+    """Fetches batches of blocks by number, verified by worker processes where the rest of the range repays them.
 
     Arguments:
-        fetcher: the node.
-        workers: the processes; None for none.
-        rules: what the blocks have to satisfy.
-        finality: marks for them.
+        fetcher: fetches the blocks.
+        workers: the worker pool; None for none.
+        rules: verification rules.
+        finality: marks for the blocks.
         last: the last block's number.
-        totals: tells what is known of the total difficulty after the merge.
-        settings: from how many bytes on processes pay, and whether what proves state deltas is asked for, too.
+        totals: supplies the total difficulty after the merge.
+        settings: threshold for workers in bytes, and whether evidence of state is requested.
 
     """
 
@@ -76,7 +77,7 @@ class Batches:
     async def by_numbers(self, numbers: Sequence[int]) -> Batch:
         """The blocks at these heights, in order; None where the node lacks one."""
         answers = await self._fetcher.answers(numbers)
-        if self._workers is not None and await self._begun(self._workers, answers, numbers[-1]):
+        if self._workers is not None and await self._started(self._workers, answers, numbers[-1]):
             whole = [answer for answer in answers if answer.whole]
             job = Job(self._rules, self._finality, self._totals.final, [answer.texts for answer in whole])
             prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
@@ -84,15 +85,15 @@ class Batches:
         blocks = await self._fetcher.added(answers)
         return list(await self._with_evidence(blocks) if self._settings.state else blocks)
 
-    async def _begun(self, workers: Workers, answers: Sequence[Answer], reached: int) -> bool:
-        """Whether processes check blocks now. They are started when what lies ahead is worth it."""
+    async def _started(self, workers: Workers, answers: Sequence[Answer], reached: int) -> bool:
+        """Start the workers when the rest of the range repays it; returns whether they run."""
         ahead = (self._last - reached) * sum(answer.size for answer in answers) // len(answers)
-        if not workers.begun and ahead >= self._settings.worker_bytes:
+        if not workers.started and ahead >= self._settings.worker_bytes:
             await workers.start()
-        return workers.begun
+        return workers.started
 
     async def _with_evidence(self, answers: Sequence[Answer | Fetched | None]) -> list[Fetched | None]:
-        """The blocks with what was said of their state; without it where a node refuses: the gate finds out why."""
+        """Add evidence to the blocks; without it if the node refuses, which the verification reports."""
         blocks = [await self._fetcher.assembled(one) if isinstance(one, Answer) else one for one in answers]
         there = [block for block in blocks if block is not None and block.header.height]
         try:
@@ -116,27 +117,27 @@ async def backfill(
         NodeUnreachableError, NodeAnswerError.
 
     """
-    under_way: deque[asyncio.Task[Batch]] = deque()
+    in_flight: deque[asyncio.Task[Batch]] = deque()
     size, following = FIRST_BATCH, first
     try:
-        while following <= last or under_way:
-            while following <= last and len(under_way) < settings.rpc.connections:
+        while following <= last or in_flight:
+            while following <= last and len(in_flight) < settings.rpc.connections:
                 numbers = range(following, min(following + size, last + 1))
-                under_way.append(asyncio.create_task(by_numbers(numbers)))
+                in_flight.append(asyncio.create_task(by_numbers(numbers)))
                 following = numbers.stop
-            batch = await under_way[0]
-            under_way.popleft()
+            batch = await in_flight[0]
+            in_flight.popleft()
             size = _next_size(batch, size, settings)
             for fetched in batch:
                 yield fetched
     finally:
-        for task in under_way:
+        for task in in_flight:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*in_flight, return_exceptions=True)
 
 
 def _next_size(batch: Batch, size: int, settings: FeedSettings) -> int:
-    """Blocks for the next batch, so that its answers have about the size that is aimed at; at most doubled."""
+    """Number of blocks in the next batch for the configured size in bytes; at most doubled."""
     there = [fetched.size for fetched in batch if fetched is not None]
     if not there:
         return size

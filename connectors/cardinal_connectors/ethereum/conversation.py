@@ -1,4 +1,4 @@
-"""Answers that come back over one stream, in any order, to the requests that wait for them. Pure but for futures."""
+"""Pending requests of one stream connection: matches responses, in any order, to their requests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .wire import Replies, read_replies
 
 
 class Conversation:
-    """What is under way over one WebSocket or socket.
+    """Pending requests of one WebSocket or Unix socket.
 
     Arguments:
-        noticed: called for every notification of a subscription.
+        noticed: callback for every notification of a subscription.
 
     """
 
@@ -25,7 +25,7 @@ class Conversation:
 
     @contextmanager
     def expecting(self, ids: Sequence[int]) -> Iterator[asyncio.Future[Replies]]:
-        """The answers to these ids, for as long as somebody waits for them."""
+        """A future of the responses to these ids."""
         waiting = _Waiting(asyncio.get_running_loop().create_future())
         self._waiting.update(dict.fromkeys(ids, waiting))
         try:
@@ -34,10 +34,10 @@ class Conversation:
             for one in ids:
                 self._waiting.pop(one, None)
             if waiting.future.done() and not waiting.future.cancelled():
-                waiting.future.exception()  # whoever gave up waiting need not be told
+                waiting.future.exception()  # a cancelled request ignores its failure
 
     def take(self, body: bytes) -> None:
-        """Something came: answers, or a notification. What is neither fails everything that waits."""
+        """Process a received text: responses or a notification. Anything else fails all pending requests."""
         try:
             replies = read_replies(body)
         except NodeAnswerError as malformed:
@@ -53,20 +53,20 @@ class Conversation:
         if waiting is not None:
             waiting.settle(replies)
         elif replies and replies[0].error is not None:
-            # An error that names no request (a batch or body that could not be read): the node cannot say whose it
-            # is. Everything under way is answered with it; what was innocent is asked again by its caller.
+            # An error without an id (an unreadable batch or body) belongs to an unknown request. All requests in flight
+            # receive it; their callers retry the valid ones.
             for one in set(self._waiting.values()):
                 one.settle(replies)
 
     def fail(self, failure: NodeUnreachableError | NodeAnswerError) -> None:
-        """Nothing that waits will be answered."""
+        """Fail all pending requests."""
         for one in set(self._waiting.values()):
             if not one.future.done():
                 one.future.set_exception(failure)
 
 
 class _Waiting:
-    """A request on its way."""
+    """Request in flight."""
 
     __slots__ = ("future",)
 

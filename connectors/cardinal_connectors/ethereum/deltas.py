@@ -1,12 +1,12 @@
-"""What a block did to the state, from a node that traces and proves (``#state=yes``).
+"""State delta of a block, from a node that traces and proves (``#state=yes``).
 
 Rules:
 
-1. A trace is a hint. It leaves out withdrawals, system contracts and rewards; what is published is proven by the state
-   roots of the block and its parent, and complete, or the block is refused (:mod:`cardinal.apps.evm.checks.state`). Before
-   that, what its transactions only read is looked at, too (:mod:`.evidence`).
-2. A node that cannot trace or prove is refused with its own words: a stream with deltas has one for each block.
-3. The first block did all of the state that it has (:mod:`.genesis`).
+1. A trace is a hint: it omits withdrawals, system contracts and rewards. A published delta is complete and proven by
+   the state roots of the block and its parent, else the block is refused (:mod:`cardinal.apps.evm.checks.state`). A
+   second attempt includes what transactions only read (:mod:`.evidence`).
+2. A node that cannot trace or prove is refused with its own message: a stream with deltas has one for each block.
+3. The delta of the first block is its complete state (:mod:`.genesis`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.rpc.block import EncodedBlock
 from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError
 
-from .evidence import Evidence, evidence
-from .fetch import BlockFetcher, Fetched
+from .blocks import ChainMovedError, Evidence, Fetched
+from .evidence import evidence
+from .fetch import BlockFetcher
 from .genesis import first_state
 from .settings import FeedSettings
-from .walk import ChainMovedError
 
 _NO_STATE: Final = f"0x{EMPTY_ROOT.hex()}"
 
@@ -30,19 +30,19 @@ _NO_STATE: Final = f"0x{EMPTY_ROOT.hex()}"
 async def delta_of(
     fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched, settings: FeedSettings, chain_id: int
 ) -> StateDelta:
-    """The delta of a block that passed its checks.
+    """Make the delta of a verified block.
 
     Arguments:
-        fetcher: the node that gave the block.
-        written: the block.
-        fetched: the same as it came, with what was asked for together with it.
-        settings: where the first block's state may stand.
-        chain_id: whose paths it has.
+        fetcher: fetcher of the node that returned the block.
+        written: the encoded block.
+        fetched: the fetched block, perhaps with evidence.
+        settings: names the genesis file.
+        chain_id: chain id in the paths.
 
     Raises:
-        ChainMovedError: the node does not have the block, or its parent, any more.
+        ChainMovedError: the node no longer has the block or its parent.
         NodeAnswerError: the node does not trace or prove.
-        IntegrityError: what the node said does not explain the state root.
+        IntegrityError: the evidence does not explain the state root.
 
     """
     try:
@@ -67,7 +67,7 @@ async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched,
     try:
         return (await evidence(fetcher, [fetched], read=read))[0]
     except NodeAnswerError as refused:
-        if await fetcher.header_by_hash(written.hash) is None:  # an orphan by now, of which some nodes say an error
+        if await fetcher.header_by_hash(written.hash) is None:  # an orphan by now, for which some nodes return an error
             raise ChainMovedError(f"The node does not have block {written.number} any more.") from refused
         raise NodeAnswerError(
             f"State deltas need a node that traces blocks and proves accounts: {refused}", code=refused.code
@@ -81,9 +81,9 @@ def _proven(written: EncodedBlock, said: Evidence, chain_id: int) -> StateDelta:
         if said.parent.state_root != _NO_STATE:
             raise
         raise IntegrityError(
-            f"The header of block {written.number - 1} says that there was no state, and the one of block "
-            f"{written.number} shows more than it did: development nodes begin so. Begin above it "
-            f"(--start {written.number + 1}), or publish without state.",
+            f"The state root of block {written.number - 1} is empty, but block {written.number} changed more than its "
+            f"evidence explains, as on development nodes: start above it (--start {written.number + 1}), or publish "
+            "without state.",
             number=written.number,
             block_hash=written.hash,
             check="state",

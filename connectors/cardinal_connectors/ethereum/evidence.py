@@ -1,84 +1,58 @@
-"""What a node says of the state that blocks left behind: traces, parents and proofs, asked for many blocks at once.
+"""Evidence of state changes from a node: traces, parents and proofs, requested for many blocks at once.
 
 Rules:
 
-1. Nothing here is believed: :mod:`.deltas` holds it to the state roots of a block and its parent.
-2. Blocks beside each other are asked for together: one round for traces and parents, one for proofs. What a block
-   left behind and its child found is one proof, not two.
-3. What is asked for is what traces say that transactions changed; on request also what they only read or left as it
-   was: anvil writes a slot down that was set to zero where nothing was, which is a change of the root and of no trace.
-4. A node that does not have a block any more is :class:`.walk.ChainMovedError`; one that refuses is told with its own
-   words (:class:`~cardinal.errors.NodeAnswerError`).
+1. Nothing here is trusted: :mod:`.deltas` verifies it against the state roots of a block and its parent.
+2. Consecutive blocks are requested together: one round for traces and parents, one for proofs. The state after a block
+   and before its child needs one proof, not two.
+3. Proofs are requested for what transactions changed according to their traces; on request also for what they only
+   read: anvil stores an absent slot that is set to zero, which changes the root and appears in no trace.
+4. A node that no longer has a block is :class:`.blocks.ChainMovedError`; a refusal is reported with the node's own
+   message (:class:`~cardinal.errors.NodeAnswerError`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple
 
 from cardinal.apps.evm import touched
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError
 
-from .fetch import BlockFetcher, Fetched
+from .blocks import AccountProof, ChainMovedError, Evidence, Fetched
+from .fetch import BlockFetcher
 from .rpc import parse
-from .walk import ChainMovedError
 
 TRACER: Final = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
 
 READING_TRACER: Final = {"tracer": "prestateTracer"}
 
 _BRIEF: Final = (False,)
-"""The parameter that asks for a block without its transactions."""
-
-
-class _Slot(TypedDict, total=False):
-    proof: list[str]
-
-
-class _Proof(TypedDict, total=False):
-    accountProof: list[str]
-    storageProof: list[_Slot] | None
-
-
-class Evidence(NamedTuple):
-    """What was said of one block.
-
-    Attributes:
-        traces: of its transactions.
-        parent: the header of its parent.
-        proofs: of what it may have changed, before and after it.
-        size: the length of the answers in bytes.
-
-    """
-
-    traces: list[Any]
-    parent: RpcHeader
-    proofs: list[_Proof]
-    size: int
+"""The parameter that requests a block without its transactions."""
 
 
 class _Hint(NamedTuple):
-    """As much of a block as tells what it may have changed. Nothing of it is checked yet."""
+    """Parts of a block that name what it may have changed, unverified."""
 
     number: int
-    shown: RpcBlock
+    rpc: RpcBlock
     receipts: list[RpcReceipt]
 
 
 async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched], *, read: bool = False) -> list[Evidence]:
-    """What a node says of these blocks, none of which is the first of its chain, in their order.
+    """Request the evidence for blocks, none of them the first of its chain, in their order.
 
     Arguments:
-        fetcher: the node.
-        blocks: what it gave.
-        read: ask also for what was only read.
+        fetcher: sends the requests.
+        blocks: the fetched blocks.
+        read: include what transactions only read.
 
     Raises:
-        ChainMovedError: the node does not have one of them, or its parent, any more.
-        NodeAnswerError: it does not trace or prove.
-        ApplicationError: its answers are of another form.
+        ChainMovedError: the node no longer has one of them, or its parent.
+        NodeAnswerError: the node does not trace or prove.
+        ApplicationError: a response is malformed.
 
     """
     traces = await _traces(fetcher, blocks, TRACER)
@@ -100,7 +74,7 @@ async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched], *, read: bo
 
 
 def _as_changed(trace: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    """A trace of all that a transaction touched, as one that changed it."""
+    """Convert a trace of what a transaction touched to the form of a diff trace."""
     return {"result": {"pre": trace.get("result") if isinstance(trace, dict) else None, "post": {}}}
 
 
@@ -118,7 +92,7 @@ async def _traces(
 
 
 async def _parents(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[RpcHeader]:
-    """Their parents' headers: most are among the blocks themselves."""
+    """Headers of the blocks' parents, most of which are among the blocks themselves."""
     have: dict[str, RpcHeader] = {block.header.hash: block.block for block in blocks}
     lacking = [block for block in blocks if block.header.parent_hash not in have]
     answers = await fetcher.calls([("eth_getBlockByHash", (block.header.parent_hash, *_BRIEF)) for block in lacking])
@@ -131,7 +105,7 @@ async def _parents(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[Rpc
 
 
 def _wanted(traces: list[Any], fetched: Fetched) -> list[tuple[str, str, list[str]]]:
-    """What is to be proven: at which block, of whom, and which slots."""
+    """Proofs to request: block hash, address and slots of each."""
     header = fetched.header
     if len(fetched.receipts) != len(fetched.block.transactions):
         raise ApplicationError("a block has as many receipts as transactions", path="receipts")
@@ -142,8 +116,8 @@ def _wanted(traces: list[Any], fetched: Fetched) -> list[tuple[str, str, list[st
 
 async def _proofs(
     fetcher: BlockFetcher, wanted: Iterable[tuple[str, str, list[str]]]
-) -> Mapping[tuple[str, str], tuple[_Proof | None, int]]:
-    """The proofs by block and address, with their length in bytes."""
+) -> Mapping[tuple[str, str], tuple[AccountProof | None, int]]:
+    """Proofs by block hash and address, with their size in bytes."""
     slots: dict[tuple[str, str], set[str]] = defaultdict(set)
     for at, address, some in wanted:
         slots[at, address].update(some)
@@ -151,7 +125,7 @@ async def _proofs(
         [("eth_getProof", (address, sorted(some), at)) for (at, address), some in slots.items()]
     )
     return {
-        name: (parse(_Proof, answer, "eth_getProof"), len(bytes(answer)))
+        name: (parse(AccountProof, answer, "eth_getProof"), len(bytes(answer)))
         for name, answer in zip(slots, answers, strict=True)
     }
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from cardinal.errors import FeedError, NodeUnreachableError, ReorgTooDeepError
 
 from .address import read_url
+from .blocks import ChainMovedError
 from .gate import Gate
 from .known import KnownBlocks
 from .nodes import Nodes
@@ -33,7 +34,6 @@ from .rules import Rules
 from .settings import FeedSettings
 from .totals import Learned, Totals
 from .trouble import Trouble
-from .walk import ChainMovedError
 from .way import Way
 
 if TYPE_CHECKING:

@@ -1,34 +1,30 @@
-"""Blocks with their receipts and uncles from a node, alone by hash or many by number.
+"""Fetching of blocks with receipts and uncles from a node, one by hash or many by number.
 
 Rules:
 
-1. Whatever belongs to one block is asked for together, on arrival: an orphan may be gone a moment later (facts on
-   nodes, rule 5).
-2. ``None`` is "the node does not have it now"; an empty list of receipts is a statement of the node. The two are
-   never mixed.
-3. What is fetched by number is put together again only where receipts name the block's hash: between two answers
-   the chain may have moved. Otherwise the receipts are asked for by hash.
-4. Nothing here judges a block: see :mod:`.gate`.
+1. All parts of a block are requested together on arrival: an orphan may be gone a moment later (facts on nodes, rule
+   5).
+2. ``None`` means that the node does not have the block now; an empty list of receipts is a result. They are never
+   mixed.
+3. A block and receipts fetched by number are combined only if the receipts name the block's hash: the chain may have
+   changed between the two responses. Otherwise the receipts are requested by hash.
+4. Nothing is verified here: see :mod:`.gate`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 
-from .headers import Header, header_of
+from .blocks import Fetched, Header, header_of
 from .rpc import NO_METHOD, Call, Outcome, RpcClient, is_null, parse
-from .synced import lacks_bytes, with_bytes
-
-if TYPE_CHECKING:
-    from .evidence import Evidence
 
 __all__ = ["Answer", "BlockFetcher", "Fetched", "Header", "Tag"]
 
@@ -36,42 +32,27 @@ Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
 
 _Value = TypeVar("_Value")
+_STATE_SYNC: Final = "0x7f"
 _NO_UNCLES: Final = b'"uncles":[]'
-"""As most nodes write it; what is written otherwise is read a little earlier, that is all."""
+"""As most nodes write it; a block with another form is parsed a little earlier."""
 _LAST: Final = 4096
-"""Bytes at the end of a block that are looked at first: most nodes sort its fields by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A block as the node gave it.
-
-    ``size`` is the length of the answers in bytes. ``evidence`` is what was said of its state, where that was asked for
-    together with it (:mod:`.evidence`).
-    """
-
-    header: Header
-    block: RpcBlock
-    receipts: list[RpcReceipt]
-    uncles: list[RpcHeader]
-    size: int
-    evidence: Evidence | None = None
+"""Bytes at the end of a block that are searched first: most nodes sort its fields by name."""
 
 
 class Answer(NamedTuple):
-    """What a node said of a block and of its receipts; None where it was not asked for those together."""
+    """Unparsed results for a block and its receipts; None where receipts were not requested with it."""
 
     block: Outcome
     receipts: Outcome | None
 
     @property
     def whole(self) -> bool:
-        """Whether both are there, and neither is null."""
+        """Whether both are results, and neither is null."""
         return _is_there(self.block) and _is_there(self.receipts)
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing to do but to read it, as far as its text shows: it names no uncles."""
+        """Whether no further request is needed, judged by its text: it is complete and names no uncles."""
         if not self.whole:
             return False
         text = memoryview(_got(self.block))
@@ -79,17 +60,17 @@ class Answer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of both."""
+        """Size of both in bytes."""
         return sum(len(part) for part in self if isinstance(part, msgspec.Raw))
 
     @property
     def texts(self) -> tuple[bytes, bytes]:
-        """Their JSON, where both are there."""
+        """Their JSON; both must be results."""
         return bytes(_got(self.block)), b"" if self.receipts is None else bytes(_got(self.receipts))
 
 
 class BlockFetcher:
-    """Asks a node for blocks, in the way that this node can: whole receipts, or one for each transaction."""
+    """Fetches blocks from a node: receipts by block, or one by one where the node lacks that method."""
 
     def __init__(self, client: RpcClient) -> None:
         self._client = client
@@ -120,7 +101,7 @@ class BlockFetcher:
         return await self.assembled(Answer(outcomes[0], outcomes[1] if self._whole_receipts else None))
 
     async def answers(self, numbers: Sequence[int]) -> list[Answer]:
-        """What the node says of the blocks at these heights, in order, unread."""
+        """Unparsed results for the blocks at these heights, in order."""
         calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
         if self._whole_receipts:
             calls += [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
@@ -129,10 +110,10 @@ class BlockFetcher:
         return [Answer(*parts) for parts in zip(outcomes[: len(numbers)], receipts, strict=True)]
 
     async def added(self, answers: Sequence[Answer]) -> list[Answer | Fetched | None]:
-        """Answers, and the blocks to which more had to be asked for; None where the node lacks one.
+        """Complete the results that need further requests; None where the node lacks a block.
 
-        Those to which nothing has to be added are left unread: :meth:`assembled` reads one when its turn has come. What
-        is read long before it is checked has left the processor's cache by then (measured at 2 to 7 % of all the work).
+        The others stay unparsed: :meth:`assembled` parses each just before its verification, while it is in the
+        processor's cache (measured at 2 to 7 % of all the work).
         """
         blocks: list[Answer | Fetched | None] = list(answers)
         if lacking := [at for at, answer in enumerate(answers) if not answer.plain]:
@@ -146,24 +127,24 @@ class BlockFetcher:
         return await self._client.read(kind, method, *params)
 
     async def calls(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> list[msgspec.Raw]:
-        """The results of many calls, unread; NodeAnswerError where one is refused."""
+        """Unparsed results of many calls; NodeAnswerError where one is refused."""
         return [_got(outcome) for outcome in await self._batch([Call(*one) for one in calls])]
 
     async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
         return await self._client.batch(calls)
 
     async def assembled(self, answer: Answer) -> Fetched | None:
-        """A block and what belongs to it, from the answers that are there and those that are still missing."""
+        """Assemble a block from its results and further requests; None where the node lacks a part."""
         return _together(answer) or await self._completed(answer)
 
     async def _completed(self, answer: Answer) -> Fetched | None:
-        """A block of which something has to be asked for."""
+        """Assemble a block that needs further requests."""
         receipts = answer.receipts
         raw = _got(answer.block)
         block = parse(RpcBlock, raw, "eth_getBlockBy…")
         if block is None:
             return None
-        block = await with_bytes(self, block)
+        block = await self._with_raw_state_sync(block)
         header = header_of(block)
         name = header.hash
         size = len(raw)
@@ -182,6 +163,20 @@ class BlockFetcher:
         uncles = await self._uncles(name, len(block.uncles))
         return None if uncles is None else Fetched(header, block, found, uncles, size)
 
+    async def _with_raw_state_sync(self, block: RpcBlock) -> RpcBlock:
+        """The block with the bytes of its state sync, which every check needs; unchanged where the node refuses.
+
+        A block without them is refused by its checks, with an error that names the missing bytes.
+        """
+        if not _lacks_raw_state_sync(block):
+            return block
+        last = block.transactions[-1]
+        try:
+            written = await self.call(str, "eth_getRawTransactionByHash", last.hash)
+        except NodeAnswerError:
+            return block
+        return structs.replace(block, transactions=[*block.transactions[:-1], structs.replace(last, raw=written)])
+
     async def _receipts_of(self, name: str) -> list[RpcReceipt] | None:
         return await self._client.read(list[RpcReceipt], "eth_getBlockReceipts", name)
 
@@ -197,7 +192,7 @@ class BlockFetcher:
         return receipts
 
     async def _uncles(self, name: str, count: int) -> list[RpcHeader] | None:
-        """The uncles' headers; None where one is not to be had."""
+        """The uncles' headers; None where the node lacks one."""
         if count == 0:
             return []
         calls = [Call("eth_getUncleByBlockHashAndIndex", (name, hex(index))) for index in range(count)]
@@ -209,30 +204,36 @@ class BlockFetcher:
 
 
 def _together(answer: Answer) -> Fetched | None:
-    """A block from what there is, where nothing more has to be asked for; NodeAnswerError where it is no block."""
+    """Assemble a block that needs no further request, else None; NodeAnswerError where it is malformed."""
     written, receipts = answer
     if isinstance(written, NodeAnswerError) or receipts is None or isinstance(receipts, NodeAnswerError):
         return None
     found = parse(list[RpcReceipt], receipts, "eth_getBlockReceipts")
     block = parse(RpcBlock, written, "eth_getBlockBy…")
-    if block is None or found is None or block.uncles or lacks_bytes(block):
+    if block is None or found is None or block.uncles or _lacks_raw_state_sync(block):
         return None
     header = header_of(block)
     return Fetched(header, block, found, [], len(written) + len(receipts)) if _all_of(found, header.hash) else None
 
 
+def _lacks_raw_state_sync(block: RpcBlock) -> bool:
+    """Whether the last transaction is a Polygon state sync (type 127, PIP-74), which nodes return without its bytes."""
+    last = block.transactions[-1] if block.transactions else None
+    return last is not None and last.type == _STATE_SYNC and last.raw is None
+
+
 def _is_there(outcome: Outcome | None) -> bool:
-    """Whether it is an answer, and not null."""
+    """Whether it is a result other than null."""
     return isinstance(outcome, msgspec.Raw) and not is_null(outcome)
 
 
 def _all_of(receipts: Sequence[RpcReceipt], name: str) -> bool:
-    """Whether receipts are of the block with this hash."""
+    """Whether all receipts name the block with this hash."""
     return [receipt.block_hash for receipt in receipts] == [name] * len(receipts)
 
 
 def _got(outcome: Outcome) -> msgspec.Raw:
-    """The result; the node's error is raised."""
+    """Return the result, or raise the node's error."""
     if isinstance(outcome, NodeAnswerError):
         raise outcome
     return outcome

@@ -1,11 +1,11 @@
-"""Where one JSON text ends and the next begins in a stream of bytes: what a socket without messages of its own needs.
+"""Splitter of a byte stream into JSON texts, for a Unix socket without message boundaries.
 
-Nodes differ: geth ends every text with a newline, others write one behind the other. Rules:
+Nodes differ: geth ends every text with a newline, others write texts without a separator. Rules:
 
-1. Every byte is looked at once, however the stream is cut.
-2. The first text is found by its brackets. Where a newline follows it, newlines count from then on: looking for one
-   byte is a hundred times faster than looking for brackets, and no JSON on one line has it inside.
-3. What begins with neither a bracket nor white space is no JSON-RPC: NodeAnswerError.
+1. Every byte is scanned once, however the stream is cut.
+2. The first text is split by its brackets. If a newline follows it, newlines split the rest: a hundred times faster,
+   and JSON on one line contains none.
+3. A text that begins with neither a bracket nor white space is not JSON-RPC: NodeAnswerError.
 
 Pure.
 """
@@ -24,14 +24,14 @@ _OPENING: Final = b"{["
 
 
 class LongTextError(NodeAnswerError):
-    """A text that is longer than any may be."""
+    """A text exceeds the size limit."""
 
 
 class JsonFrames:
-    """Cuts a stream.
+    """Splits a stream into JSON texts.
 
     Arguments:
-        most: bytes that one text may have; a longer one is a LongTextError.
+        most: maximum size of a text in bytes; a longer one raises LongTextError.
 
     """
 
@@ -45,7 +45,7 @@ class JsonFrames:
         self._lines: bool | None = None
 
     def receive(self, data: bytes) -> list[bytes]:
-        """The texts that are complete now."""
+        """Add bytes; returns the texts that are now complete."""
         self._buffer += data
         frames: list[bytes] = []
         while (end := self._line() if self._lines else self._brackets()) is not None:
@@ -65,7 +65,7 @@ class JsonFrames:
         return None if end < 0 else end + 1
 
     def _brackets(self) -> int | None:
-        """The end of the text that begins the buffer, None where it is not there yet."""
+        """End of the first text in the buffer; None if it is incomplete."""
         if self._depth == 0:
             self._strip()
             if self._lines:
@@ -76,7 +76,7 @@ class JsonFrames:
             token = found.group()
             if token == b"\\":
                 if found.end() == len(self._buffer):
-                    self._at = found.start()  # what is escaped has not come yet
+                    self._at = found.start()  # the escaped character is still missing
                     return None
                 self._at = found.end() + 1
                 continue
@@ -93,7 +93,7 @@ class JsonFrames:
         return None
 
     def _strip(self) -> None:
-        """White space between texts goes; what it is between the first two says how this node writes."""
+        """Remove white space between texts; a newline between the first two selects splitting by newlines."""
         if self._at == 0:
             blank = len(self._buffer) - len(self._buffer.lstrip(_BLANK))
             if self._first_done and self._lines is None and self._buffer:

@@ -1,15 +1,14 @@
-"""What stands between a node and the topics: a block that contradicts itself does not pass.
+"""Verification of fetched blocks: a block that contradicts itself is never published.
 
 Rules:
 
-1. Every block is checked whole: header hash, roots of transactions, receipts and withdrawals, bloom, log order
-   (:func:`cardinal.apps.evm.verify`), and that it is the child of the block that its place asks for.
-2. A block that fails is fetched again by hash, so often as the settings say, and then from each other node: one bad
-   answer does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is
-   never given.
-3. A chain that does not satisfy a check leaves it out (its preset, or ``unchecked``). Its hash, and that it is the
-   child of the block below it, a block has to show on every chain.
-4. A node that lacks the block by then has moved on: :class:`.walk.ChainMovedError`.
+1. Every block is verified completely: header hash, roots of transactions, receipts and withdrawals, bloom, log order
+   (:func:`cardinal.apps.evm.verify`), and its parent.
+2. A block that fails is fetched again by hash, as often as configured, and then from each other node: one bad response
+   does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is never
+   delivered.
+3. A check that a chain does not satisfy is skipped (its preset, or ``unchecked``), except hash and parent.
+4. A node that no longer has the block raises :class:`.blocks.ChainMovedError`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cardinal.errors import FeedError, IntegrityError
 
+from .blocks import ChainMovedError
 from .deltas import delta_of
 from .rules import Rules
-from .walk import ChainMovedError
 
 if TYPE_CHECKING:
     from cardinal.apps.evm import StateDelta
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
 
-    from .fetch import BlockFetcher, Fetched, Header
+    from .blocks import Fetched, Header
+    from .fetch import BlockFetcher
     from .settings import FeedSettings
     from .totals import Totals
 
 
 class Admitted(NamedTuple):
-    """A block that passed: its header, its total difficulty, and what is published of it."""
+    """Verified block: header, total difficulty and payload."""
 
     header: Header
     total: int
@@ -45,7 +45,7 @@ class Admitted(NamedTuple):
 
 
 class Blocks(Protocol):
-    """A node that is asked for a block again, and for what proves its state."""
+    """Source of blocks by hash, and of evidence for their state."""
 
     fetcher: BlockFetcher
 
@@ -55,14 +55,14 @@ class Blocks(Protocol):
 
 
 class Gate:
-    """Admits blocks of one node.
+    """Verifies the blocks of one node.
 
     Arguments:
-        node: where a block that failed is fetched again.
-        elsewhere: other nodes' blocks, asked after that.
-        totals: what total difficulties are checked against.
-        chain_id: whose paths the payloads have.
-        settings: how often a block is fetched again, and the pause between.
+        node: re-fetches a block that failed.
+        elsewhere: other nodes, tried after that.
+        totals: expected total difficulties.
+        chain_id: chain id in the payloads' paths.
+        settings: number of fetches of a block, and the pause between.
 
     """
 
@@ -82,20 +82,20 @@ class Gate:
         self._settings = settings
 
     async def admit(self, fetched: Fetched, finality: Finality | None) -> Admitted:
-        """The block with this hash, checked; it may be a later answer of the node than the one given here.
+        """Verify a block; the result may come from a later response than ``fetched``.
 
         Raises:
-            IntegrityError: no answer of the node passed.
-            ChainMovedError: the node does not have the block any more.
+            IntegrityError: no response passed.
+            ChainMovedError: the node no longer has the block.
 
         """
         wanted, height = fetched.header.id, fetched.header.height
         failure: IntegrityError | None = None
-        given_by = self._node
+        origin = self._node
         sources: list[Blocks] = [self._node] * (self._settings.verifications - 1)
         for attempt, source in enumerate(chain(sources, self._others()), 1):
             try:
-                return await self._admitted(fetched, given_by, wanted, finality)
+                return await self._admitted(fetched, origin, wanted, finality)
             except IntegrityError as wrong:
                 failure = wrong
             await asyncio.sleep(self._settings.rpc.pause(min(attempt, self._settings.verifications)))
@@ -105,23 +105,23 @@ class Gate:
                     f"The node does not have block {height} (0x{wanted.hex()}) any more."
                 ) from failure
             if again is not None:
-                fetched, given_by = again, source
-        return await self._admitted(fetched, given_by, wanted, finality)
+                fetched, origin = again, source
+        return await self._admitted(fetched, origin, wanted, finality)
 
-    async def _admitted(self, fetched: Fetched, given_by: Blocks, wanted: bytes, finality: Finality | None) -> Admitted:
+    async def _admitted(self, fetched: Fetched, origin: Blocks, wanted: bytes, finality: Finality | None) -> Admitted:
         written = self._rules.checked(fetched.block, fetched.receipts, fetched.uncles, wanted)
         total = await self._totals.of(fetched.header)
-        delta = await self._delta(written, fetched, given_by)
+        delta = await self._delta(written, fetched, origin)
         return Admitted(fetched.header, total, self._rules.payload(written, total, finality, delta))
 
-    async def _delta(self, written: EncodedBlock, fetched: Fetched, given_by: Blocks) -> StateDelta | None:
-        """What the block did to the state. A node that stands by and cannot say it counts like one that lies."""
+    async def _delta(self, written: EncodedBlock, fetched: Fetched, origin: Blocks) -> StateDelta | None:
+        """State delta of the block. A standby node without evidence counts like one that lies."""
         if not self._settings.state:
             return None
         try:
-            return await delta_of(given_by.fetcher, written, fetched, self._settings, self._rules.chain.chain_id)
+            return await delta_of(origin.fetcher, written, fetched, self._settings, self._rules.chain.chain_id)
         except FeedError as refused:
-            if given_by is self._node or isinstance(refused, IntegrityError):
+            if origin is self._node or isinstance(refused, IntegrityError):
                 raise
             raise IntegrityError(
                 f"The state delta of block {written.number} cannot be proven elsewhere: {refused}",
@@ -131,11 +131,11 @@ class Gate:
             ) from refused
 
     def _others(self) -> Iterator[Blocks]:
-        """The other nodes, looked up only when they are needed."""
+        """The other nodes, looked up on demand."""
         yield from self._elsewhere()
 
     async def _again(self, source: Blocks, wanted: bytes) -> Fetched | None:
-        """The block again; another node that does not answer is no reason to stop."""
+        """Re-fetch the block; the failure of another node is ignored."""
         try:
             return await source.by_hash(wanted)
         except FeedError:

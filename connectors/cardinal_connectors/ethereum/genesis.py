@@ -1,13 +1,12 @@
-"""The state that a chain begins with, which no trace tells: from a node that lists it, or from the chain's own file.
+"""State of a chain's first block, from a node that lists its accounts or from the chain's genesis file.
 
 Rules:
 
-1. Whatever it comes from, it has the state root of the first block, which is recomputed, or it is refused: an account
-   more or less, or a slot, is another root.
-2. A node lists accounts by ``debug_accountRange`` (geth), as many at a time as it gives. Of one that does not, or that
-   knows slots by the hash of their names alone, the file has to be named: ``#genesis=FILE``, the ``genesis.json`` that
-   the chain's nodes are started with.
-3. A chain that begins with nothing needs neither.
+1. The state must have the recomputed state root of the first block: any other account or slot gives another root.
+2. A node lists accounts by ``debug_accountRange`` (geth), page by page. For other nodes, and for those that know slots
+   only by the hash of their names, the file is required: ``#genesis=FILE``, the ``genesis.json`` that the chain's nodes
+   start with.
+3. An empty state needs neither.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from .fetch import BlockFetcher
 
 _ACCOUNTS: Final = 256
-"""Accounts in one answer; geth gives no more."""
+"""Accounts in a page; geth returns no more."""
 
 _REMEDY: Final = (
-    "name the genesis file of the chain behind # of the node's URL (genesis=/path/genesis.json), or begin above that "
+    "name the genesis file of the chain behind # of the node's URL (genesis=/path/genesis.json), or start above that "
     "block (--start 1)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of the first block's state: ``storage`` has the slots by the hash of their names, in bytes."""
+    """Account of the first block's state; ``storage`` maps the hash of a slot's name to its RLP."""
 
     nonce: int = 0
     balance: int = 0
@@ -51,7 +50,7 @@ class Account:
 
 
 class _Listed(msgspec.Struct):
-    """An account as ``debug_accountRange`` shows it: under its address, or with the hash of it as ``key``."""
+    """Account in the result of ``debug_accountRange``: under its address, or with the address's hash as ``key``."""
 
     balance: str
     nonce: int = 0
@@ -67,7 +66,7 @@ class _Page(msgspec.Struct):
 
 
 class _Allocated(msgspec.Struct):
-    """An account of a genesis file. Numbers are hexadecimal or decimal texts, or numbers."""
+    """Account in a genesis file. Numbers are hexadecimal or decimal texts, or numbers."""
 
     balance: str | int = 0
     nonce: str | int = 0
@@ -80,18 +79,18 @@ class _Genesis(msgspec.Struct):
 
 
 async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path | None, chain_id: int) -> StateDelta:
-    """All of the state of a chain's first block, as what that block did to the state.
+    """Make the state delta of a chain's first block, which is its complete state.
 
     Arguments:
-        fetcher: the node.
-        written: the first block, checked.
-        file: the chain's genesis file; None: the node is asked.
-        chain_id: whose paths it has.
+        fetcher: sends the requests.
+        written: the verified first block.
+        file: the chain's genesis file; None requests the accounts from the node.
+        chain_id: chain id in the paths.
 
     Raises:
-        ConfigurationError: the file is none, or the genesis of another chain.
+        ConfigurationError: the file is not a genesis file, or of another chain.
         NodeAnswerError: the node does not list its accounts.
-        IntegrityError: what it lists is not the state of the first block.
+        IntegrityError: the listed accounts are not the state of the first block.
 
     """
     root = raw(written.rpc.state_root)
@@ -106,12 +105,12 @@ async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path |
         return delta
     if file is not None:
         raise ConfigurationError(
-            f"the state of {file} has the root 0x{found.hex()}, and the chain of the node begins with "
-            f"0x{root.hex()}: name the genesis file of this chain",
+            f"the state of {file} has the root 0x{found.hex()}, but the node's chain begins with 0x{root.hex()}: name "
+            "the genesis file of this chain",
             setting="genesis",
         )
     raise IntegrityError(
-        f"The accounts that the node lists for the first block do not make its state root: {_REMEDY}.",
+        f"The accounts that the node lists for the first block do not match its state root: {_REMEDY}.",
         number=written.number,
         block_hash=written.hash,
         check="state",
@@ -135,7 +134,7 @@ def _written(accounts: Mapping[bytes, Account], chain_id: int) -> tuple[StateDel
 
 
 def _slots(named: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Slots by the hash of their names, with their numbers as a trie has them; zero is no slot."""
+    """RLP of the values by the hash of the slots' names, as in a trie; zero values are omitted."""
     return {
         keccak(name.rjust(32, b"\0")): rlp.encode_bytes(value.lstrip(b"\0"))
         for name, value in named
@@ -157,15 +156,17 @@ async def _of_node(fetcher: BlockFetcher) -> dict[bytes, Account]:
 
 
 async def _page(fetcher: BlockFetcher, after: str) -> _Page:
-    """Accounts from a place on, which a node names by bytes in base64 and is asked for in hexadecimal."""
+    """Request a page of accounts; a node returns the position of the next page in base64 and expects hexadecimal."""
     try:
         start = "0x" + base64.b64decode(after, validate=True).hex()
         page = await fetcher.call(_Page, "debug_accountRange", "0x0", start, _ACCOUNTS, *(False, False, True))
     except binascii.Error:
-        raise NodeAnswerError("The node names the next of its accounts by what is no base64.") from None
+        raise NodeAnswerError(
+            "The node returned a malformed position of its next accounts; use another node."
+        ) from None
     except NodeAnswerError as refused:
         raise NodeAnswerError(
-            f"The state of the chain's first block cannot be had: {refused}; {_REMEDY}", code=refused.code
+            f"The state of the chain's first block is not available: {refused}; {_REMEDY}", code=refused.code
         ) from refused
     return page or _Page({})
 
@@ -195,12 +196,12 @@ def _of_file(file: Path) -> dict[bytes, Account]:
         ) from None
     except (msgspec.DecodeError, ValueError) as wrong:
         raise ConfigurationError(
-            f"{file} is no genesis file, which has the accounts of a chain under alloc: {wrong}", setting="genesis"
+            f"{file} is not a genesis file, which lists accounts under alloc: {wrong}", setting="genesis"
         ) from wrong
 
 
 def _bytes(text: str) -> bytes:
-    """Hexadecimal digits, with 0x or without, also an odd number of them."""
+    """Bytes of hexadecimal digits, with or without 0x, also of an odd number of digits."""
     digits = text.removeprefix("0x")
     return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
 

@@ -1,13 +1,11 @@
-"""The blocks that a feed has given, or found published: what a new block's parent is looked up in.
+"""Recent blocks of a feed, delivered or found published, by which a new block's parent is looked up.
 
 Rules:
 
-1. Branches are kept side by side. A node that goes from one branch to another and back is not given again what it
-   was given before.
-2. Closed under parents, down to the lowest number that is remembered: where one is on a node's chain, so are its
-   remembered ancestors.
-3. The parent of the very first block is remembered too, so that a sibling of the first block has its place.
-4. Bounded: blocks more than ``window`` below the highest are forgotten.
+1. All branches are stored. When a node switches to another branch and back, nothing is delivered twice.
+2. Closed under parents, down to the lowest stored number: if a block is on a node's chain, so are its stored ancestors.
+3. The parent of the very first block is stored too, so that a sibling of the first block has a parent.
+4. Bounded: blocks more than ``window`` below the highest are pruned.
 
 Pure: no node, no clock.
 """
@@ -27,7 +25,7 @@ class _Known(NamedTuple):
 
 
 class KnownBlocks:
-    """Hashes with their numbers and, where it was learned, their total difficulty."""
+    """Block hashes with their numbers and, where known, their total difficulty."""
 
     def __init__(self, published: Iterable[BlockRef], *, window: int) -> None:
         self._window = window
@@ -35,10 +33,10 @@ class KnownBlocks:
         self._heights: dict[int, set[bytes]] = defaultdict(set)
         self._lowest = 0
         for ref in published:
-            self._remember(ref, None)
+            self._store(ref, None)
         self.highest = max(self._heights, default=-1)
         self._lowest = min(self._heights, default=0)
-        self._forget()
+        self._prune()
 
     def __contains__(self, block_hash: bytes) -> bool:
         return block_hash in self._blocks
@@ -47,52 +45,52 @@ class KnownBlocks:
         return len(self._blocks)
 
     def numbers(self) -> list[int]:
-        """The heights at which anything is remembered, ascending."""
+        """The stored heights, ascending."""
         return sorted(self._heights)
 
     def oldest(self) -> BlockRef:
-        """The lowest block that is remembered."""
+        """The lowest stored block."""
         number = min(self._heights)
         return BlockRef(number, min(self._heights[number]))
 
     def number(self, block_hash: bytes) -> int | None:
-        """The number of a block that is remembered."""
+        """Number of a stored block, or None."""
         known = self._blocks.get(block_hash)
         return None if known is None else known.number
 
     def total(self, block_hash: bytes) -> int | None:
-        """The total difficulty of a block, where both are remembered."""
+        """Total difficulty of a stored block, or None."""
         known = self._blocks.get(block_hash)
         return None if known is None else known.total
 
     def learn(self, block_hash: bytes, total: int) -> None:
-        """Remember the total difficulty of a block that is remembered already."""
+        """Set the total difficulty of a stored block."""
         known = self._blocks[block_hash]
         self._blocks[block_hash] = known._replace(total=total)
 
     def add(self, ref: BlockRef, parent: bytes, *, total: int, difficulty: int) -> None:
-        """Remember a block that was given.
+        """Store a delivered block.
 
         Arguments:
             ref: the block.
-            parent: its parent's hash, remembered with it where this is the first block.
+            parent: its parent's hash, stored too if this is the first block.
             total: its total difficulty.
             difficulty: its own difficulty.
 
         """
         if not self._blocks and ref.number > 0:
-            self._remember(BlockRef(ref.number - 1, parent), total - difficulty)
+            self._store(BlockRef(ref.number - 1, parent), total - difficulty)
             self._lowest = ref.number - 1
-        self._remember(ref, total)
+        self._store(ref, total)
         self.highest = max(self.highest, ref.number)
-        self._forget()
+        self._prune()
 
-    def _forget(self) -> None:
+    def _prune(self) -> None:
         while self.highest - self._lowest > self._window:
-            for forgotten in self._heights.pop(self._lowest, ()):
-                del self._blocks[forgotten]
+            for pruned in self._heights.pop(self._lowest, ()):
+                del self._blocks[pruned]
             self._lowest += 1
 
-    def _remember(self, ref: BlockRef, total: int | None) -> None:
+    def _store(self, ref: BlockRef, total: int | None) -> None:
         self._blocks[ref.hash] = _Known(ref.number, total)
         self._heights[ref.number].add(ref.hash)

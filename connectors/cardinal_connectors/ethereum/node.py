@@ -16,7 +16,8 @@ from cardinal.apps.evm.chains import Chain, chain_of
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.protocols.streams.types import Finality
 
-from .fetch import BlockFetcher, Fetched, Header, Tag
+from .blocks import Fetched, Header
+from .fetch import BlockFetcher, Tag
 from .rpc import RpcClient
 from .settings import RpcSettings
 

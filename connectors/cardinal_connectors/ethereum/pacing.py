@@ -1,10 +1,10 @@
-"""How much a node is asked for at once, and how often: learned from what it refuses, or set by whoever pays for it.
+"""Adaptive batch size and rate limit of requests to a node.
 
 Rules:
 
-1. A request that was refused as too large, or not answered in time, is cut in half at once; so are those that follow.
-2. What was borne is tried a little larger after some full requests, up to just below what was refused; long after a
-   refusal that bound is forgotten, since a busy hour passes.
+1. After a request is refused as too large, or times out, the batch size is halved.
+2. After some successful full batches the size grows a little, to just below the refused size; long after a refusal that
+   bound is reset, since a busy hour passes.
 3. Calls per second are spread evenly, with at most one second's worth at once.
 
 Pure: the clock is an argument.
@@ -16,17 +16,17 @@ from collections.abc import Callable
 from typing import Final
 
 STEPS: Final = 8
-"""Full requests that are borne before a larger one is tried."""
+"""Successful full batches before a larger one is tried."""
 
 FORGETS: Final = 256
-"""Full requests that are borne before a size that was refused is tried again."""
+"""Successful full batches before a refused size is tried again."""
 
 
 class Bearing:
-    """How many calls in one request a node bears.
+    """Adaptive number of calls per batch.
 
     Arguments:
-        most: calls that are never exceeded.
+        most: maximum number of calls.
 
     """
 
@@ -34,33 +34,33 @@ class Bearing:
         self.size = most
         self._most = most
         self._ceiling = most
-        self._borne = 0
+        self._successes = 0
         self._since_refused = 0
 
     def refused(self, calls: int) -> None:
-        """A request of so many calls was too much; of many under way at once, each may say so."""
+        """Record that a batch of ``calls`` was refused; of several in flight, each may be."""
         self.size = min(self.size, max(1, calls // 2))
         self._ceiling = max(self.size, min(self._ceiling, calls - 1))
-        self._borne = self._since_refused = 0
+        self._successes = self._since_refused = 0
 
-    def bore(self, calls: int) -> None:
-        """A request of so many calls was answered."""
+    def succeeded(self, calls: int) -> None:
+        """Record that a batch of ``calls`` succeeded."""
         if calls < self.size or self.size == self._most:
             return
-        self._borne += 1
+        self._successes += 1
         self._since_refused += 1
         if self._since_refused >= FORGETS:
             self._ceiling, self._since_refused = self._most, 0
-        if self._borne >= STEPS:
-            self._borne = 0
+        if self._successes >= STEPS:
+            self._successes = 0
             self.size = min(self._ceiling, self.size + max(1, self.size // 4))
 
 
 class Throttle:
-    """When the next calls may be made.
+    """Rate limit of calls.
 
     Arguments:
-        rate: calls a second; None: at once.
+        rate: calls per second; None for no limit.
         clock: seconds.
 
     """
@@ -71,7 +71,7 @@ class Throttle:
         self._due = clock() if rate else 0.0
 
     def wait(self, calls: int) -> float:
-        """Seconds to wait before so many calls, which are counted as made then."""
+        """Seconds to wait before sending ``calls``, which count from then on."""
         if not self._rate:
             return 0.0
         now = self._clock()

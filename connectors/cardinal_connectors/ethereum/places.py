@@ -1,4 +1,4 @@
-"""A block by its number, its hash, or the first one at a time."""
+"""Location of a block by its number, its hash, or a time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Final
 
 from cardinal.errors import ConfigurationError, NodeAnswerError
 
-from .fetch import BlockFetcher, Header
+from .blocks import Header
+from .fetch import BlockFetcher
 
 _HASH: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
 
 
 async def locate(fetcher: BlockFetcher, text: str) -> int:
-    """The number of a block on the node's chain.
+    """Number of a block on the node's chain.
 
     Arguments:
-        fetcher: the node.
-        text: a number; a hash of 64 hexadecimal digits, with or without 0x; or a time in ISO 8601, in UTC where it
-            names no zone: then the first block not before it.
+        fetcher: fetches headers.
+        text: a number; a hash of 64 hexadecimal digits, with or without 0x; or a time in ISO 8601, by default in UTC,
+            for the first block not before it.
 
     Raises:
         ConfigurationError: the text is none of the three.
@@ -49,7 +50,7 @@ async def _of_hash(fetcher: BlockFetcher, block_hash: bytes) -> int:
 
 
 async def _at(fetcher: BlockFetcher, seconds: int, text: str) -> int:
-    """The first block whose timestamp is not below ``seconds``: bisected, since times rise with numbers."""
+    """First block with a timestamp of at least ``seconds``, by bisection, since times rise with numbers."""
     head = await fetcher.header("latest")
     if head is None or _time(head) < seconds:
         raise NodeAnswerError(f"The node's chain has no block at or after {text} yet.")
@@ -59,7 +60,7 @@ async def _at(fetcher: BlockFetcher, seconds: int, text: str) -> int:
         header = await fetcher.header(middle)
         if header is not None and _time(header) >= seconds:
             high = middle
-        else:  # a node that was pruned lacks the lowest
+        else:  # a pruned node lacks the lowest blocks
             low = middle + 1
     return low
 

@@ -136,7 +136,7 @@ class RpcClient:
                 self._bearing.refused(len(part))
                 await asyncio.sleep(self._settings.pause(slow))
             else:
-                self._bearing.bore(len(part))
+                self._bearing.succeeded(len(part))
         return outcomes
 
     def quoted(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""How a chain's blocks are checked and written, apart from where they come from: what a worker process needs to know.
+"""Verification rules of a chain: checks and encoding of its blocks, shared with worker processes.
 
 Pure: no node, no clock.
 """
@@ -22,11 +22,11 @@ from .settings import FeedSettings
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a block has to satisfy.
+    """Verification rules of a chain.
 
     Attributes:
-        chain: what is known of the chain.
-        checks: names of :data:`cardinal.apps.evm.checks.integrity.CHECKS`; the hash is among them on every chain.
+        chain: parameters of the chain.
+        checks: names of :data:`cardinal.apps.evm.checks.integrity.CHECKS`; always includes the hash.
 
     """
 
@@ -35,21 +35,21 @@ class Rules:
 
     @classmethod
     def of(cls, chain_id: int, settings: FeedSettings) -> Rules:
-        """The presets of a chain (or the user's), without what the settings leave out."""
+        """Rules of the chain's preset (or the user's), without the checks that the settings skip."""
         chain = settings.chain or chain_of(chain_id)
         return cls(chain, tuple(name for name in chain.checks if name not in settings.unchecked))
 
     def checked(
         self, block: RpcBlock, receipts: list[RpcReceipt], uncles: list[RpcHeader], wanted: bytes
     ) -> EncodedBlock:
-        """A block that agrees with itself and with the hash (32 bytes) that was asked for; else IntegrityError."""
-        shown: Any = block  # structures are taken as well as mappings, which alone the signature names
+        """Verify a block, which must have the requested hash (32 bytes); IntegrityError if it fails."""
+        shown: Any = block  # structures are accepted as well as mappings, which alone the signature names
         have: Any = receipts
         ommers: Any = uncles
         written = verify(shown, have, uncles=ommers, chain=self.chain, checks=self.checks)
         if written.hash != wanted:
             raise IntegrityError(
-                f"The node gave block 0x{written.hash.hex()} where 0x{wanted.hex()} was asked for; ask another node.",
+                f"The node returned block 0x{written.hash.hex()} instead of 0x{wanted.hex()}; use another node.",
                 number=written.number,
                 block_hash=wanted,
                 check="hash",
@@ -59,14 +59,14 @@ class Rules:
     def payload(
         self, written: EncodedBlock, total: int, finality: Finality | None, delta: StateDelta | None = None
     ) -> Payload:
-        """What is published of a block; one that lacks what no root covers fails like one that contradicts itself.
+        """Make the payload of a block; a missing field that no root covers is an IntegrityError too.
 
         Arguments:
-            written: a block that passed.
-            total: its total difficulty; zero where the application decides, as after a merge of which nothing is known
+            written: a verified block.
+            total: its total difficulty; zero where the application decides, as after a merge without a preset
                 (:mod:`.totals`).
             finality: marks, none above the block.
-            delta: what it did to the state; None announces nothing of it.
+            delta: its state delta; None announces none.
 
         """
         try:
@@ -88,7 +88,7 @@ class Rules:
 
 
 def clamped(finality: Finality, height: int) -> Finality:
-    """What a block may say of finality: nothing about blocks above it, which its reader does not have yet."""
+    """Finality marks of a block, limited to its own height, since its reader has no block above it."""
 
     def clamp(number: int | None) -> int | None:
         return None if number is None else min(number, height)

@@ -1,15 +1,15 @@
-"""The total difficulty of a block: what adds up from what is known, and what the node says where nothing is.
+"""Total difficulty of blocks: the sum over known blocks, else the node's value.
 
-Nodes disagree on this field: old ones serve it, geth has dropped it, anvil says zero. Rules:
+Nodes differ in this field: old ones serve it, geth has dropped it, anvil returns zero. Rules:
 
-1. Before the merge it is the parent's total and the block's own difficulty. What a node serves has to be the same, else
-   the block is refused.
-2. The parent's was told when it was given, or is the weight under which it is published.
-3. Where neither is so (the first block of a stream), what the node serves counts. Where it serves none, it is learned
-   once: from the parent's header, or by adding up all headers from block 0, for chains short enough.
-4. After the merge it is the chain's preset; without one what it was when proof of work ended, as a block that was given
-   or a published weight tells. What a node serves counts for nothing: so two producers agree whichever they ask. Where
-   nothing tells, it is zero here, and the application decides.
+1. Before the merge it is the parent's total plus the block's own difficulty. A block with another served value is
+   refused.
+2. The parent's total is that of the delivered block, or the weight under which the block is published.
+3. Otherwise (the first block of a stream) the served value counts. If the node serves none, it is computed once: from
+   the parent's header, or as the sum over all headers from block 0 if the chain is short enough.
+4. After the merge it is the chain's preset; without one, the total at which proof of work ended, from a delivered block
+   or a published weight. The served value is ignored, so two producers agree on different nodes. If it is unknown, it
+   is zero here, and the application decides.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING
 from cardinal.apps.evm.rpc.structures import RpcHeader
 from cardinal.errors import IntegrityError, NodeAnswerError
 
-from .headers import is_named
-from .walk import ChainMovedError
+from .blocks import ChainMovedError, is_named
 
 if TYPE_CHECKING:
-    from .fetch import BlockFetcher, Header
+    from .blocks import Header
+    from .fetch import BlockFetcher
     from .known import KnownBlocks
 
 HEADERS_AT_ONCE = 500
-"""Headers in a batch when a difficulty is added up."""
+"""Headers in a batch of the sum."""
 
 
 @dataclass(slots=True)
 class Learned:
-    """What a feed knows of totals beside the blocks of one walk.
+    """Totals that a feed knows in addition to its recent blocks.
 
     Attributes:
-        weights: those of published blocks, by hash.
-        final: the total at which proof of work ended; None where it has not, or nothing told it.
+        weights: weights of published blocks by hash.
+        final: total at which proof of work ended; None while it has not, or is unknown.
 
     """
 
@@ -46,14 +46,14 @@ class Learned:
 
 
 class Totals:
-    """Total difficulties for the blocks of one walk through a chain.
+    """Total difficulties of the blocks of one chain.
 
     Arguments:
-        fetcher: where headers come from.
-        known: blocks with the totals that were learned; a block's parent is in it, or it is the first.
-        sum_blocks: most headers that are added up.
-        preset: the total at which the chain's proof of work ended, where that is known beforehand.
-        learned: what the feed knows beside these blocks; grows.
+        fetcher: fetches headers.
+        known: recent blocks with their totals; includes a block's parent unless the block is the first.
+        sum_blocks: maximum number of headers in a sum.
+        preset: total at which the chain's proof of work ended, from its preset.
+        learned: further totals; grows.
 
     """
 
@@ -74,16 +74,16 @@ class Totals:
 
     @property
     def final(self) -> int:
-        """The total of all blocks after the merge, as far as it is known by now; else zero."""
+        """Total of all blocks after the merge; zero while unknown."""
         return (self._learned.final if self._preset is None else self._preset) or 0
 
     async def of(self, header: Header) -> int:
-        """The total difficulty of a block whose header hash was verified.
+        """Total difficulty of a block whose header hash was verified.
 
         Raises:
-            IntegrityError: the node says another total than the parent's and the block's own difficulty make.
-            NodeAnswerError: the node serves none and the chain is too long to add it up.
-            ChainMovedError: the node's chain changed while it was added up, or it lacks a published block.
+            IntegrityError: the served value differs from the sum.
+            NodeAnswerError: the node serves none and the chain is too long for a sum.
+            ChainMovedError: the node's chain changed during the sum, or it lacks a published block.
 
         """
         difficulty = int(header.difficulty, 16)
@@ -94,8 +94,8 @@ class Totals:
         if served:
             if before is not None and (before or header.height <= 1) and before + difficulty != served:
                 raise IntegrityError(
-                    f"Block {header.height} ({header.hash}) has the total difficulty {served} by the node's word, "
-                    f"but its parent's and its own make {before + difficulty}; ask another node.",
+                    f"Block {header.height} ({header.hash}) has the total difficulty {served} according to the node, "
+                    f"but its parent's plus its own is {before + difficulty}; use another node.",
                     number=header.height,
                     block_hash=header.id,
                     check="total difficulty",
@@ -104,9 +104,9 @@ class Totals:
         return (await self._before(header) if before is None else before) + difficulty
 
     async def _parents(self, header: Header) -> int | None:
-        """The total of the parent of a block with difficulty, where it was told or is published.
+        """Total of the parent of a block with difficulty, if the parent is recent or published; else None.
 
-        Such a parent's weight is its total. Only of block 0 that is not sure: without difficulty it counts as merged.
+        Such a parent's weight is its total. Block 0 is the exception: without difficulty it counts as merged.
         """
         total = self._known.total(header.parent)
         if total is not None or header.parent not in self._learned.weights:
@@ -116,7 +116,7 @@ class Totals:
         return self._learned.weights[header.parent]
 
     async def _merged(self, header: Header) -> int:
-        """The total of a block without difficulty."""
+        """Total of a block without difficulty."""
         if self._preset is None and header.height:
             if before := self._known.total(header.parent):
                 self._learned.final = before
@@ -126,7 +126,7 @@ class Totals:
         return self.final
 
     async def _published(self, block_hash: bytes) -> RpcHeader:
-        """The header of a published block: a weight alone does not tell whether its block's number is in it."""
+        """Header of a published block, which shows whether the weight includes the block's number."""
         name = f"0x{block_hash.hex()}"
         found = await self._fetcher.call(RpcHeader, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
         if found is None or not is_named(found, block_hash):
@@ -134,7 +134,7 @@ class Totals:
         return found
 
     async def _before(self, header: Header) -> int:
-        """The total difficulty of a parent that was not given by this feed."""
+        """Total difficulty of a parent that this feed did not deliver."""
         parent = await self._fetcher.header_by_hash(header.parent)
         if parent is not None and (served := int(parent.total_difficulty or "0x0", 16)):
             total = served
@@ -145,18 +145,18 @@ class Totals:
         return total
 
     async def _summed(self, header: Header) -> int:
-        """All difficulties below a block, each header linked to the one before."""
+        """Sum of all difficulties below a block, each header linked to the one before."""
         if header.height > self._sum_blocks:
             raise NodeAnswerError(
-                f"The node serves no totalDifficulty, and block {header.height} is too far from the first to add it "
-                f"up; use a node that serves it, or start at block 0."
+                f"The node serves no totalDifficulty, and block {header.height} is too far from the first for a "
+                f"sum; use a node that serves it, or start at block 0."
             )
         total, last = 0, None
         for first in range(0, header.height, HEADERS_AT_ONCE):
             for found in await self._fetcher.headers(range(first, min(first + HEADERS_AT_ONCE, header.height))):
                 if found is None or (last is not None and found.parent != last):
-                    raise ChainMovedError("The node's chain changed while its difficulty was added up.")
+                    raise ChainMovedError("The node's chain changed during the sum of its difficulties.")
                 total, last = total + int(found.difficulty, 16), found.id
         if last != header.parent:
-            raise ChainMovedError("The node's chain changed while its difficulty was added up.")
+            raise ChainMovedError("The node's chain changed during the sum of its difficulties.")
         return total

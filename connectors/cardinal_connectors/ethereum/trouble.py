@@ -8,8 +8,8 @@ from typing import Final
 
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 
+from .blocks import ChainMovedError
 from .settings import FeedSettings
-from .walk import ChainMovedError
 
 _LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 

@@ -1,50 +1,44 @@
-"""From a node's head down to what was given already: by parent hash, or by bisection where the way is long.
+"""Ancestry of a node's head down to a delivered block: by parent hash, or by bisection for a long range.
 
 Rules:
 
-1. A head is a hint. What counts is the way from it, hash by hash, to a block that was given (facts on nodes, rule 1).
-2. Blocks are fetched by hash, with their content: a later look may find the orphan gone (rules 2 and 5).
-3. A hash that the node no longer has ends the walk with :class:`ChainMovedError`: look at the head again.
-4. A chain that has none of the blocks that are remembered is refused, never followed from scratch. That it has none
-   is no matter of a node's bare word: a number is read from a header that has its hash, and ``null`` below the head
-   tells nothing, as a node says it that is not in step with the one that told the head.
+1. A head is a hint. Only its chain of parent hashes down to a delivered block counts (facts on nodes, rule 1).
+2. Blocks are fetched by hash, with their content: the node may drop an orphan at any time (rules 2 and 5).
+3. If the node no longer has a hash, :class:`ChainMovedError` is raised, and the feed re-reads the head.
+4. A chain without any recent block is refused, never followed from scratch. This needs more than a node's claim: a
+   number counts only from a header with the matching hash, and ``null`` below the head counts for nothing, since
+   another node behind the same gateway may have returned the head.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cardinal.errors import FeedError, ReorgTooDeepError
+from cardinal.errors import ReorgTooDeepError
 from cardinal.protocols.streams.types import BlockRef
 
-from .headers import is_named
+from .blocks import ChainMovedError, Fetched, Header, is_named
 
 if TYPE_CHECKING:
-    from .fetch import BlockFetcher, Fetched, Header
+    from .fetch import BlockFetcher
     from .known import KnownBlocks
 
 
-class ChainMovedError(FeedError):
-    """The node's chain changed while it was read. Never leaves the feed: it looks at the head again."""
-
-    retriable = True
-
-
 async def walk_back(fetcher: BlockFetcher, known: KnownBlocks, head: Header, *, limit: int) -> list[Fetched] | None:
-    """The blocks between what is known and a head.
+    """Fetch the blocks between the recent blocks and a head.
 
     Arguments:
-        fetcher: where blocks come from.
-        known: not empty.
-        head: the node's head; it may be known, lower than what is known, or on another branch.
-        limit: blocks after which the walk is given up.
+        fetcher: fetches the blocks.
+        known: recent blocks, not empty.
+        head: the node's head; may be recent, below all recent blocks, or on another branch.
+        limit: maximum number of blocks.
 
     Returns:
-        Blocks, parents first, the first of them a child of a known block; None where there are more than ``limit``.
+        Blocks, parents first, the first of them a child of a recent block; None if there are more than ``limit``.
 
     Raises:
-        ChainMovedError: the node lacks a block on the way.
-        ReorgTooDeepError: the way passes below everything that is known.
+        ChainMovedError: the node lacks one of the blocks.
+        ReorgTooDeepError: the common ancestor is below all recent blocks.
 
     """
     path: list[Fetched] = []
@@ -67,18 +61,18 @@ async def walk_back(fetcher: BlockFetcher, known: KnownBlocks, head: Header, *, 
 
 
 async def common_block(fetcher: BlockFetcher, known: KnownBlocks, head: Header) -> BlockRef:
-    """The highest known block that the node's chain has.
+    """Find the highest recent block on the node's chain.
 
-    What is known is closed under parents, and so is the node's chain: below the block that is looked for every height
-    agrees, above it none does. So it is bisected, after a look at the highest, which mostly agrees.
+    Both sets are closed under parents: up to the result every height matches, above it none. So bisection finds it,
+    after a test of the highest one, which usually matches.
 
     Arguments:
-        fetcher: the node.
-        known: not empty.
-        head: the node's head; nothing above it is asked for.
+        fetcher: fetches headers.
+        known: recent blocks, not empty.
+        head: the node's head; nothing above it is requested.
 
     Raises:
-        ReorgTooDeepError: the node's chain has none of them.
+        ReorgTooDeepError: the node's chain has no recent block.
         ChainMovedError: the node lacks blocks below its head.
 
     """
@@ -104,10 +98,10 @@ async def common_block(fetcher: BlockFetcher, known: KnownBlocks, head: Header) 
 
 
 def too_deep(known: KnownBlocks) -> ReorgTooDeepError:
-    """The sentence for a chain that has nothing of what is known."""
+    """Error for a chain without any recent block."""
     oldest = known.oldest()
     return ReorgTooDeepError(
-        f"The node's chain has none of the blocks that are published or remembered, down to {oldest.number} "
+        f"The node's chain has none of the published or delivered blocks down to {oldest.number} "
         f"(0x{oldest.hash.hex()}): use a node of the chain that is streamed, or start a new stream.",
         number=oldest.number,
         block_hash=oldest.hash,

@@ -22,18 +22,19 @@ from cardinal.errors import IntegrityError, NodeUnreachableError
 from cardinal.protocols.streams.types import BlockRef, Finality
 
 from .backfill import Batches, backfill
+from .blocks import ChainMovedError
 from .fetch import Answer
 from .gate import Admitted, Blocks, Gate
 from .rules import Rules, clamped
 from .totals import Learned, Totals
-from .walk import ChainMovedError, common_block, walk_back
+from .walk import common_block, walk_back
 from .worker import Prepared
 from .workers import worker_count, working
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
 
-    from .fetch import Fetched, Header
+    from .blocks import Fetched, Header
     from .known import KnownBlocks
     from .node import Node
     from .settings import FeedSettings

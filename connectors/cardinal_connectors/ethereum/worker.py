@@ -1,9 +1,9 @@
-"""A process that checks and writes blocks for a feed.
+"""Worker process that verifies and encodes blocks for a feed.
 
-It reads jobs from its standard input and writes what came of them to its standard output, each a length of four bytes
-and a pickle: both ends are the same program, and nobody else has the pipe. It ends when its input does.
+It reads jobs from standard input and writes results to standard output, each a length of four bytes and a pickle: both
+ends are the same program and own the pipe. It ends when its input ends.
 
-A block that does not pass for whatever reason comes to None: the feed looks at it itself then, and says why.
+The result for a block that fails any check is None: the feed verifies it again and reports the error.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from cardinal.errors import CardinalError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
 
-from .headers import Header, header_of
+from .blocks import Header, header_of
 from .rules import Rules, clamped
 
 LENGTH: Final = struct.Struct(">I")
 
 
 class Job(NamedTuple):
-    """Blocks to check.
+    """Blocks to verify.
 
     Attributes:
-        rules: what they have to satisfy.
-        finality: marks for those that come after the merge.
-        final: the total difficulty of those; zero where it is not known.
-        raws: for each block its JSON and that of its receipts, as the node gave them.
+        rules: rules of the chain.
+        finality: marks for blocks after the merge.
+        final: total difficulty of those; zero where unknown.
+        raws: JSON of each block and of its receipts, as fetched.
 
     """
 
@@ -45,9 +45,9 @@ class Job(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A block that passed. ``total`` is its total difficulty by the node's word, after the merge by the job's.
+    """Verified block. ``total`` is its total difficulty as claimed by the node, after the merge the job's.
 
-    ``size`` is the length of the answers in bytes.
+    ``size`` is the size of the responses in bytes.
     """
 
     header: Header
@@ -57,7 +57,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(job: Job) -> list[Prepared | None]:
-    """What comes of a job, block by block."""
+    """Process a job: a result for each block, None for one that fails."""
     return [_prepared(job, block, receipts) for block, receipts in job.raws]
 
 
@@ -68,9 +68,9 @@ def _prepared(job: Job, block_text: bytes, receipts_text: bytes) -> Prepared | N
         header = header_of(block)
         total = int(header.total_difficulty or "0x0", 16) if int(header.difficulty, 16) else job.final
         if any(receipt.block_hash != block.hash for receipt in receipts):
-            return None  # between the two answers the chain has moved
+            return None  # the chain changed between the two responses
         if block.uncles or (int(header.difficulty, 16) and not total):
-            return None  # what is missing has to be asked for
+            return None  # the feed has to request the missing parts
         written = job.rules.checked(block, receipts, [], header.id)
         marks = None if job.finality is None else clamped(job.finality, header.height)
         return Prepared(header, total, job.rules.payload(written, total, marks), len(block_text) + len(receipts_text))
@@ -79,7 +79,7 @@ def _prepared(job: Job, block_text: bytes, receipts_text: bytes) -> Prepared | N
 
 
 def serve(jobs: BinaryIO, results: BinaryIO) -> None:
-    """Work until there are no more jobs."""
+    """Process jobs until the input ends."""
     while len(head := jobs.read(LENGTH.size)) == LENGTH.size:
         job: Job = pickle.loads(jobs.read(*LENGTH.unpack(head)))  # noqa: S301 - written by the process that started us
         body = pickle.dumps(prepare(job), pickle.HIGHEST_PROTOCOL)
@@ -88,6 +88,6 @@ def serve(jobs: BinaryIO, results: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Serve the process that started this one, which alone decides when it ends."""
+    """Entry point; ignores SIGINT, since the parent process decides when this one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,10 +1,12 @@
-"""Processes that check long ranges beside the feed (:mod:`.worker`): checking a block takes more time than reading it.
+"""Pool of worker processes that verify long ranges (:mod:`.worker`): verifying a block takes longer than fetching it.
 
 Rules:
 
-1. They are started when so much of a long range has still to come that they pay, and ended with it. A feed at the head
-   needs none.
-2. A process that ends, or cannot be started, costs speed and nothing else: its blocks are checked by the feed.
+1. Workers start when the rest of a long range is large enough to repay it, and end with the range. A feed at the head
+   has none.
+2. A worker that ends, or fails to start, costs only speed: the feed verifies its blocks.
+3. Workers are subprocesses with pipes, not a ``ProcessPoolExecutor``: that one's workers run the user's main module
+   again, and outlive a parent that is killed (both seen with spawn and forkserver, Python 3.11).
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ _MOST: Final = 8
 _COMMAND: Final = f"from {__package__}.worker import main; main()"
 _ENDS_SECONDS: Final = 5.0
 _AT_ONCE: Final = 4 << 20
-"""Bytes of a process's answer that are read ahead: those of a whole batch."""
+"""Bytes of a worker's result that are read ahead: those of a batch."""
 
 _PIPE: Final = 1 << 20
-"""Bytes in a pipe: what Linux lets everybody have."""
+"""Capacity of a pipe in bytes: the most that Linux grants to every user."""
 
 
 def worker_count(blocks: int, settings: FeedSettings) -> int:
-    """How many processes for so many blocks: as set, or one for each processor where there are several."""
-    if blocks < settings.worker_blocks or settings.state:  # deltas are asked for block by block
+    """Number of workers for a range of ``blocks``: as set, else one per processor where there are several."""
+    if blocks < settings.worker_blocks or settings.state:  # deltas are requested block by block
         return 0
     if settings.workers is not None:
         return settings.workers
@@ -45,10 +47,10 @@ def worker_count(blocks: int, settings: FeedSettings) -> int:
 
 
 class Workers:
-    """Processes, each with one job at a time; none before :meth:`start`.
+    """Pool of worker processes, each with one job at a time; none before :meth:`start`.
 
     Arguments:
-        count: how many.
+        count: number of workers.
 
     """
 
@@ -60,12 +62,12 @@ class Workers:
         self._alive = 0
 
     @property
-    def begun(self) -> bool:
-        """Whether they were started."""
+    def started(self) -> bool:
+        """Whether the workers were started."""
         return len(self._all) == self._count
 
     async def start(self) -> None:
-        """Start them; the second call waits for the first."""
+        """Start the workers; a second call waits for the first."""
         async with self._starting:
             for _ in range(self._count - len(self._all)):
                 command = [sys.executable, "-c", _COMMAND]
@@ -73,7 +75,7 @@ class Workers:
                 try:
                     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=_AT_ONCE)
                 except OSError as failure:
-                    _LOG.warning("A process that checks blocks cannot be started (%s).", failure)
+                    _LOG.warning("a worker process cannot be started (%s): the feed verifies its blocks", failure)
                     self._count = len(self._all)
                     return
                 _widen(process)
@@ -82,24 +84,24 @@ class Workers:
                 self._alive += 1
 
     async def prepare(self, job: Job) -> list[Prepared | None]:
-        """What comes of a job; None for every block where no process is left to take it."""
+        """Process a job; None for every block if no worker is left."""
         if not self._alive or (process := await self._idle.get()) is None:
             self._idle.put_nowait(None)
             return [None] * len(job.raws)
         try:
             done = await _asked(process, job)
         except (OSError, asyncio.IncompleteReadError):
-            _LOG.warning("A process that checks blocks ended; its blocks are checked by the feed.")
+            _LOG.warning("a worker process ended: the feed verifies its blocks")
             self._lost(process)
             return [None] * len(job.raws)
         except asyncio.CancelledError:
-            self._lost(process)  # its answer would be taken for another job's
+            self._lost(process)  # its result would be read as another job's
             raise
         self._idle.put_nowait(process)
         return done
 
     async def close(self) -> None:
-        """End them."""
+        """End the workers."""
         for process in self._all:
             try:
                 async with asyncio.timeout(_ENDS_SECONDS):
@@ -109,7 +111,7 @@ class Workers:
                 await process.communicate(b"")
 
     def _lost(self, process: asyncio.subprocess.Process) -> None:
-        """One fewer; with the last one nobody waits any more."""
+        """Remove a worker; after the last one no job waits."""
         _kill(process)
         self._alive -= 1
         if not self._alive:
@@ -117,7 +119,7 @@ class Workers:
 
 
 def _widen(process: asyncio.subprocess.Process) -> None:
-    """Let the pipe to a process hold more than its 64 kB, where the system allows: a job is megabytes."""
+    """Enlarge the pipe to a worker from 64 kB where the system allows it: a job is megabytes."""
     if process.stdin is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):
             fcntl.fcntl(process.stdin.transport.get_extra_info("pipe"), fcntl.F_SETPIPE_SZ, _PIPE)
@@ -141,7 +143,7 @@ async def _asked(process: asyncio.subprocess.Process, job: Job) -> list[Prepared
 
 @asynccontextmanager
 async def working(count: int) -> AsyncIterator[Workers | None]:
-    """So many processes, not started yet; None for none."""
+    """A pool of ``count`` workers, not started yet; None if ``count`` is 0."""
     if not count:
         yield None
         return
