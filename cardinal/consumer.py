@@ -34,6 +34,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from cardinal.config.settings import find_url
 from cardinal.consuming.healing import Healer
 from cardinal.consuming.health import Health
 from cardinal.consuming.loop import Loop
@@ -53,7 +54,6 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
-from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -77,7 +77,7 @@ class Consumer:
     """Reads a stream and delivers its chain, update by update.
 
     Arguments:
-        url: where to read, see :mod:`cardinal.transports.url`; or the name of a stream in the settings file.
+        url: where to read, see :mod:`cardinal.config.url`; or the name of a stream in the settings file.
         app: the application or its name.
         start: where to begin. A cursor or its text resumes after the update that it came with. Otherwise: ``earliest``
             (the default) begins with the oldest block from which the retained chain is complete to its head, so

@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.config.settings import find_url
 from cardinal.consuming.gc_pause import collector_waits
 from cardinal.errors import CardinalError, ConfigurationError, LocalProtocolError
 from cardinal.producing.deep_reorg import BranchDepth, channel, linked
@@ -34,8 +35,7 @@ from cardinal.producing.standby.peer_watch import PeerWatch, is_standby, refuse_
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
 from cardinal.transports.base import TransactionalSink
 from cardinal.transports.posting import end, new_future, size_of
-from cardinal.transports.settings import find_url
-from cardinal.transports.url import open_sink
+from cardinal.transports.registry import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from cardinal.config.url import TransportUrl
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.payload import Payload, SubBatch
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports.base import Sink
-    from cardinal.transports.url import TransportUrl
 
 __all__ = ["Producer", "ProducerStats", "ping_id"]
 
@@ -63,7 +63,7 @@ class Producer:
     """Publishes payloads to a stream.
 
     Arguments:
-        url: where to, see :mod:`cardinal.transports.url`; or the name of a stream of the settings file.
+        url: where to, see :mod:`cardinal.config.url`; or the name of a stream of the settings file.
         app: the application, as :func:`cardinal.apps.get` gives it.
         producer_id: this producer's name among those of the stream; stays the same over restarts.
         redundancy: ``all``: everything is sent, whatever other producers of the stream send. ``standby``: the producer
@@ -77,7 +77,7 @@ class Producer:
             the Go implementation, which a channel stops with a panic: its blocks go out as any others. A consumer whose
             threshold is not larger than the depth then keeps the old branch, until it is started again from a block
             below.
-        config: TOML file that names streams, see :mod:`cardinal.transports.settings`; default: the one that
+        config: TOML file that names streams, see :mod:`cardinal.config.settings`; default: the one that
             ``CARDINAL_CONFIG`` names.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams import Record
     from cardinal.transports import Source
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 DEADLINE = 20.0
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal import apps
+from cardinal.config.secrets import check_secrets
+from cardinal.config.settings import CONFIG_VARIABLE, find_url
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.transports.file import folder_of
-from cardinal.transports.misspelt import unused
-from cardinal.transports.secrets import with_secrets
-from cardinal.transports.settings import CONFIG_VARIABLE, TransportSettings, find_url, load_settings
-from cardinal.transports.variables import variable
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -26,21 +22,8 @@ _STREAM_SECONDS: Final = 10.0
 """The time that a stream may take to appear: a producer may be starting at this moment."""
 
 
-def _with_variables(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Warn of environment variables that name no stream or node."""
-    del context, parameter
-    file = value or variable(CONFIG_VARIABLE)
-    settings = TransportSettings()
-    with contextlib.suppress(ConfigurationError):  # raised when it is looked into
-        settings = settings if file is None else load_settings(Path(file))
-    for sentence in unused(os.environ, settings.streams, settings.nodes):
-        click.echo(f"warning: {sentence}", err=True)
-    return value
-
-
 config_option = click.option(
     "--config",
-    callback=_with_variables,
     type=click.Path(path_type=Path, dir_okay=False),
     help=f"TOML file that names streams and nodes (or set {CONFIG_VARIABLE}).",
 )
@@ -57,13 +40,15 @@ metrics_option = click.option(
 
 
 def stream(text: str, config: Path | None) -> TransportUrl:
-    """The URL of a stream, with its secrets, from a URL or a name of the settings file.
+    """The URL of a stream, from a URL or a name of the settings file; files of its secrets are tried.
 
     Raises:
         ConfigurationError: the URL or name cannot be used, or the file of a secret cannot be read.
 
     """
-    return with_secrets(find_url(text, config))
+    url = find_url(text, config)
+    check_secrets(url)
+    return url
 
 
 def application(

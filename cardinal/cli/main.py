@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from importlib.metadata import entry_points
 from typing import Final, Literal
@@ -85,11 +84,6 @@ def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
       eval "$(_CARDINAL_COMPLETE=bash_source cardinal)"
     """
     set_up(log_level, log_format)
-    if any(name.startswith("CARDINAL_") for name in os.environ):
-        from cardinal.transports.misspelt import unknown  # noqa: PLC0415 - takes longer than the rest of `--help`
-
-        for sentence in unknown(os.environ):
-            click.echo(f"warning: {sentence}", err=True)
 
 
 def main() -> None:

@@ -18,24 +18,23 @@ from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.common import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
+from cardinal.config.settings import find_node
 from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
-from cardinal.server.feeds import Bounded, Feed, Locating, open_feed
+from cardinal.feeds import BlockFeed, Bounded, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
 from cardinal.transports import list_topics
 from cardinal.transports.later import later
-from cardinal.transports.node_url import join_nodes, options_of_all, split_nodes, written
-from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from cardinal.config.url import NodeUrl, TransportUrl
     from cardinal.errors import CardinalError
     from cardinal.producing.survey.partial import HalfPublished
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
-    from cardinal.transports import TransportUrl
 
 _HASH = re.compile("(0x)?[0-9a-fA-F]{64}")
 _REPORT_SECONDS = 2.0
@@ -108,30 +107,26 @@ def produce(
     Stops cleanly on SIGINT and SIGTERM. After any other end, start it again: what is missing is published then.
     """
     to = stream(to_url, config)
-    wanted = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
+    wanted = {"lag": lag, "finality": finality, "state": "true" if state else None, "workers": workers}
     given = {name: str(value) for name, value in wanted.items() if value is not None}
-    _said_once(from_url, given)
-    feed = open_feed(_with_options(find_node(from_url, config), given), chain_id=chain_id)
+    node = find_node(from_url, config)
+    if "://" in from_url:
+        _check_options(node, given)
+    feed = open_feed(node.with_options(given), chain_id=chain_id)
     settings = ProduceSettings(
         producer_id or socket.gethostname(), redundancy, allow_coverage_change, not no_reorg_channels
     )
     asyncio.run(_produce(feed, to, settings, start=start, until=until))
 
 
-def _said_once(url: str, given: Mapping[str, str]) -> None:
-    """An option that the same command line says otherwise behind the URL's ``#`` is a mistake, whichever is meant."""
-    for name, value in options_of_all(url):
-        if given.get(name, value) != value:
-            raise click.UsageError(f"{name} is {value[:20]!r} behind the URL's # and another by --{name}: say one")
+def _check_options(url: NodeUrl, given: Mapping[str, str]) -> None:
+    """UsageError for an option that the same command line has with another value behind the URL's ``#``."""
+    for name, value in given.items():
+        if url.options.get(name, value) != value:
+            raise click.UsageError(f"{name} is {url.options[name][:20]!r} behind the URL's # and another by --{name}")
 
 
-def _with_options(url: str, given: Mapping[str, str]) -> str:
-    """A node's URL with options behind its ``#``, where a feed looks for them, and the last of a name counts."""
-    *nodes, last = split_nodes(url)
-    return join_nodes([*nodes, last.with_options(written(given))])
-
-
-def _check_start(feed: Feed, start: str | None) -> None:
+def _check_start(feed: BlockFeed, start: str | None) -> None:
     """ConfigurationError for what names no block of this feed, before topics are made that would stay empty."""
     if start is None or _is_number(start):
         return
@@ -147,7 +142,7 @@ def _check_start(feed: Feed, start: str | None) -> None:
             ) from None
 
 
-async def _check_beginning(feed: Feed, to: TransportUrl, topic: str, start: str | None, until: int | None) -> None:
+async def _check_beginning(feed: BlockFeed, to: TransportUrl, topic: str, start: str | None, until: int | None) -> None:
     """ConfigurationError where a stream that is not there would stay empty; one that is there goes on from its end."""
     if not isinstance(feed, Bounded):
         return
@@ -163,7 +158,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-async def _number(feed: Feed, start: str | None, published: Sequence[BlockRef]) -> int | None:
+async def _number(feed: BlockFeed, start: str | None, published: Sequence[BlockRef]) -> int | None:
     """The first block to publish; it is of no matter where blocks are published."""
     if start is None or _is_number(start):
         return None if start is None else int(start)
@@ -171,7 +166,7 @@ async def _number(feed: Feed, start: str | None, published: Sequence[BlockRef]) 
 
 
 async def _produce(
-    feed: Feed, to: TransportUrl, settings: ProduceSettings, *, start: str | None, until: int | None
+    feed: BlockFeed, to: TransportUrl, settings: ProduceSettings, *, start: str | None, until: int | None
 ) -> None:
     service: ProduceService | None = None
     try:

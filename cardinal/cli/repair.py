@@ -10,10 +10,10 @@ import click
 
 from cardinal import apps
 from cardinal.cli.common import config_option, stream
-from cardinal.server.feeds import Feed, open_feed
+from cardinal.config.settings import find_node
+from cardinal.feeds import BlockFeed, open_feed
 from cardinal.server.repair import Repaired, Repairing
 from cardinal.server.repair import repair as complete
-from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def repair(
     _report(what, asyncio.run(_repair(feed, to, what)))
 
 
-async def _repair(feed: Feed, to: TransportUrl, what: Repairing) -> Repaired:
+async def _repair(feed: BlockFeed, to: TransportUrl, what: Repairing) -> Repaired:
     def say(ref: BlockRef) -> None:
         click.echo(f"{'would send' if what.dry_run else 'sends'} block {ref.number} 0x{ref.hash.hex()}")
 

@@ -20,10 +20,11 @@ from cardinal.transports.file import folder_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cardinal.config.url import TransportUrl
     from cardinal.copying.replaying import Played
     from cardinal.protocols.streams.types import Record
     from cardinal.transports import Source
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.transports.registry import Topics
 
 _REPORT_SECONDS: Final = 2.0
 _POLL_RECORDS: Final = 1_000

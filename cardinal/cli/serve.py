@@ -13,12 +13,12 @@ import click
 from cardinal import apps
 from cardinal.cli.common import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
+from cardinal.config.secrets import variable
 from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
 from cardinal.server.serving.tokens import read_tokens
 from cardinal.transports.later import later
-from cardinal.transports.variables import variable
 
 if TYPE_CHECKING:
     from cardinal.apps import Application

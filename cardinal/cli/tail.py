@@ -12,12 +12,12 @@ from cardinal.cli.common import config_option, stream
 from cardinal.cli.positions import start_option, stop_option
 from cardinal.cli.stopping import exit_when_told
 from cardinal.cli.writing import output, write_line
+from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer
 from cardinal.consuming.options import application_of
 from cardinal.protocols.streams.events import BeganAbove, Incomplete
 from cardinal.protocols.streams.payload import Payload
 from cardinal.server.healing import FeedHealer
-from cardinal.transports.settings import find_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cardinal.consuming.skiplist import Skipping
     from cardinal.protocols.streams.types import BlockRef, Partition, Record
     from cardinal.transports import Source
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
     Marks: TypeAlias = Mapping[Partition, tuple[int, int]]
 

@@ -94,7 +94,7 @@ class ConsumerOptions:
             own. No block is abandoned while it runs, so it must end in time.
         skip: topic, partition and offset of records to ignore, such as a broken producer's. Each is reported as
             :class:`~cardinal.Rejected`.
-        config: the TOML file that names streams, see :mod:`cardinal.transports.settings`. Default: the file that
+        config: the TOML file that names streams, see :mod:`cardinal.config.settings`. Default: the file that
             ``CARDINAL_CONFIG`` names.
         topics_timeout: seconds to wait for the stream's topics to exist.
         idle_timeout: seconds without an update after which iteration ends. While the backlog is read, they count from

@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.base import REORG_THRESHOLD
+from cardinal.config.settings import find_url
 from cardinal.consuming.batches_alone import BatchesAlone, is_named, only_of_log
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.lookup import AncestorLookup
@@ -29,7 +30,6 @@ from cardinal.transports.added import Added
 from cardinal.transports.base import RowSource
 from cardinal.transports.later import now
 from cardinal.transports.pace import Unasked
-from cardinal.transports.settings import find_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import BlockRef, Partition, Position, Row
     from cardinal.transports import Source, TransportUrl
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
     Marks = dict[Partition, tuple[int, int]]
 
@@ -88,7 +88,7 @@ class Reader:
         without: Callable[[Sequence[Row]], list[Row]] | None = None,
         batches_alone: bool = False,
     ) -> None:
-        beside = self._beside = find_url(url).beside()
+        beside = self._beside = find_url(url).without_group()
         self._app, self._topics = app, topics
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
@@ -111,7 +111,7 @@ class Reader:
     def searching(self) -> Source:
         """A source of the same topics that is assigned anew again and again; whoever asked for it closes it."""
         kafka = self._beside.scheme == "kafka"
-        url = self._beside.replacing(_ANSWERS_AT_ONCE) if kafka else self._beside
+        url = self._beside.with_options(_ANSWERS_AT_ONCE) if kafka else self._beside
         return open_source(url, self._app, topics=self._topics)
 
     # --- positions -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 
 def beginning(

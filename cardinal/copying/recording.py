@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source, TransportUrl
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 _POLL_RECORDS: Final = 500
 _MARKS_SECONDS: Final = 0.3

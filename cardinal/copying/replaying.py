@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cardinal.errors import LogDamagedError
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Sink, Source
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 _POLL_RECORDS: Final = 5_000
 _POLL_SECONDS: Final = 0.2

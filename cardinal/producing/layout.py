@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from cardinal.transports.url import Topics
+from cardinal.transports.registry import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

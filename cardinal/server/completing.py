@@ -19,18 +19,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, FeedError
+from cardinal.feeds import ByHash
 from cardinal.producing.survey.mux import half_in_members
 from cardinal.producing.survey.partial import place
-from cardinal.server.feeds import ByHash
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from cardinal.feeds import BlockFeed
     from cardinal.producing.layout import Stream
     from cardinal.producing.survey.frontier import Survey
     from cardinal.producing.survey.partial import HalfPublished
     from cardinal.protocols.streams.payload import Payload
-    from cardinal.server.feeds import Feed
     from cardinal.transports import TransportUrl
 
 _HELD: Final = 256
@@ -48,7 +48,7 @@ class Completing:
     """
 
     def __init__(
-        self, feed: Feed, url: str | TransportUrl, app: Stream, add: Callable[[Payload], Awaitable[None]]
+        self, feed: BlockFeed, url: str | TransportUrl, app: Stream, add: Callable[[Payload], Awaitable[None]]
     ) -> None:
         self._feed = feed
         self._url = url

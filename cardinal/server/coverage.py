@@ -12,7 +12,7 @@ first block that is missing.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CoverageChangedError
 from cardinal.protocols.streams.publishing.splitter import split
@@ -21,28 +21,18 @@ from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.messages import Batch, Update
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from cardinal.feeds import BlockFeed
     from cardinal.producing.layout import Stream
     from cardinal.producing.survey.frontier import Survey
     from cardinal.protocols.streams.payload import Payload
-    from cardinal.protocols.streams.types import BlockRef
 
 _MEANT: Final = ", or --allow-coverage-change where the change is meant"
 _SHOWN: Final = 3
 
 
-class Feed(Protocol):
-    """What is asked of a feed: blocks by their number."""
-
-    def follow(
-        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
-    ) -> AsyncIterator[Payload]:
-        """Blocks from ``start`` to ``until``."""
-        ...
-
-
-async def check_coverage(feed: Feed, app: Stream, found: Survey) -> None:
+async def check_coverage(feed: BlockFeed, app: Stream, found: Survey) -> None:
     """Compare the newest published blocks with what the node's payload of one of them would declare.
 
     Raises:
@@ -53,13 +43,13 @@ async def check_coverage(feed: Feed, app: Stream, found: Survey) -> None:
     await _check_one(feed, app, [found.batches[ref.hash] for ref in reversed(found.chain)], _MEANT)
 
 
-async def check_near(feed: Feed, app: Stream, batches: Iterable[Batch], number: int) -> None:
+async def check_near(feed: BlockFeed, app: Stream, batches: Iterable[Batch], number: int) -> None:
     """Compare what is published at this number, below it, or else above; raises as :func:`check_coverage`."""
     near = sorted(batches, key=lambda batch: (batch.number > number, abs(batch.number - number), batch.hash))
     await _check_one(feed, app, near, "")
 
 
-async def _check_one(feed: Feed, app: Stream, batches: Sequence[Batch], otherwise: str) -> None:
+async def _check_one(feed: BlockFeed, app: Stream, batches: Sequence[Batch], otherwise: str) -> None:
     """Compare the first of these that the node has, of those at the places 0, 1, 2, 4, 8… and at the end."""
     farther = [1 << power for power in range(len(batches).bit_length())]
     for place in sorted({0, *farther, len(batches) - 1}.intersection(range(len(batches)))):
@@ -70,7 +60,7 @@ async def _check_one(feed: Feed, app: Stream, batches: Sequence[Batch], otherwis
             return
 
 
-async def _given(feed: Feed, number: int) -> Payload | None:
+async def _given(feed: BlockFeed, number: int) -> Payload | None:
     """The node's block of this number, and no more: to a feed of one block alone any reorg is too deep."""
     blocks = feed.follow(start=number, until=number)
     try:

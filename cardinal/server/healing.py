@@ -19,9 +19,10 @@ import concurrent.futures
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from cardinal.config.url import NodeUrl
 from cardinal.errors import ConfigurationError, FeedError, NodeUnreachableError
+from cardinal.feeds import BlockFeed, ByHash, open_feed
 from cardinal.protocols.streams import split
-from cardinal.server.feeds import ByHash, Feed, open_feed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -50,9 +51,14 @@ class FeedHealer:
     """
 
     def __init__(
-        self, url: str | Feed, app: Application, *, chain_id: int | None = None, seconds: float = _SECONDS
+        self,
+        url: str | NodeUrl | BlockFeed,
+        app: Application,
+        *,
+        chain_id: int | None = None,
+        seconds: float = _SECONDS,
     ) -> None:
-        feed = open_feed(url, chain_id=chain_id) if isinstance(url, str) else url
+        feed = open_feed(url, chain_id=chain_id) if isinstance(url, str | NodeUrl) else url
         if not isinstance(feed, ByHash):
             raise ConfigurationError(
                 "this feed gives no blocks by their hash, and cannot heal any: name a node", setting="heal"

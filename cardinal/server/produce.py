@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import ConfigurationError, NodeAnswerError
+from cardinal.feeds import Aiming, BlockFeed, Learning
 from cardinal.producer import Producer
 from cardinal.producing.survey.batch_index import is_repairing
 from cardinal.producing.survey.mux import survey_members
 from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.completing import Completing
 from cardinal.server.coverage import check_coverage
-from cardinal.server.feeds import Aiming, ByHash, Feed, Learning, open_feed
 from cardinal.server.outbox import Outbox
 from cardinal.transports.later import later
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import TransportUrl
 
-__all__ = ["ByHash", "Feed", "ProduceService", "ProduceSettings", "Progress", "open_feed"]
+__all__ = ["ProduceService", "ProduceSettings", "Progress"]
 
 _THREAD: Final = "cardinal-produce-connecting"
 
@@ -116,7 +116,7 @@ class ProduceService:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: BlockFeed,
         url: str | TransportUrl,
         app: Stream,
         *,

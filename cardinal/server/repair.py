@@ -22,23 +22,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, FeedError
+from cardinal.feeds import Aiming, ByHash, Learning
 from cardinal.producer import Producer
 from cardinal.producing.survey.batch_index import repairing
 from cardinal.producing.survey.mux import range_in_members
 from cardinal.producing.survey.partial import HalfPublished, place
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.coverage import check_near, compare
-from cardinal.server.feeds import Aiming, ByHash, Learning
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from concurrent.futures import Future
 
+    from cardinal.feeds import BlockFeed
     from cardinal.producing.layout import Stream
     from cardinal.producing.survey.height_range import HeightRange
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.wire.messages import Batch
-    from cardinal.server.feeds import Feed
     from cardinal.transports import TransportUrl
 
 _LOOK_SECONDS: Final = 0.05
@@ -80,7 +80,7 @@ class Repaired:
 
 
 async def repair(
-    feed: Feed, url: str | TransportUrl, app: Stream, what: Repairing, found: Callable[[BlockRef], None]
+    feed: BlockFeed, url: str | TransportUrl, app: Stream, what: Repairing, found: Callable[[BlockRef], None]
 ) -> Repaired:
     """Complete what is not complete.
 
@@ -127,7 +127,7 @@ async def repair(
     return work.report()
 
 
-async def _check_last(feed: Feed, last: int) -> None:
+async def _check_last(feed: BlockFeed, last: int) -> None:
     """Refuse what the node does not have yet, as soon as it is known how far it goes."""
     if not isinstance(feed, Aiming):
         return
@@ -167,7 +167,7 @@ class _Work:
         self._half: list[BlockRef] = []
         self.sent: list[Future[None]] = []
 
-    async def given(self, feed: Feed) -> AsyncIterator[Payload]:
+    async def given(self, feed: BlockFeed) -> AsyncIterator[Payload]:
         """What has to be sent, of the node's chain, then of what has no Batch."""
         async for payload in feed.follow(start=self._what.first, until=self._what.last):
             if self._inside(payload) and self.wants(payload):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.transports import TransportUrl
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 __all__ = ["DEFAULT_PORT", "ServeProgress", "ServeService", "ServeSettings"]
 

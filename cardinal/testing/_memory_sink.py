@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cardinal.testing.memory import MemoryBroker
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 
 class Waiting:

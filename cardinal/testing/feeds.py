@@ -21,10 +21,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from cardinal.errors import FeedError
+from cardinal.feeds import BlockFeed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
 
-__all__ = ["LAWS", "CannotMoveError", "FeedLawBrokenError", "FeedRoom", "Followed"]
+__all__ = ["LAWS", "CannotMoveError", "FeedLawBrokenError", "FeedRoom"]
 
 _SECONDS: Final = 30.0
 _STRANGER: Final = b"\xee" * 32
@@ -38,28 +39,10 @@ class CannotMoveError(Exception):
     """The room's chain cannot be moved in this way."""
 
 
-class Followed(Protocol):
-    """What a feed does; :class:`cardinal_connectors.BlockFeed` says it in full."""
-
-    async def chain_id(self) -> int:
-        """The id of its chain."""
-        ...
-
-    def follow(
-        self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
-    ) -> AsyncIterator[Payload]:
-        """Its blocks."""
-        ...
-
-    async def close(self) -> None:
-        """Release what it holds."""
-        ...
-
-
 class FeedRoom(Protocol):
     """A chain of at least six blocks, and feeds of it."""
 
-    def open(self) -> Followed:
+    def open(self) -> BlockFeed:
         """A feed of the chain; the laws close it."""
         ...
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cardinal.testing._memory_sink import Waiting
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 
 class _Log:

@@ -12,13 +12,15 @@ from weakref import WeakValueDictionary
 
 from cardinal.errors import ConfigurationError, UnreachableError
 
-from .unused import refuse_login, refuse_options
+from .options import TransportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cardinal.config.url import TransportUrl
+
     from .base import Sink, Source
-    from .url import Topics, TransportUrl
+    from .registry import Topics
 
 
 class InProcessBroker(Protocol):
@@ -87,6 +89,5 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 
 
 def _broker(url: TransportUrl) -> InProcessBroker:
-    refuse_login(url)
-    refuse_options(url)
+    TransportOptions.of(url)
     return DIRECTORY.find(url.address)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cardinal.errors import TopicError, TransportError
 
-from .unused import refuse_login, refuse_options
+from .options import TransportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition, Record, Routed
 
-    from .url import Topics, TransportUrl
+    from .registry import Topics
 
 
 class Dropped(NamedTuple):
@@ -128,23 +129,18 @@ class NullSource:
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> NullSink:
     """A sink for the application's topics."""
     del producer_id
-    _check(url)
+    TransportOptions.of(url)
     return NullSink(app.all_topics)
 
 
 def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> NullSource:
     """A source of nothing, whatever the topics."""
     del app, topics, wait
-    _check(url)
+    TransportOptions.of(url)
     return NullSource()
 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
     """None."""
-    _check(url)
+    TransportOptions.of(url)
     return frozenset()
-
-
-def _check(url: TransportUrl) -> None:
-    refuse_login(url)
-    refuse_options(url)

@@ -1,5 +1,5 @@
 """Ready-made feeds of blocks for `cardinal produce`, found by URL scheme."""
 
-from .base import BlockFeed
+from cardinal.feeds import BlockFeed
 
 __all__ = ["BlockFeed"]

@@ -11,8 +11,8 @@ import json
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from cardinal.config.url import is_secret
 from cardinal.errors import ConfigurationError
-from cardinal.transports.address import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

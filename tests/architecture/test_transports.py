@@ -35,11 +35,11 @@ def _imports(name: str, path: Path, known: set[str]) -> set[str]:
     return (found & known) - {name}
 
 
-@pytest.mark.parametrize("folder", ["cardinal/transports", "cardinal/server", "cardinal/cli"])
+@pytest.mark.parametrize("folder", ["cardinal/config", "cardinal/transports", "cardinal/server", "cardinal/cli"])
 def test_no_module_imports_another_in_a_circle(folder: str) -> None:
     modules = _modules(folder)
     graph = {name: _imports(name, path, set(modules)) for name, path in modules.items()}
-    assert sum(map(len, graph.values())) > 5
+    assert sum(map(len, graph.values())) > 4
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:

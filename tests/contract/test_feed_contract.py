@@ -15,11 +15,11 @@ from typing import Any, Self
 import pytest
 
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError, WrongChainError
+from cardinal.feeds import BlockFeed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.feeds import LAWS, CannotMoveError, FeedLawBrokenError, FeedRoom, Followed
+from cardinal.testing.feeds import LAWS, CannotMoveError, FeedLawBrokenError, FeedRoom
 from cardinal_connectors.archive import open_feed as open_archive
-from cardinal_connectors.base import BlockFeed
 from cardinal_connectors.dev import open_feed as open_dev
 from cardinal_connectors.ethereum import open_feed as open_node
 
@@ -65,7 +65,7 @@ class ReplayRoom(Room):
         self._node = await self._stack.enter_async_context(serving(self._served))
         self._branch = "b"
 
-    def open(self) -> Followed:
+    def open(self) -> BlockFeed:
         return open_node(self._node.url, settings=QUICK)
 
     async def canonical(self) -> list[BlockRef]:
@@ -91,7 +91,7 @@ class AnvilRoom(Room):
         self._node: Anvil = await self._stack.enter_async_context(anvil())
         await self._node.mine(11)
 
-    def open(self) -> Followed:
+    def open(self) -> BlockFeed:
         return open_node(self._node.ws_url, settings=QUICK)
 
     async def canonical(self) -> list[BlockRef]:
@@ -108,7 +108,7 @@ class AnvilRoom(Room):
 class DevRoom(Room):
     """A script that plays with its reorgs; the chain that it ends with is the one to be had."""
 
-    def open(self) -> Followed:
+    def open(self) -> BlockFeed:
         return open_dev(SCRIPT)
 
     async def canonical(self) -> list[BlockRef]:
@@ -127,7 +127,7 @@ class ArchiveRoom(Room):
         self._chain = grow(None, 12)
         record(folder, self._chain)
 
-    def open(self) -> Followed:
+    def open(self) -> BlockFeed:
         return open_archive(f"archive://{self._folder}?chain-id=1337")
 
     async def canonical(self) -> list[BlockRef]:
@@ -181,7 +181,7 @@ def test_archive(law: Law, tmp_path: Path) -> None:
 class Broken:
     """A feed around another one, with one fault."""
 
-    def __init__(self, feed: Followed, fault: str) -> None:
+    def __init__(self, feed: BlockFeed, fault: str) -> None:
         self._feed, self._fault = feed, fault
 
     async def chain_id(self) -> int:
@@ -222,7 +222,7 @@ FAULTS = ["forgets what is published", "overlooks another chain", "leaves one ou
 @pytest.mark.parametrize("fault", [*FAULTS, "ends early"])
 def test_feed_that_breaks_a_law_is_found(fault: str) -> None:
     class BrokenRoom(ReplayRoom):
-        def open(self) -> Followed:
+        def open(self) -> BlockFeed:
             return Broken(super().open(), fault)
 
     async def broken() -> None:

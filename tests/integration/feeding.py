@@ -19,8 +19,8 @@ from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 if TYPE_CHECKING:
     from ethereum_blocks import Built
 
+    from cardinal.feeds import BlockFeed
     from cardinal.protocols.streams.payload import Payload
-    from cardinal_connectors.base import BlockFeed
 
 _Arguments = ParamSpec("_Arguments")
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
 from cardinal_connectors.ethereum.rpc import Call, RpcClient
 from cardinal_connectors.ethereum.settings import RpcSettings
@@ -43,7 +44,7 @@ async def scripted(script: Script, scheme: str = "http", settings: RpcSettings =
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = RpcClient(f"{scheme}://127.0.0.1:{runner.addresses[0][1]}", settings)
+    client = RpcClient(Endpoint.parse(f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"), settings)
     try:
         yield client
     finally:

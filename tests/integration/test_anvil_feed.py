@@ -14,8 +14,8 @@ from ethereum_blocks import raw
 from feeding import assert_lawful, asynchronous, connected, everything, given, take
 from node_values import assert_values_recompute
 
+from cardinal.feeds import BlockFeed
 from cardinal.protocols.streams.payload import Payload
-from cardinal_connectors.base import BlockFeed
 
 pytestmark = pytest.mark.node
 

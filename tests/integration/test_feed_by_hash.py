@@ -5,7 +5,7 @@ from __future__ import annotations
 from ethereum_blocks import grow, replay
 from feeding import asynchronous, everything, opened
 
-from cardinal.server.produce import ByHash
+from cardinal.feeds import ByHash
 from cardinal_connectors.dev import open_feed as open_dev_feed
 
 

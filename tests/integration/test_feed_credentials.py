@@ -32,6 +32,7 @@ from feeding import (
 from rpc_script import QUICK as QUICK_RPC
 from test_feed_wires import answering
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, WrongChainError
 from cardinal.testing.node import Demand
 from cardinal_connectors.ethereum import open_feed
@@ -172,7 +173,7 @@ async def test_file_that_cannot_be_used_when_the_node_refuses_leaves_what_was(
 ) -> None:
     file = held(tmp_path, OLD)
     async with opened(replay(grow(None, 3))) as (node, _):
-        client = RpcClient(f"{address(node, scheme)}#token_file={file}", QUICK_RPC)
+        client = RpcClient(Endpoint.parse(f"{address(node, scheme)}#token_file={file}"), QUICK_RPC)
         await client.call("eth_chainId")
         node.demand = Demand.bearer(NEW)
         await node.disconnect()
@@ -305,7 +306,7 @@ async def test_token_is_not_sent_to_where_the_node_sends_its_callers(scheme: str
 
         async with answering(sends) as url:
             shown = f"{scheme}{url.removeprefix('http')}"
-            client = RpcClient(f"{shown}/v3/another-s3cr3t-key#token={OLD}&header=X-Api-Key", QUICK_RPC)
+            client = RpcClient(Endpoint.parse(f"{shown}/v3/another-s3cr3t-key#token={OLD}&header=X-Api-Key"), QUICK_RPC)
             with pytest.raises(NodeAnswerError) as refused:
                 await client.call("eth_chainId")
             await client.close()
@@ -324,7 +325,7 @@ async def test_token_that_the_node_repeats_is_not_shown(scheme: str, tmp_path: P
         def loud(_: str, __: Sequence[object]) -> None:
             raise NodeAnswerError(f"no quota for {OLD} and {NEW}", code=-32000)
 
-        client = RpcClient(f"{address(node, scheme)}#token_file={file}", QUICK_RPC)
+        client = RpcClient(Endpoint.parse(f"{address(node, scheme)}#token_file={file}"), QUICK_RPC)
         await client.call("eth_chainId")
         node.demand = Demand.bearer(NEW)
         await node.disconnect()
@@ -346,9 +347,9 @@ async def test_chain_id_that_is_a_token_is_not_shown(scheme: str) -> None:
 
 
 REFUSALS = [
-    ("http://a#token=s3cr3t&token_file={file}", "given in two ways: leave token or token_file out"),
-    ("http://alice:s3cr3t@a#token=s3cr3t", "leave the user out of its URL, or the token"),
-    ("http://alice:s3cr3t@a#token=s3cr3t&header=authorization", "leave the user out of its URL, or the token"),
+    ("http://a#token=s3cr3t&token_file={file}", "given twice: leave token or token_file out"),
+    ("http://alice:s3cr3t@a#token=s3cr3t", "has a user, and its token is sent in the same header"),
+    ("http://alice:s3cr3t@a#token=s3cr3t&header=authorization", "has a user, and its token is sent in the same header"),
     ("http://a#header=X-Api-Key", "give token_file=PATH, too"),
     ("http://a#header=X%20s3cr3t&token=s3cr3t", "header is the name of a header"),
     ("http://a#header=&token=s3cr3t", "header is the name of a header"),
@@ -358,9 +359,9 @@ REFUSALS = [
     ("http://a#token=s3cr3t%0d%0aHost:%20b", "no header can carry"),
     ("http://a#token=s3cr3t%c3%a9", "no header can carry"),
     ("http://a#token=%20s3cr3t", "no header can carry"),
-    ("ipc:///run/geth.ipc#token=s3cr3t", "a node's socket is shown no token"),
-    ("http://a#lag=1,http://b#token=s3cr3t", "write the others behind the last"),
-    ("http://a#tokens=s3cr3t", "after # there may be attempts"),
+    ("ipc:///run/geth.ipc#token=s3cr3t", "a local socket has no use for a token"),
+    ("http://a#lag=1,http://b#token=s3cr3t", "write the other options behind the last node"),
+    ("http://a#tokens=s3cr3t", "did you mean token?"),
 ]
 
 
@@ -386,7 +387,7 @@ async def test_nothing_hangs_on_an_error_that_holds_what_was_sent(scheme: str, s
     """Foreign errors have the headers of the request, and are shown by what looks at an error's context."""
     async with serving(replay(grow(None, 2))) as node:
         node.demand = Demand.bearer(OLD)._replace(status=status)
-        client = RpcClient(f"{address(node, scheme)}/s3cr3t-key#token={WRONG}", QUICK_RPC)
+        client = RpcClient(Endpoint.parse(f"{address(node, scheme)}/s3cr3t-key#token={WRONG}"), QUICK_RPC)
         with pytest.raises(FeedError) as refused:
             await client.call("eth_chainId")
         await client.close()
@@ -399,7 +400,7 @@ async def test_nothing_hangs_on_an_error_that_holds_what_was_sent(scheme: str, s
 TALK = """
 import asyncio, json, logging, sys, traceback
 from cardinal.apps import get
-from cardinal.server.feeds import open_feed
+from cardinal.feeds import open_feed
 from cardinal.server.healing import FeedHealer
 
 logging.basicConfig(level=logging.DEBUG)

@@ -34,8 +34,8 @@ from cardinal.errors import IntegrityError, NodeUnreachableError, ReorgTooDeepEr
 from cardinal.testing.replay import ReplayChain
 
 if TYPE_CHECKING:
+    from cardinal.feeds import BlockFeed
     from cardinal.testing.node import JsonRpcNode
-    from cardinal_connectors.base import BlockFeed
 
 SOON = replace(QUICK, watch=0.01, rest=60.0)
 

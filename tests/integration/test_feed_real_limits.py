@@ -9,6 +9,7 @@ from anvil_node import anvil
 from feeding import asynchronous
 from geth_node import geth
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
 from cardinal_connectors.ethereum.rpc import Call, RpcClient
 from cardinal_connectors.ethereum.settings import RpcSettings
@@ -20,7 +21,7 @@ MANY = 2_500
 
 
 async def assert_all_are_answered(url: str, call: Call, count: int = MANY) -> None:
-    client = RpcClient(url, RpcSettings(batch=MANY, body=50_000_000, attempts=8, backoff=0.01))
+    client = RpcClient(Endpoint.parse(url), RpcSettings(batch=MANY, body=50_000_000, attempts=8, backoff=0.01))
     outcomes = await client.batch([call] * count)
     await client.close()
     assert len(outcomes) == count
@@ -51,7 +52,9 @@ async def test_anvil_that_breaks_off_is_asked_for_less() -> None:
         await node.mine(1)
         for url in (node.url, node.ws_url):
             await assert_all_are_answered(url, Call("eth_chainId"))
-        client = RpcClient(node.url, RpcSettings())  # as it is set, no request is as long as anvil takes none
+        client = RpcClient(
+            Endpoint.parse(node.url), RpcSettings()
+        )  # as it is set, no request is as long as anvil takes none
         outcomes = await client.batch([padded] * 500)
         await client.close()
         assert not [outcome for outcome in outcomes if isinstance(outcome, NodeAnswerError)]

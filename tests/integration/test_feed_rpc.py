@@ -11,6 +11,7 @@ from ethereum_blocks import grow, replay
 from feeding import asynchronous
 from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 from cardinal.testing.node import JsonRpcNode
 from cardinal_connectors.ethereum.rpc import RpcClient, parse
@@ -192,7 +193,7 @@ async def test_request_is_kept_below_the_bound() -> None:
 @asynchronous
 async def test_server_for_tests_answers_like_a_node() -> None:
     async with JsonRpcNode(replay(grow(None, 3), chain_id=5)) as node:
-        client = RpcClient(node.url, QUICK)
+        client = RpcClient(Endpoint.parse(node.url), QUICK)
         assert await client.read(str, "eth_chainId") == "0x5"
         assert await client.read(str, "net_version") == "5"
         assert await client.read(str, "eth_blockNumber") == "0x2"

@@ -15,8 +15,8 @@ from feeding import QUICK, SCHEMES, assert_lawful, asynchronous, opened
 from cardinal_connectors.ethereum.settings import FeedSettings
 
 if TYPE_CHECKING:
+    from cardinal.feeds import BlockFeed
     from cardinal.protocols.streams.payload import Payload
-    from cardinal_connectors.base import BlockFeed
 
 MOVES = 60
 RESTLESS = FeedSettings(rpc=QUICK.rpc, poll=0.005)

@@ -32,6 +32,7 @@ from feeding import (
 from rpc_script import QUICK as QUICK_RPC
 from rpc_script import calls, refusal, result, scripted
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.testing.node import JsonRpcNode
 from cardinal.testing.proxy import Link, TcpProxy
@@ -104,7 +105,7 @@ async def test_answers_above_the_bound_are_asked_for_in_smaller_batches(scheme: 
 @asynchronous
 async def test_answer_above_the_bound_that_cannot_be_cut_is_one_sentence(scheme: str) -> None:
     async with serving(replay(grow(None, 5))) as node:
-        client = RpcClient(address(node, scheme), replace(QUICK_RPC, answer=500))
+        client = RpcClient(Endpoint.parse(address(node, scheme)), replace(QUICK_RPC, answer=500))
         with pytest.raises(NodeAnswerError, match="longer than 500 bytes"):
             await client.call("eth_getBlockByNumber", "0x1", *(True,))
         await client.close()
@@ -136,7 +137,7 @@ async def test_packed_answers_are_unpacked_and_bounded_by_what_they_hold() -> No
         return web.Response(body=next(bodies), headers={"Content-Encoding": "gzip"})
 
     async with answering(packed) as url:
-        client = RpcClient(url, RpcSettings(answer=1_000_000))
+        client = RpcClient(Endpoint.parse(url), RpcSettings(answer=1_000_000))
         assert await client.read(str, "echo") == "x" * 10
         with pytest.raises(NodeAnswerError, match="longer than 1000000 bytes"):  # a fiftieth of that on its way
             await client.call("echo")
@@ -158,7 +159,7 @@ async def test_redirection_is_told_and_not_followed(status: int) -> None:
             return web.Response(status=status, headers={"Location": f"{elsewhere}/v3/s3cr3t-key"})
 
         async with answering(sends) as url:
-            client = RpcClient(f"{url}/v3/another-s3cr3t-key", QUICK_RPC)
+            client = RpcClient(Endpoint.parse(f"{url}/v3/another-s3cr3t-key"), QUICK_RPC)
             with pytest.raises(NodeAnswerError) as refused:
                 await client.call("eth_chainId")
             await client.close()
@@ -173,7 +174,7 @@ async def test_redirection_to_nowhere_is_one_sentence(place: str) -> None:
         return web.Response(status=302, headers={"Location": place})
 
     async with answering(sends) as url:
-        client = RpcClient(url, QUICK_RPC)
+        client = RpcClient(Endpoint.parse(url), QUICK_RPC)
         with pytest.raises(NodeAnswerError, match=r"elsewhere \(HTTP 302\); write that URL"):
             await client.call("eth_chainId")
         await client.close()
@@ -200,7 +201,7 @@ async def test_user_and_password_of_the_url_reach_the_node_and_no_error(scheme: 
         return web.Response(status=401, text="no such user alice with s3cr3t-word")
 
     async with answering(guarded) as url:
-        client = RpcClient(f"{scheme}://alice:s3cr3t-word@{url.removeprefix('http://')}/v1", QUICK_RPC)
+        client = RpcClient(Endpoint.parse(f"{scheme}://alice:s3cr3t-word@{url.removeprefix('http://')}/v1"), QUICK_RPC)
         with pytest.raises(NodeAnswerError, match="refuses the credentials") as refused:
             await client.call("eth_chainId")
         await client.close()
@@ -225,7 +226,9 @@ async def test_nodes_words_are_shown_on_one_line_without_what_the_url_hides() ->
         return web.json_response(_many(json.loads(await request.read())))
 
     async with answering(loud) as url:
-        client = RpcClient(f"{url.replace('//', '//u:s3cr3t-pass@')}/v3/{KEY}?token=s3cr3t-t0k3n", QUICK_RPC)
+        client = RpcClient(
+            Endpoint.parse(f"{url.replace('//', '//u:s3cr3t-pass@')}/v3/{KEY}?token=s3cr3t-t0k3n"), QUICK_RPC
+        )
         with pytest.raises(NodeAnswerError) as refused:
             await client.call("eth_chainId")
         outcomes = await client.batch(calls(2))
@@ -238,5 +241,8 @@ async def test_nodes_words_are_shown_on_one_line_without_what_the_url_hides() ->
 
 
 def test_words_that_hide_nothing_are_left_as_they_are() -> None:
-    assert quoted("ipc:///var/run/geth.ipc", "no such file /var/run/geth.ipc") == "no such file /var/run/geth.ipc"
-    assert quoted("http://node:8545/rpc/v1", "v1 of rpc is gone") == "v1 of rpc is gone"
+    assert (
+        quoted(Endpoint.parse("ipc:///var/run/geth.ipc"), "no such file /var/run/geth.ipc")
+        == "no such file /var/run/geth.ipc"
+    )
+    assert quoted(Endpoint.parse("http://node:8545/rpc/v1"), "v1 of rpc is gone") == "v1 of rpc is gone"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
-from cardinal.server.produce import open_feed
+from cardinal.feeds import open_feed
 from cardinal.transports.file.log import Log
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams import reorg_topic
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports.kafka import TransactionalKafkaSink
-from cardinal.transports.url import list_topics
+from cardinal.transports.registry import list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

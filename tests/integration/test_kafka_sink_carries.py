@@ -84,7 +84,7 @@ def test_more_replicas_than_brokers_are_refused_with_the_topic(cardinal_broker: 
 
 
 def test_a_topic_option_that_is_given_with_and_without_its_prefix_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="two ways"):
+    with pytest.raises(ConfigurationError, match="given twice"):
         open_sink("kafka://localhost?partitions=3&cardinal.partitions=4", small_stream(), producer_id="one")
 
 

@@ -15,10 +15,10 @@ from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
 from cardinal import apps
 from cardinal.consumer import Consumer
+from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Completed, Divergence, Reassembler
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.messages import Batch
-from cardinal.server.produce import open_feed
 from cardinal.transports import open_source
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from kafka_streams import DEADLINE, everything_on
 from cardinal import apps
 from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import TopicError
+from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Completed, Payload, Reassembler, Routed, decode, split
-from cardinal.server.produce import open_feed
 from cardinal.transports import open_sink
 
 pytestmark = pytest.mark.broker

@@ -10,9 +10,10 @@ import click
 import pytest
 
 from cardinal.cli.main import cardinal
-from cardinal.server.feeds import open_feed
+from cardinal.config.settings import find_node, find_url
+from cardinal.config.url import parse_node_url
+from cardinal.feeds import open_feed
 from cardinal.transports.kafka.settings import kafka_settings
-from cardinal.transports.settings import find_node, find_url
 from compose import ROOT, commands, compose, services, targets
 
 
@@ -99,7 +100,7 @@ def test_the_names_on_a_command_line_are_those_of_its_environment(name: str) -> 
     assert kafka_settings(url).partitions == 4  # every option is one that the transport knows
     if "to_url" in params:
         node = find_node(params["from_url"], None, environ)
-        assert node == "ws://anvil:8545"
+        assert node == parse_node_url("ws://anvil:8545")
         assert open_feed(node, chain_id=params["chain_id"])
 
 

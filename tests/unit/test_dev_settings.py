@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cardinal.errors import ConfigurationError, WrongChainError
-from cardinal_connectors.base import BlockFeed
+from cardinal.feeds import BlockFeed
 from cardinal_connectors.dev import DevSettings, open_feed
 from cardinal_connectors.dev.settings import settings_from_url
 
@@ -27,7 +27,7 @@ def test_every_option_can_be_set() -> None:
     [
         ("dev://localhost?seed=1", "from"),
         ("dev:///chain", "from"),
-        ("dev://#seed=1", "from"),
+        ("dev://#lag=1", "lag"),
         ("dev://?seed=1&seed=2", "from"),
         ("dev://?sed=1", "sed"),
         ("dev://?seed=one", "seed"),
@@ -40,7 +40,7 @@ def test_every_option_can_be_set() -> None:
         ("dev://?max-depth=65", "max_depth"),
         ("dev://?transactions=-1", "transactions"),
         ("dev://?chain-id=0", "chain-id"),
-        ("dev://?merged=yes", "merged"),
+        ("dev://?merged=maybe", "merged"),
         ("dev://?merged=2", "merged"),
         ("dev://?rate=-1", "rate"),
         ("dev://?rate=inf", "rate"),

@@ -6,16 +6,16 @@ import pytest
 
 from cardinal.errors import ConfigurationError
 from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.address import OPTIONS, read_url
+from cardinal_connectors.ethereum.address import NodeOptions, read_url
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 
 
 def test_nodes_and_options_are_read() -> None:
-    nodes, settings = read_url(
-        "ws://u:s3cr3t@a:1/k,ey,http://b:2?x=1,ipc:///run/g.ipc#lag=3&rate=2.5&finality=safe&batch=9"
+    nodes, settings = read_url("ws://a:1/k,ey,http://b:2?x=1#lag=3&rate=2.5&finality=safe&batch=9&state=yes&workers=0")
+    assert [node.url for node in nodes] == ["ws://a:1/k,ey", "http://b:2?x=1"]
+    assert settings == FeedSettings(
+        lag=3, finality="safe", state=True, workers=0, worker_bytes=0, rpc=RpcSettings(rate=2.5, batch=9)
     )
-    assert nodes == ["ws://u:s3cr3t@a:1/k,ey", "http://b:2?x=1", "ipc:///run/g.ipc"]
-    assert settings == FeedSettings(lag=3, finality="safe", rpc=RpcSettings(rate=2.5, batch=9))
 
 
 def test_options_go_before_settings_and_leave_the_others() -> None:
@@ -23,7 +23,7 @@ def test_options_go_before_settings_and_leave_the_others() -> None:
     assert read_url("http://a#lag=1&batch=8", given)[1] == FeedSettings(
         lag=1, poll=9.0, rpc=RpcSettings(timeout=3.0, batch=8)
     )
-    assert read_url("http://a", given) == (["http://a"], given)
+    assert read_url("http://a", given)[1] == given
 
 
 def test_checks_that_a_chain_does_not_satisfy_are_named() -> None:
@@ -45,9 +45,14 @@ def test_wrong_option_is_one_sentence_without_the_urls_secrets(option: str) -> N
     assert "key" not in str(refused.value)
 
 
+def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no option lags of nodes, behind #: did you mean lag\?"):
+        open_feed("http://a#lags=4")
+
+
 def test_every_option_is_a_setting() -> None:
-    for name, (of_rpc, _) in OPTIONS.items():
-        assert hasattr(RpcSettings() if of_rpc else FeedSettings(), name)
+    for name in NodeOptions.model_fields:
+        assert hasattr(FeedSettings(), name) or hasattr(RpcSettings(), name)
 
 
 @pytest.mark.parametrize("url", ["ipc://run/geth.ipc", "ipc://", "ftp://a", "http://a,ftp://b"])

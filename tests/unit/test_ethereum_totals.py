@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.testing.node import JsonRpcNode
@@ -35,7 +36,7 @@ def total_of(one: Header, *, parent_total: int | None = None) -> int:
     """Nobody listens on this node: what is told is told without asking."""
 
     async def ask() -> int:
-        client = RpcClient("http://127.0.0.1:9")
+        client = RpcClient(Endpoint.parse("http://127.0.0.1:9"))
         known = KnownBlocks([BlockRef(one.height - 1, one.parent)] if one.height else [], window=10)
         if parent_total is not None:
             known.learn(one.parent, parent_total)
@@ -125,7 +126,7 @@ def summed(chain: ReplayChain, moves: Callable[[str], None]) -> int:
                 moves(str(params[0]))
 
         async with JsonRpcNode(chain) as node:
-            client = RpcClient(node.url)
+            client = RpcClient(Endpoint.parse(node.url))
             try:
                 fetcher = BlockFetcher(client)
                 head = await fetcher.header_by_hash(bytes.fromhex(named(HEAD, 0)[2:]))

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from confluent_kafka import KafkaError
 
+from cardinal.config.url import parse_url
 from cardinal.errors import DeliveryError, RefusedError, TransportError
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports.kafka import sink as kafka_sink
@@ -16,7 +17,6 @@ from cardinal.transports.kafka.errors import Reasons
 from cardinal.transports.kafka.settings import kafka_settings
 from cardinal.transports.kafka.sink import KafkaSink
 from cardinal.transports.kafka.topics import TopicInfo
-from cardinal.transports.url import parse_url
 
 DEADLINE = 20.0
 MESSAGE = Routed("blocks", b"\3" + bytes(32) + b"path", bytes(1_500))

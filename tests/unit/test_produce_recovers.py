@@ -11,8 +11,8 @@ import pytest
 
 from cardinal.apps import get
 from cardinal.errors import DeliveryError
+from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Payload
-from cardinal.server.feeds import open_feed
 from cardinal.server.outbox import Outbox
 from cardinal.server.produce import ProduceService
 from cardinal.testing.memory import MemoryBroker

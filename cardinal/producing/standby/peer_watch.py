@@ -39,17 +39,17 @@ from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH, PING, Ping
 from cardinal.transports.added import Added
-from cardinal.transports.url import open_source
+from cardinal.transports.registry import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cardinal.config.url import TransportUrl
     from cardinal.producing.inflight import InFlight, Publication
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.base import Sink, Source, TransactionalSink
-    from cardinal.transports.url import TransportUrl
 
 _REDUNDANCIES: Final = ("all", "standby")
 _BACK: Final = 2_048

@@ -17,11 +17,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from cardinal.config.settings import find_url
 from cardinal.producing.survey.frontier import Survey, survey
 from cardinal.producing.survey.height_range import HeightRange, height_range
 from cardinal.producing.survey.partial import half_around, place
-from cardinal.transports.settings import find_url
-from cardinal.transports.url import open_source
+from cardinal.transports.registry import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source, TransportUrl
-    from cardinal.transports.url import Topics
+    from cardinal.transports.registry import Topics
 
 CHANNELS_MAX: Final = 16
 """Reorg channels that are read at once; as many as a consumer follows."""

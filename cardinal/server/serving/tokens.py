@@ -17,8 +17,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from cardinal.config.secrets import read_secret
 from cardinal.errors import ConfigurationError
-from cardinal.transports.secrets import read_secret
 
 from .threads import Threads
 

@@ -19,7 +19,8 @@ from .writer import LogWriter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.config.url import TransportUrl
+    from cardinal.transports.registry import Topics
 
 __all__ = [
     "SCHEMA",

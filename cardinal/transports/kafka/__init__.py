@@ -18,7 +18,8 @@ from .transactions import TransactionalKafkaSink
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.config.url import TransportUrl
+    from cardinal.transports.registry import Topics
 
 __all__ = [
     "KafkaSettings",

@@ -21,7 +21,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 )
 
 from .errors import FORBIDDEN, Reasons, bad_setting, deleted, kafka_error
-from .login import Login
 from .probe import reason
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        login = Login(settings, lambda now: Cluster(now).names()) if settings.login_may_change else None
-        self.reasons = Reasons(settings.address, partial(reason, settings.properties), login)
+        self.reasons = Reasons(settings.address, partial(reason, settings.properties))
         self._answered = False
         self.name = ""
         # The client is kept: a temporary one would be collected in the middle of a call.
@@ -80,8 +78,6 @@ class Cluster:
             self.client = AdminClient(config)
         except KafkaException as error:
             raise bad_setting(error) from None
-        if login is not None:
-            login.serves(self, "client")
 
     def names(self) -> frozenset[str]:
         """The names of all topics, Kafka's own left out."""

@@ -22,12 +22,10 @@ from cardinal.errors import (
     UnreachableError,
 )
 
-from .names import meant
+from .settings import first_name, unknown_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from .login import Login
 
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001 - public codes with private names
 _TLS: Final = frozenset({KafkaError._SSL})  # noqa: SLF001 - the same
@@ -71,13 +69,11 @@ class Reasons:
     Arguments:
         address: the brokers without credentials.
         look: a look of our own at a broker that librdkafka fails with, for what it does not say (:mod:`.probe`).
-        login: what is shown to the broker, where that may change.
 
     """
 
-    def __init__(self, address: str, look: Callable[[], str | None] = lambda: None, login: Login | None = None) -> None:
+    def __init__(self, address: str, look: Callable[[], str | None] = lambda: None) -> None:
         self.address = address
-        self.login = login
         self._look = look
         self._looked = False
         self._seen: str | None = None
@@ -88,19 +84,12 @@ class Reasons:
     def __call__(self, error: KafkaError) -> None:
         """Keep this error: librdkafka's ``error_cb``."""
         if _is_refusal(error):
-            now = time.monotonic()
-            if error.code() in _LOGIN and self.login is not None:
-                self.login.refused(lambda: self._refuse(error, now), self.withdraw)
-            else:
-                self._refuse(error, now)
+            if self._refusal is None:
+                self._refused = time.monotonic()
+            self._refusal = error
         elif error.code() in _AWAY and (self._away is None or error.code() != KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - public code
             # "all brokers are down" says less than the reason of the last of them
             self._away = error
-
-    def _refuse(self, error: KafkaError, since: float) -> None:
-        if self._refusal is None:
-            self._refused = since
-        self._refusal = error
 
     def standing(self, seconds: float) -> RefusedError | None:
         """A refusal after which the broker has taken nothing for so many seconds."""
@@ -129,8 +118,6 @@ class Reasons:
         """Start anew: the broker has answered. What it said before is no reason for what it does not say later."""
         self.withdraw()
         self._away = None
-        if self.login is not None:
-            self.login.taken()
 
     def withdraw(self) -> None:
         """Forget a refusal that was told, or that holds no longer, though the broker has not answered yet."""
@@ -181,9 +168,11 @@ def bad_setting(error: KafkaException) -> ConfigurationError:
     inner = kafka_error(error)
     text = _CREATING.sub("", inner.str())
     found = _PROPERTY.search(text)
-    name = found.group(1) if found else None
+    name = found and first_name(found[1])
+    if found is not None:
+        text = text.replace(found[1], str(name))
     if name is not None and text.startswith("No such"):
-        return ConfigurationError(f"there is no option {name} of kafka:// URLs: {meant(name)}", setting=name)
+        return unknown_option(name)
     if failed := _FILE.search(text):
         return ConfigurationError(
             f"the file of {failed[1]} cannot be used: check that it is there, that this user may read it, and that it "

@@ -1,55 +1,48 @@
-"""From a URL to what librdkafka is given.
+"""Kafka settings: from the options of a ``kafka://`` URL to librdkafka's properties.
 
-Options of a ``kafka://`` URL:
+Options:
 
 * every property of librdkafka, under its own name;
 * the short forms of the Go implementation: ``tls=1``, ``idempotent=1``, ``fetch.default`` (bytes), ``max.waittime``
   (milliseconds), ``net.maxopenrequests``, ``log=1``;
-* ours: ``cardinal.partitions``, ``cardinal.replication``, ``cardinal.retention.ms``, ``cardinal.max.message.bytes``
-  (for topics that are created), ``cardinal.connect.timeout.ms``, ``cardinal.queue.bytes`` (what may be under way); the
-  first four also without ``cardinal.``;
+* ``cardinal.partitions``, ``cardinal.replication``, ``cardinal.retention.ms``, ``cardinal.max.message.bytes`` of topics
+  that are created, also without ``cardinal.``; ``cardinal.connect.timeout.ms``; ``cardinal.queue.bytes`` in flight;
 * ``transactional=update``: a producer makes one Kafka transaction of every chain update (:mod:`.transactions`). Its
-  ``transactional.id`` is the producer's id unless given, and has to be unique on the cluster; its
-  ``transaction.timeout.ms`` is 10000 unless given.
+  ``transactional.id`` is the producer's id unless the URL has one, and has to be unique on the cluster; its
+  ``transaction.timeout.ms`` is 10000 by default.
 
-``message.max.bytes`` bounds every message, whatever its topic takes; ``batch.size`` is at most what every topic takes.
+``message.max.bytes`` bounds every message, whatever its topic accepts; ``batch.size`` is at most what every topic
+accepts.
 
-What the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the FNV-1a
-partitioner, reading committed records only, offsets of our own.
+The properties that the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the
+FNV-1a partitioner, read-committed isolation, offsets of our own.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
+from pydantic import ConfigDict, Field, PositiveInt, SecretStr, field_validator, model_validator
+
+from cardinal.config.options import nearest
 from cardinal.errors import ConfigurationError
-from cardinal.transports.secrets import read_again
-
-from .names import meant
+from cardinal.transports.options import TransportOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
-    from cardinal.transports.url import TransportUrl
+    from cardinal.config.url import TransportUrl
 
 MAX_MESSAGE_BYTES: Final = 10_000_024
 """The Go implementation's ``max.message.bytes``: 10 MB and Kafka's framing."""
 
 _CLIENT_BYTES: Final = (1_000, 1_000_000_000)
-"""What librdkafka takes as ``message.max.bytes``."""
+"""The bounds of librdkafka's ``message.max.bytes``."""
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
-_OURS: Final = "cardinal."
-_TOPIC: Final = frozenset({"partitions", "replication", "retention.ms", "max.message.bytes"})
-_TRUE: Final = frozenset({"1", "true", "yes"})
-_FALSE: Final = frozenset({"0", "false", "no"})
-_SHORT: Final[Mapping[str, str]] = {
-    "fetch.default": "fetch.message.max.bytes",
-    "max.waittime": "fetch.wait.max.ms",
-    "net.maxopenrequests": "max.in.flight.requests.per.connection",
-}
 _SOCKET_TIMEOUT_MS: Final = 30_000
 # Quick to notice that a broker is back: librdkafka's own back-off grows to 10 s. Not quicker: after a failed TLS
 # handshake it knocks every half of the first number for ever (seen: 40 times a second at 50 ms).
@@ -97,6 +90,13 @@ _CONSUMER_FIXED: Final[Mapping[str, str]] = {
     "auto.offset.reset": "error",
 }
 _ALIASES: Final[Mapping[str, str]] = {
+    "partitions": "cardinal.partitions",
+    "replication": "cardinal.replication",
+    "retention.ms": "cardinal.retention.ms",
+    "max.message.bytes": "cardinal.max.message.bytes",
+    "fetch.default": "fetch.message.max.bytes",
+    "max.waittime": "fetch.wait.max.ms",
+    "net.maxopenrequests": "max.in.flight.requests.per.connection",
     "request.required.acks": "acks",
     "compression.codec": "compression.type",
     "queue.buffering.max.ms": "linger.ms",
@@ -112,64 +112,152 @@ _PRODUCER_ONLY: Final = frozenset({"enable.gapless.guarantee"})
 _NO_TEXT: Final = re.compile(r".*_cb|default\.topic\.config|opaque|interceptors|delivery\.report\.only\.error")
 """What the client takes as an object of the program's, or what would keep acknowledgements from us."""
 
-_SAME: Final[Mapping[str, frozenset[str]]] = {"acks": frozenset({"all", "-1"}), "enable.idempotence": _TRUE}
+_SAME: Final[Mapping[str, frozenset[str]]] = {
+    "acks": frozenset({"all", "-1"}),
+    "enable.idempotence": frozenset({"1", "true", "yes"}),
+}
+_OTHERS: Final = (
+    *("batch.size", "client.id", "message.max.bytes", "password_file", "sasl.mechanism", "sasl.password"),
+    *("sasl.username", "security.protocol", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
+)
+"""Properties without a default of ours that users write often, for the nearest name."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSettings:
-    """A URL, sorted.
+class _Properties(dict[str, str]):
+    """A dict that prints its names only."""
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self)}>"
+
+
+class KafkaSettings(TransportOptions):
+    """The options of a URL. See the module; properties of librdkafka are extra fields, which the client checks.
 
     Attributes:
-        address: the brokers, without credentials.
-        properties: librdkafka's properties, by their first name, credentials among them; not in ``repr``.
         partitions: of topics that are created; None: twice the number of brokers.
         replication: of topics that are created; None: the number of brokers, at most 3.
         retention_ms: of topics that are created; -1 keeps everything.
         max_message_bytes: of topics that are created.
-        connect_timeout: seconds until a broker must have answered.
-        queue_bytes: how much may be handed over and not yet acknowledged before ``send`` waits.
-        transaction_timeout: seconds that a transaction may be open; None: no transactions.
-        url: what they were made of.
+        queue_bytes: how much may be sent and not yet acknowledged before ``send`` waits.
 
     """
 
-    address: str
-    properties: _Secret
-    partitions: int | None
-    replication: int | None
-    retention_ms: int
-    max_message_bytes: int
-    connect_timeout: float
-    queue_bytes: int
-    transaction_timeout: float | None = None
-    url: TransportUrl | None = None
+    model_config = ConfigDict(extra="allow")
+
+    address: Annotated[str, Field(alias="bootstrap.servers")]
+    user: Annotated[str | None, Field(alias="sasl.username")] = None
+    password: Annotated[SecretStr | None, Field(alias="sasl.password")] = None
+    mechanism: Annotated[str | None, Field(alias="sasl.mechanism")] = None
+    protocol: Annotated[str | None, Field(alias="security.protocol")] = None
+    tls: bool = False
+    log: bool = False
+    idempotent: bool = True
+    transactional: Literal["none", "update"] = "none"
+    transaction_timeout_ms: PositiveInt | None = None
+    partitions: Annotated[PositiveInt | None, Field(alias="cardinal.partitions")] = None
+    replication: Annotated[PositiveInt | None, Field(alias="cardinal.replication")] = None
+    retention_ms: Annotated[int, Field(ge=-1, alias="cardinal.retention.ms")] = _RETENTION_MS
+    max_message_bytes: Annotated[PositiveInt, Field(alias="cardinal.max.message.bytes")] = MAX_MESSAGE_BYTES
+    connect_timeout_ms: Annotated[PositiveInt, Field(alias="cardinal.connect.timeout.ms")] = 10_000
+    queue_bytes: Annotated[PositiveInt, Field(alias="cardinal.queue.bytes")] = 64 << 20
+
+    @classmethod
+    def given(cls, url: TransportUrl) -> dict[str, str]:
+        """The options by their first names, with brokers and login of the URL among them."""
+        found = {"bootstrap.servers": url.address, "sasl.username": url.user, "sasl.password": url.password}
+        options = {name: value for name, value in found.items() if value is not None}
+        for name, value in url.options.items():
+            proper = _ALIASES.get(name, name)
+            if proper in options:
+                raise ConfigurationError(f"{proper} is given twice: leave one of them out", setting=name)
+            options[proper] = value
+        return options
+
+    @field_validator("retention_ms")
+    @classmethod
+    def _keeps_something(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("0 keeps nothing: write milliseconds, or -1 to keep everything")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Refuse what the client would ignore, and what no text can set."""
+        for name in self.model_extra or {}:
+            if name.startswith("cardinal."):
+                raise unknown_option(name)
+            if _NO_TEXT.fullmatch(name):
+                raise ConfigurationError(f"{name} cannot be set by a URL: leave it out", setting=name)
+            if name == "transactional.id" and self.transactional == "none":
+                raise _transactions_only(name)
+        if self.transaction_timeout_ms is not None and self.transactional == "none":
+            raise _transactions_only("transaction.timeout.ms")
+        if not self.idempotent:
+            raise _fixed("idempotent", "1")
+        if self.password is not None and self.user is None:
+            raise ConfigurationError("a password is of no use without a user: give both", setting="sasl.username")
+        self._check_protocol(self.properties["security.protocol"].upper())
+        return self
+
+    def _check_protocol(self, protocol: str) -> None:
+        encrypted = protocol.endswith("SSL")
+        if self.tls and not encrypted:
+            raise ConfigurationError(
+                f"tls=1 and security.protocol={protocol} contradict each other: leave one of them out",
+                setting="security.protocol",
+            )
+        if "sasl.mechanism" in self.properties and not protocol.startswith("SASL_"):
+            raise ConfigurationError(
+                f"security.protocol={protocol} sends no login: leave it out, or leave user and mechanism out",
+                setting="security.protocol",
+            )
+        tls = next((name for name in self.properties if name.startswith("ssl.")), None)
+        if not encrypted and tls is not None:
+            raise ConfigurationError(f"{tls} is for TLS, and this is not encrypted: add tls=1", setting=tls)
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """Librdkafka's properties that the URL gives, by their first name, credentials among them; not in ``repr``."""
+        found = _Properties({"bootstrap.servers": self.address})
+        if self.user is not None or self.mechanism is not None:
+            found["sasl.mechanism"] = self.mechanism or "PLAIN"
+        if self.user is not None:
+            found["sasl.username"] = self.user
+            found["sasl.password"] = "" if self.password is None else self.password.get_secret_value()
+        login = "SASL_" if "sasl.mechanism" in found else ""
+        found["security.protocol"] = self.protocol or f"{login}{'SSL' if self.tls else 'PLAINTEXT'}"
+        if self.log:
+            found["log_level"] = "6"
+        return _Properties({**found, **(self.model_extra or {})})
 
     @property
-    def login_may_change(self) -> bool:
-        """Whether a file can say another user or password later."""
-        return self.url is not None and self.url.unread is not None and "sasl.username" in self.properties
+    def connect_timeout(self) -> float:
+        """Seconds until a broker must have answered."""
+        return self.connect_timeout_ms / 1000
 
-    def again(self) -> KafkaSettings:
-        """The same with what the files of secrets hold now; as they are where one cannot be used just now."""
-        url = None if self.url is None else read_again(self.url)
-        return self if url is None else kafka_settings(url)
+    @property
+    def transaction_timeout(self) -> float | None:
+        """Seconds that a transaction may be open; None: no transactions."""
+        if self.transactional == "none":
+            return None
+        return (self.transaction_timeout_ms or _TRANSACTION_TIMEOUT_MS) / 1000
 
     @property
     def answer_seconds(self) -> float:
-        """After how long a client gives up an answer of the broker that has not come."""
+        """Seconds after which a client stops waiting for a broker's answer."""
         return int(self.client()["socket.timeout.ms"]) / 1000
 
     def client(self) -> dict[str, str]:
-        """Properties that every kind of client takes."""
+        """Properties that every kind of client accepts."""
         return {**_COMMON, **_for_others(self.properties)}
 
     def producer(self, largest: int, producer_id: str, *, smallest: int | None = None) -> dict[str, str]:
         """Properties of a producer with this id.
 
         Arguments:
-            largest: the bytes of the largest message that one of its topics takes.
-            producer_id: is the ``transactional.id`` where none is given.
-            smallest: the bytes that each of its topics takes; default: as many.
+            largest: the bytes of the largest message that one of its topics accepts.
+            producer_id: the ``transactional.id`` where the URL has none.
+            smallest: the bytes that each of its topics accepts; default: as many.
 
         """
         config = {**self._fixed(_PRODUCER, _PRODUCER_FIXED), **self._sizes(largest, smallest or largest)}
@@ -185,160 +273,65 @@ class KafkaSettings:
         return {"transactional.id": producer_id, **config, **lasting}
 
     def consumer(self) -> dict[str, str]:
-        """Properties of a consumer that is assigned its partitions."""
+        """Properties of a consumer with assigned partitions."""
         return _for_others(self._fixed(_CONSUMER, _CONSUMER_FIXED))
 
     def _sizes(self, largest: int, smallest: int) -> dict[str, str]:
         low, high = _CLIENT_BYTES
-        message = self.properties.get("message.max.bytes", str(min(max(largest, low), high)))
+        message = self._bytes("message.max.bytes", min(max(largest, low), high), low)
         # A batch of small messages must fit its topic as well, whichever it is: the broker checks whole batches.
-        batch = min(_whole("batch.size", self.properties.get("batch.size", str(_BATCH_BYTES))), smallest)
-        return {"message.max.bytes": str(_whole("message.max.bytes", message, low=low)), "batch.size": str(batch)}
+        batch = min(self._bytes("batch.size", _BATCH_BYTES, 1), smallest)
+        return {"message.max.bytes": str(message), "batch.size": str(batch)}
+
+    def _bytes(self, name: str, default: int, low: int) -> int:
+        text = self.properties.get(name, str(default))
+        if not text.isdecimal() or int(text) < low:
+            raise ConfigurationError(f"the option {name} is a whole number from {low} on", setting=name)
+        return int(text)
 
     def _fixed(self, defaults: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
         for name, value in fixed.items():
             given = self.properties.get(name)
             if given is not None and given.lower() not in _SAME.get(name, frozenset()) | {value}:
-                raise ConfigurationError(
-                    f"{name} is always {value}: the stream's guarantees rest on it; leave it out", setting=name
-                )
+                raise _fixed(name, value)
         return {**_COMMON, **defaults, **self.properties, **fixed}
 
-
-class _Secret(dict[str, str]):
-    """A dict that prints its names only."""
-
-    def __repr__(self) -> str:
-        return f"<{', '.join(self)}>"
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """No extra fields: credentials are among them."""
+        return ((name, value) for name, value in super().__repr_args__() if name in type(self).model_fields)
 
 
 def kafka_settings(url: TransportUrl) -> KafkaSettings:
-    """Sort a URL's options. ConfigurationError names the option that cannot work."""
-    given = dict(url.options)
-    ours = {name: given.pop(name) for name in url.options if name.startswith(_OURS)}
-    for name in _TOPIC & given.keys():
-        if _OURS + name in ours:
-            raise ConfigurationError(f"the option {name} is given in two ways", setting=name)
-        ours[_OURS + name] = given.pop(name)
-    properties = _Secret({"bootstrap.servers": url.address})
-    _security(url, given, properties)
-    timeout = _transactions(given)
-    if not _flag(given, "idempotent", default=True):
-        raise ConfigurationError("idempotent is always 1: the stream's guarantees rest on it", setting="idempotent")
-    if _flag(given, "log", default=False):
-        properties["log_level"] = "6"
-    for name, value in given.items():
-        if _NO_TEXT.fullmatch(name):
-            raise ConfigurationError(f"{name} cannot be set by a URL: leave it out", setting=name)
-        proper = _SHORT.get(name, _ALIASES.get(name, name))
-        if proper in properties and proper != "log_level":
-            raise ConfigurationError(f"the option {name} is given in two ways", setting=name)
-        properties[proper] = value
-    settings = KafkaSettings(
-        address=url.address,
-        properties=properties,
-        partitions=_number(ours, "partitions", None),
-        replication=_number(ours, "replication", None),
-        retention_ms=_retention(ours),
-        max_message_bytes=_number(ours, "max.message.bytes", MAX_MESSAGE_BYTES) or MAX_MESSAGE_BYTES,
-        connect_timeout=(_number(ours, "connect.timeout.ms", 10_000) or 10_000) / 1000,
-        queue_bytes=_number(ours, "queue.bytes", 64 << 20) or 64 << 20,
-        transaction_timeout=timeout,
-        url=url,
+    """The settings of a URL. ConfigurationError names the option that cannot work."""
+    return KafkaSettings.of(url)
+
+
+def first_name(name: str) -> str:
+    """The name under which users know a property that librdkafka calls by another one."""
+    return _ALIASES.get(name, name)
+
+
+def unknown_option(name: str) -> ConfigurationError:
+    """The error for an option that neither we nor librdkafka have."""
+    ours = {*KafkaSettings.names(), *_ALIASES} - {"bootstrap.servers"}
+    known = {*ours, *_COMMON, *_PRODUCER, *_CONSUMER, *_PRODUCER_FIXED, *_CONSUMER_FIXED, *_OTHERS}
+    options = ", ".join(sorted(one for one in ours if one.startswith("cardinal.")))
+    full = f"cardinal.{name}"
+    remedy = (
+        f"did you mean {full}?" if full in ours else nearest(name, known, f"use a librdkafka property, or {options}")
     )
-    if ours:
-        name = next(iter(ours))
-        raise ConfigurationError(f"there is no option {name} of kafka:// URLs: {meant(name)}", setting=name)
-    return settings
+    return ConfigurationError(f"there is no option {name} of kafka:// URLs: {remedy}", setting=name)
+
+
+def _fixed(name: str, value: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} is always {value}: the stream's guarantees rest on it; leave it out", setting=name
+    )
+
+
+def _transactions_only(name: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} is for transactions only: add transactional=update", setting=name)
 
 
 def _for_others(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in _PRODUCER_ONLY}
-
-
-def _security(url: TransportUrl, given: dict[str, str], properties: dict[str, str]) -> None:
-    tls = _flag(given, "tls", default=False)
-    user = _once(given, "sasl.username", url.user, "the user")
-    password = _once(given, "sasl.password", url.password, "the password")
-    mechanism = _once(given, "sasl.mechanism", given.pop("sasl.mechanisms", None), "sasl.mechanism")
-    if password is not None and user is None:
-        raise ConfigurationError("a password is of no use without a user: give both", setting="sasl.username")
-    if user is not None or mechanism is not None:
-        properties["sasl.mechanism"] = mechanism or "PLAIN"
-        if user is not None:
-            properties["sasl.username"] = user
-            properties["sasl.password"] = password or ""
-    protocol = f"{'SASL_' if 'sasl.mechanism' in properties else ''}{'SSL' if tls else 'PLAINTEXT'}"
-    properties["security.protocol"] = protocol = given.pop("security.protocol", protocol)
-    _check_protocol(protocol.upper(), given, properties, tls=tls)
-
-
-def _once(given: dict[str, str], name: str, other: str | None, what: str) -> str | None:
-    """An option that has another place as well."""
-    if name in given and other is not None:
-        raise ConfigurationError(f"{what} is given in two ways: leave one of them out", setting=name)
-    return given.pop(name, other)
-
-
-def _check_protocol(protocol: str, given: Mapping[str, str], properties: Mapping[str, str], *, tls: bool) -> None:
-    """Refuse what the client would leave out without a word."""
-    encrypted = protocol.endswith("SSL")
-    if tls and not encrypted:
-        raise ConfigurationError(
-            f"tls=1 and security.protocol={protocol} contradict each other: leave one of them out",
-            setting="security.protocol",
-        )
-    if "sasl.mechanism" in properties and not protocol.startswith("SASL_"):
-        raise ConfigurationError(
-            f"security.protocol={protocol} shows no login: leave it out, or leave user and mechanism out",
-            setting="security.protocol",
-        )
-    if not encrypted and (name := next((name for name in given if name.startswith("ssl.")), None)):
-        raise ConfigurationError(f"{name} is for TLS, and this is not encrypted: add tls=1", setting=name)
-
-
-def _transactions(given: dict[str, str]) -> float | None:
-    """The transaction timeout in seconds; None where no transactions are asked for."""
-    wanted = given.pop("transactional", "none")
-    if wanted not in ("none", "update"):
-        raise ConfigurationError(f"the option transactional is update or none, not {wanted!r}", setting="transactional")
-    if wanted == "none":
-        for name in ("transactional.id", "transaction.timeout.ms"):
-            if name in given:
-                raise ConfigurationError(f"{name} is for transactions only: add transactional=update", setting=name)
-        return None
-    return (_whole("transaction.timeout.ms", given.pop("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS)))) / 1000
-
-
-def _flag(options: dict[str, str], name: str, *, default: bool) -> bool:
-    value = options.pop(name, None)
-    if value is None:
-        return default
-    if value.lower() in _TRUE:
-        return True
-    if value.lower() in _FALSE:
-        return False
-    raise ConfigurationError(f"the option {name} is 1 or 0, not {value!r}", setting=name)
-
-
-def _number(ours: dict[str, str], name: str, default: int | None, *, low: int = 1) -> int | None:
-    value = ours.pop(_OURS + name, None)
-    return default if value is None else _whole(_OURS + name, value, low=low)
-
-
-def _retention(ours: dict[str, str]) -> int:
-    name = "retention.ms"
-    if number := _number(ours, name, _RETENTION_MS, low=-1):
-        return number
-    why = "is in milliseconds, or -1 to keep everything; 0 keeps nothing"
-    raise ConfigurationError(f"{_OURS}{name} {why}", setting=name)
-
-
-def _whole(name: str, value: str, *, low: int = 1) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = low - 1
-    if number < low:
-        raise ConfigurationError(f"the option {name} is a whole number from {low} on, not {value!r}", setting=name)
-    return number

@@ -110,8 +110,6 @@ class KafkaSink:
         self._closed = False
         self._standing: RefusedError | None = None
         self._outbox = Outbox(self._connect(), self._look_at_refusal)
-        if reasons.login is not None:
-            reasons.login.serves(self, "_outbox.client")
 
     # --- Sink ----------------------------------------------------------------------------------------------
 
@@ -270,12 +268,9 @@ class KafkaSink:
 
     def _connect(self) -> Producer:
         try:
-            client = Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
+            return Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
         except KafkaException as error:
             raise bad_setting(error) from None
-        if self._reasons.login is not None:
-            self._reasons.login.begins(client)
-        return client
 
     def _refuse(self, stopped: KafkaError) -> None:
         """Raise what a client that takes nothing more means, where it is to be started again."""

@@ -185,8 +185,6 @@ class KafkaSource:
             self._noted.forget()
             self._read_again()
         self._noted.tell(time.monotonic())
-        if self._reasons.login is not None:
-            self._reasons.login.goes_on(self, self._consumer)
         self._commit()
         self._whole = whole
         rows = self._release(limit)
@@ -201,12 +199,9 @@ class KafkaSource:
 
     def _connect(self) -> Consumer:
         try:
-            client = Consumer({**self._settings.consumer(), "error_cb": self._reasons, "on_commit": self._answered})
+            return Consumer({**self._settings.consumer(), "error_cb": self._reasons, "on_commit": self._answered})
         except KafkaException as error:
             raise bad_setting(error) from None
-        if self._reasons.login is not None:
-            self._reasons.login.begins(client)
-        return client
 
     def _assign(self) -> None:
         self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()])

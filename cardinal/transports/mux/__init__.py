@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError
-from cardinal.transports import url as urls
+from cardinal.transports import registry
 from cardinal.transports.base import RecordSink
 
 from .sink import MuxRecordSink, MuxSink
@@ -45,8 +45,9 @@ from .source import MuxSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cardinal.config.url import TransportUrl
     from cardinal.transports.base import Sink
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.transports.registry import Topics
 
 __all__ = ["MuxRecordSink", "MuxSink", "MuxSource", "list_topics", "open_sink", "open_source"]
 
@@ -63,7 +64,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
     members: list[tuple[int, Sink]] = []
     try:
         for first, member in url.members:
-            members.append((first, urls.open_sink(member, app, producer_id=producer_id)))
+            members.append((first, registry.open_sink(member, app, producer_id=producer_id)))
     except BaseException:
         MuxSink(members).close()
         raise
@@ -77,4 +78,4 @@ def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
     """The topics of all members."""
-    return frozenset(topic for _, member in url.members for topic in urls.list_topics(member))
+    return frozenset(topic for _, member in url.members for topic in registry.list_topics(member))

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cardinal.errors import ConfigurationError, CursorExpiredError, TopicError, UnreachableError
-from cardinal.transports import url as urls
+from cardinal.transports import registry
 from cardinal.transports.later import later, now
 from cardinal.transports.pace import Unasked
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
+    from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports.base import Source
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.transports.registry import Topics
 
     Marks = dict[Partition, tuple[int, int]]
 
@@ -182,7 +183,7 @@ class Member:
         def look() -> Future[None]:
             return later(self._look, _THREAD)
 
-        return self.presence.ask(look, lambda: later(lambda: urls.list_topics(self.url), _THREAD))
+        return self.presence.ask(look, lambda: later(lambda: registry.list_topics(self.url), _THREAD))
 
     def take(self) -> None:
         """Read what was opened since. Belongs to the thread that reads."""
@@ -227,10 +228,10 @@ class Member:
         if not self.missing or not self._looking.acquire(blocking=False):
             return  # another look, which waits for its answer
         try:
-            if there := self.missing & urls.list_topics(self.url):
+            if there := self.missing & registry.list_topics(self.url):
                 # A topic may have been created just now: next time.
                 with contextlib.suppress(TopicError), contextlib.ExitStack() as opened:
-                    source = urls.open_source(self.url, self._app, topics=sorted(there))
+                    source = registry.open_source(self.url, self._app, topics=sorted(there))
                     opened.callback(source.close)
                     self._found.append(Part(self, source))
                     opened.pop_all()

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.transports.registry import Topics
 
     Marks = dict[Partition, tuple[int, int]]
     _Looks = tuple[list[tuple[Member, Future[None]]], list[tuple[Part, Future[tuple[Partition, ...]]]]]

@@ -16,7 +16,8 @@ from .source import WebsocketSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cardinal.transports.url import Topics, TransportUrl
+    from cardinal.config.url import TransportUrl
+    from cardinal.transports.registry import Topics
 
 __all__ = ["WebsocketSettings", "WebsocketSource", "list_topics", "open_sink", "open_source"]
 

@@ -26,16 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 
+from cardinal.config.secrets import variable
 from cardinal.errors import ConfigurationError
-from cardinal.transports.secrets import read_again
-from cardinal.transports.variables import variable
+from cardinal.transports.options import TransportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cardinal.transports.url import TransportUrl
+    from cardinal.config.url import TransportUrl
 
 TOKEN_VARIABLE: Final = "CARDINAL_TOKEN"  # noqa: S105 - the variable's name
 _CA: Final = "ssl.ca.location"
@@ -44,10 +44,8 @@ _KEY: Final = "ssl.key.location"
 _KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - the option's name
 
 
-class WebsocketOptions(BaseModel):
+class WebsocketOptions(TransportOptions):
     """A URL's options, checked. See the module for their meaning."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
     token: SecretStr | None = None
     ca: str | None = Field(default=None, alias=_CA)
@@ -90,9 +88,8 @@ class WebsocketSettings:
 
     def again(self) -> WebsocketSettings:
         """The same with what the files of secrets hold now; as they are where one cannot be used just now."""
-        url = read_again(self.url)
         try:
-            return self if url is None else websocket_settings(url)
+            return websocket_settings(self.url)
         except ConfigurationError:
             return self
 
@@ -104,7 +101,7 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
             f"a {url.scheme} URL has no user or password: give the server's token by token_file=PATH",
             setting="token_file",
         )
-    options = _checked(url)
+    options = WebsocketOptions.of(url)
     secure = url.scheme == "wss"
     _check_tls(options, url, secure=secure)
     token = options.token.get_secret_value() if options.token else variable(TOKEN_VARIABLE)
@@ -136,20 +133,6 @@ def _check_tls(options: WebsocketOptions, url: TransportUrl, *, secure: bool) ->
         )
     if keys and not options.certificate:
         raise ConfigurationError(f"{keys[0]} is of no use without {_CERTIFICATE}: give both", setting=keys[0])
-
-
-def _checked(url: TransportUrl) -> WebsocketOptions:
-    try:
-        return WebsocketOptions.model_validate(dict(url.options))
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        name = str(first["loc"][0])
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(sorted(field.alias or key for key, field in WebsocketOptions.model_fields.items()))
-            raise ConfigurationError(
-                f"there is no option {name} of {url.scheme}:// URLs: use {known}", setting=name
-            ) from None
-        raise ConfigurationError(f"the option {name} cannot be used: {first['msg']}", setting=name) from None
 
 
 def _context(options: WebsocketOptions) -> ssl.SSLContext:

@@ -8,47 +8,51 @@ blocks of the tests have this form.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qsl, unquote
 
+from pydantic import Field, PositiveInt
+
+from cardinal.config.options import Options
+from cardinal.config.url import NodeUrl, parse_node_url
 from cardinal.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
-    from cardinal_connectors.base import BlockFeed
+    from cardinal.feeds import BlockFeed
 
 __all__ = ["open_feed"]
 
 
-def open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed:
+class _ArchiveOptions(Options):
+    chain_id: Annotated[PositiveInt | None, Field(alias="chain-id")] = None
+
+
+def open_feed(url: str | NodeUrl, *, chain_id: int | None = None) -> BlockFeed:
     """Open the feed of a folder.
 
     Arguments:
         url: ``archive:///folder``, with ``?chain-id=`` where ``chain_id`` is None.
-        chain_id: whose blocks these are: a block does not say it. Where the URL says another one, it is refused.
+        chain_id: the chain of these blocks, which do not contain it. Where the URL has another one, it is refused.
 
     Raises:
-        ConfigurationError: no folder, one without a block, an option that there is not, or no chain id.
+        ConfigurationError: no folder, one without a block, an unknown option, or no chain id.
         MissingExtraError: the extra ``evm`` is not installed.
 
     """
-    parts = urlsplit(url)
-    options = dict(parse_qsl(f"{parts.query}&{parts.fragment}", keep_blank_values=True))
-    named = options.pop("chain-id", None)
-    if options:
-        raise ConfigurationError(
-            f"an archive's URL has no option {min(options)!r}: there is chain-id", setting=min(options)
-        )
-    if parts.netloc or not parts.path.startswith("/"):
-        raise ConfigurationError("an archive is named by its absolute path: archive:///folder", setting="from")
-    if named is not None and not named.isdecimal():
-        raise ConfigurationError(f"a chain id is a number, not {named[:20]!r}", setting="chain-id")
-    chosen = chain_id if named is None else int(named)
+    url = parse_node_url(url)
+    parts = url.nodes[0].parts
+    if len(url.nodes) > 1 or parts.netloc or not parts.path.startswith("/"):
+        raise ConfigurationError("an archive is named by its absolute path: write archive:///folder", setting="from")
+    options = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **url.options}
+    named = _ArchiveOptions.read(options, "archive:// URLs").chain_id
+    chosen = named or chain_id
     if chosen is None:
         raise ConfigurationError(
-            "an archive does not say of which chain it is: write archive:///folder?chain-id=1", setting="chain-id"
+            "blocks of an archive do not contain their chain id: write archive:///folder?chain-id=1",
+            setting="chain-id",
         )
     if chain_id is not None and chosen != chain_id:
-        raise ConfigurationError(f"the archive is of chain {chosen}, but {chain_id} is asked for", setting="chain-id")
+        raise ConfigurationError(f"the archive is of chain {chosen}, and {chain_id} is required", setting="chain-id")
     try:
         from .feed import ArchiveFeed, check_folder  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as absent:

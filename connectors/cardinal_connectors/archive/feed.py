@@ -95,7 +95,7 @@ class _File(msgspec.Struct):
 
 
 class ArchiveFeed:
-    """A :class:`~cardinal_connectors.base.BlockFeed` of a folder.
+    """A :class:`~cardinal.feeds.BlockFeed` of a folder.
 
     Arguments:
         folder: folder of the files.
@@ -120,7 +120,7 @@ class ArchiveFeed:
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
     ) -> AsyncGenerator[Payload]:
-        """Yield the unpublished blocks; see :class:`~cardinal_connectors.base.BlockFeed`.
+        """Yield the unpublished blocks; see :class:`~cardinal.feeds.BlockFeed`.
 
         Raises:
             ConfigurationError: the folder cannot be read; nothing is published, and it does not hold the first block.

@@ -13,7 +13,8 @@ from cardinal.errors import MissingExtraError
 from .settings import DevSettings, settings_from_url
 
 if TYPE_CHECKING:
-    from cardinal_connectors.base import BlockFeed
+    from cardinal.config.url import NodeUrl
+    from cardinal.feeds import BlockFeed
 
     from .chain import DevChain
     from .feed import DevFeed
@@ -31,7 +32,7 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-def open_feed(url: str, *, chain_id: int | None = None) -> BlockFeed:
+def open_feed(url: str | NodeUrl, *, chain_id: int | None = None) -> BlockFeed:
     """Open the feed for ``dev://?seed=…&blocks=…&reorg-rate=…&rate=…``; every option has a default.
 
     Arguments:

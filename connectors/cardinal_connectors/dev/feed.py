@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class DevFeed:
-    """A :class:`~cardinal_connectors.base.BlockFeed` of one development chain.
+    """A :class:`~cardinal.feeds.BlockFeed` of one development chain.
 
     Arguments:
         settings: the chain.
@@ -57,7 +57,7 @@ class DevFeed:
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
     ) -> AsyncGenerator[Payload]:
-        """Give what is not published, head by head; see :class:`~cardinal_connectors.base.BlockFeed`.
+        """Give what is not published, head by head; see :class:`~cardinal.feeds.BlockFeed`.
 
         Raises:
             WrongChainError: the newest published block is none of this chain's.

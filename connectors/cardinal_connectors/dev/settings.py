@@ -1,11 +1,15 @@
-"""What a development chain is made from, and how a ``dev://`` URL says it."""
+"""Settings of a development chain, and the options of a ``dev://`` URL."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import Annotated, Final
+from urllib.parse import parse_qsl
 
+from pydantic import ConfigDict, Field
+
+from cardinal.config.options import Options
+from cardinal.config.url import NodeUrl, parse_node_url
 from cardinal.errors import ConfigurationError, WrongChainError
 from cardinal.testing.forks import ForkSettings
 
@@ -65,80 +69,46 @@ class DevSettings:
 DEFAULTS: Final = DevSettings()
 
 
-def settings_from_url(url: str, *, chain_id: int | None = None) -> tuple[DevSettings, float]:
-    """The settings and the rate (blocks a second, 0 for as fast as they are taken) that a ``dev://`` URL names.
+class DevOptions(Options):
+    """Options of a ``dev://`` URL: those of :class:`DevSettings`, and ``rate``."""
+
+    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"))
+
+    seed: int = DEFAULTS.seed
+    blocks: int = DEFAULTS.blocks
+    reorg_rate: float = DEFAULTS.reorg_rate
+    max_depth: int = DEFAULTS.max_depth
+    transactions: int = DEFAULTS.transactions
+    chain_id: int | None = None
+    merged: bool = DEFAULTS.merged
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+def settings_from_url(url: str | NodeUrl, *, chain_id: int | None = None) -> tuple[DevSettings, float]:
+    """The settings and the rate (blocks a second, 0 for as fast as they are consumed) of a ``dev://`` URL.
 
     Arguments:
-        url: options are ``seed``, ``blocks``, ``reorg-rate``, ``max-depth``, ``transactions``, ``chain-id``,
-            ``merged`` (0 or 1) and ``rate``; every one has a default.
-        chain_id: the chain's id where the URL names none.
+        url: ``dev://?seed=…&blocks=…``; see :class:`DevOptions`. Every option has a default.
+        chain_id: the chain's id where the URL has none.
 
     Raises:
-        ConfigurationError: an option that is unknown, named twice, no number, or out of its bounds.
-        WrongChainError: the URL names another chain id.
+        ConfigurationError: an option that is unknown, given twice, or out of its bounds.
+        WrongChainError: the URL has another chain id.
 
     """
-    options = _options(url)
-    seed, blocks = _integer(options, "seed", DEFAULTS.seed), _integer(options, "blocks", DEFAULTS.blocks)
-    rate = _number(options, "rate", 0.0)
-    if not 0 <= rate < float("inf"):
-        raise ConfigurationError(f"rate must be 0 or more blocks a second, not {rate}", setting="rate")
-    merged = _integer(options, "merged", 0)
-    if merged not in (0, 1):
-        raise ConfigurationError(f"merged must be 0 or 1, not {merged}", setting="merged")
-    named = _integer(options, "chain-id", chain_id or CHAIN_ID)
+    url = parse_node_url(url)
+    parts = url.nodes[0].parts
+    if len(url.nodes) > 1 or parts.netloc or parts.path.strip("/"):
+        raise ConfigurationError(f"a development chain has options only, no host or path: write {FORM}", setting="from")
+    pairs = [*parse_qsl(parts.query, keep_blank_values=True), *url.options.items()]
+    if len(dict(pairs)) < len(pairs):
+        raise ConfigurationError(f"an option of this development chain is given twice: write {FORM}", setting="from")
+    options = DevOptions.read(dict(pairs), "dev:// URLs").model_dump()
+    rate, named = options.pop("rate"), options.pop("chain_id")
+    if named is None:
+        named = CHAIN_ID if chain_id is None else chain_id
     if chain_id is not None and named != chain_id:
         raise WrongChainError(
-            f"this development chain has the id {named}, and {chain_id} is asked for: change chain-id in its URL"
+            f"this development chain has the id {named}, and {chain_id} is required: change chain-id in its URL"
         )
-    settings = DevSettings(
-        seed=seed,
-        blocks=blocks,
-        reorg_rate=_number(options, "reorg-rate", DEFAULTS.reorg_rate),
-        max_depth=_integer(options, "max-depth", DEFAULTS.max_depth),
-        transactions=_integer(options, "transactions", DEFAULTS.transactions),
-        chain_id=named,
-        merged=merged == 1,
-    )
-    return settings, rate
-
-
-_KNOWN: Final = ("seed", "blocks", "reorg-rate", "max-depth", "rate", "transactions", "chain-id", "merged")
-
-
-def _options(url: str) -> dict[str, str]:
-    parts = urlsplit(url)
-    if parts.fragment:
-        name = parts.fragment.partition("=")[0]
-        raise ConfigurationError(
-            f"a development chain has no option {name[:20]!r}, as nodes have: it has a seed and options, {FORM}",
-            setting="from",
-        )
-    if parts.scheme != "dev" or parts.netloc or parts.path.strip("/"):
-        raise ConfigurationError(
-            f"a development chain has a seed and options, and no host or path: {FORM}", setting="from"
-        )
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
-    options = dict(pairs)
-    if len(options) < len(pairs):
-        raise ConfigurationError(f"an option of this development chain is named twice: {FORM}", setting="from")
-    if unknown := sorted(options.keys() - set(_KNOWN)):
-        raise ConfigurationError(
-            f"{unknown[0]!r} is no option of a development chain; there are {', '.join(sorted(_KNOWN))}",
-            setting=unknown[0],
-        )
-    return options
-
-
-def _integer(options: dict[str, str], name: str, default: int) -> int:
-    try:
-        return int(options[name]) if name in options else default
-    except ValueError:
-        raise ConfigurationError(f"{name} must be an integer, not {options[name]!r}", setting=name) from None
-
-
-def _number(options: dict[str, str], name: str, default: float) -> float:
-    try:
-        return float(options[name]) if name in options else default
-    except ValueError:
-        raise ConfigurationError(f"{name} must be a number, not {options[name]!r}", setting=name) from None
+    return DevSettings(chain_id=named, **options), rate

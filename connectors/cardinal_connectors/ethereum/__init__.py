@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 from cardinal.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from cardinal_connectors.base import BlockFeed
+    from cardinal.config.url import NodeUrl
+    from cardinal.feeds import BlockFeed
 
     from .settings import FeedSettings
 
 __all__ = ["open_feed"]
 
 
-def open_feed(url: str, *, chain_id: int | None = None, settings: FeedSettings | None = None) -> BlockFeed:
+def open_feed(url: str | NodeUrl, *, chain_id: int | None = None, settings: FeedSettings | None = None) -> BlockFeed:
     """Open the feed of a node; nothing is connected before the first call.
 
     Arguments:
-        url: ``http://``, ``https://``, ``ws://``, ``wss://`` or ``ipc://``; several, divided by commas, and options
-            behind ``#`` (:mod:`.address`).
+        url: ``http://``, ``https://``, ``ws://``, ``wss://`` or ``ipc://``; several, separated by commas, and options
+            behind ``#`` (:mod:`cardinal.config.url`, :class:`.address.NodeOptions`).
         chain_id: refuse a node of another chain; None takes the chain that it has.
         settings: intervals and bounds (:class:`.settings.FeedSettings`).
 

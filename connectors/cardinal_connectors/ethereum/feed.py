@@ -37,6 +37,7 @@ from .trouble import Trouble
 from .way import Way
 
 if TYPE_CHECKING:
+    from cardinal.config.url import NodeUrl
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
 
@@ -44,19 +45,21 @@ if TYPE_CHECKING:
 
 
 class NodeFeed:
-    """A :class:`~cardinal_connectors.base.BlockFeed` of one node, or of several of one chain.
+    """A :class:`~cardinal.feeds.BlockFeed` of one node, or of several of one chain.
 
     Arguments:
-        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; several nodes and options as :mod:`.address` reads them.
-            Credentials in it are used and never shown.
+        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; one or several nodes and options (:mod:`.address`).
+            Credentials in it are sent and never printed.
         chain_id: refuse nodes of another chain; None takes the chain that the first has.
         settings: intervals and bounds; options in the URL go before them.
 
     """
 
-    def __init__(self, url: str, *, chain_id: int | None = None, settings: FeedSettings | None = None) -> None:
-        urls, self._settings = read_url(url, settings)
-        self._nodes = Nodes(urls, chain_id=chain_id, settings=self._settings)
+    def __init__(
+        self, url: str | NodeUrl, *, chain_id: int | None = None, settings: FeedSettings | None = None
+    ) -> None:
+        endpoints, self._settings = read_url(url, settings)
+        self._nodes = Nodes(endpoints, chain_id=chain_id, settings=self._settings)
         self._way: Way | None = None
         self._learned = Learned()
 
@@ -76,7 +79,7 @@ class NodeFeed:
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
     ) -> AsyncGenerator[Payload]:
-        """Backfill, then follow the head; see :class:`~cardinal_connectors.base.BlockFeed`.
+        """Backfill, then follow the head; see :class:`~cardinal.feeds.BlockFeed`.
 
         Raises:
             NodeUnreachableError: no node was ever there, or all stayed away for longer than ``patience``.

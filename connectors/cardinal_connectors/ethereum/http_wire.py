@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
 
 from .credentials import REFUSED, Credentials
-from .settings import RpcSettings, public_address, quoted
+from .settings import RpcSettings, quoted
 from .wire import (
     BusyError,
     Replies,
@@ -51,9 +52,9 @@ class _Answer(NamedTuple):
 class HttpWire:
     """Requests over a pool of HTTP connections."""
 
-    def __init__(self, url: str, settings: RpcSettings, credentials: Credentials) -> None:
+    def __init__(self, endpoint: Endpoint, settings: RpcSettings, credentials: Credentials) -> None:
         self.connects = 0
-        self._url = url
+        self._endpoint = endpoint
         self._settings = settings
         self._credentials = credentials
         self._session: aiohttp.ClientSession | None = None
@@ -68,17 +69,17 @@ class HttpWire:
             shown = self._credentials.headers
             answer = await self._posted(body, shown)
         if answer.status in _ELSEWHERE:
-            raise elsewhere(self._url, answer.status, answer.place)
+            raise elsewhere(self._endpoint, answer.status, answer.place)
         return self._judge(answer)
 
     async def _posted(self, body: bytes, shown: Mapping[str, str]) -> _Answer:
         if self._closed:
-            raise closed_error(self._url)
+            raise closed_error(self._endpoint)
         session = self._session = self._session or self._open()
         try:
             # What is behind a redirection may be anybody, and would be given what was meant for the node.
             async with session.post(
-                self._url,
+                self._endpoint.url,
                 data=body if len(body) < _LARGE else io.BytesIO(body),
                 headers={**shown, "Content-Type": "application/json"},
                 allow_redirects=False,
@@ -86,7 +87,7 @@ class HttpWire:
                 text, said = await self._read(answer), answer.headers
                 return _Answer(answer.status, text, said.get("Retry-After"), said.get("Location", ""))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
-            lost = unreachable(self._url, failure, self._settings)
+            lost = unreachable(self._endpoint, failure, self._settings)
         raise lost  # out here, so that the failure, which may have the URL, is not the context of it
 
     async def close(self) -> None:
@@ -120,12 +121,12 @@ class HttpWire:
 
     def _judge(self, answer: _Answer) -> Replies:
         """The answers, or the meaning of a status. A JSON-RPC error inside tells more than the status does."""
-        address, status, text = public_address(self._url), answer.status, answer.text
+        address, status, text = self._endpoint.address, answer.status, answer.text
         match status:
             case 413:
                 raise TooLargeError(f"The node at {address} refuses a request of this size (HTTP 413).", code=status)
             case _ if status in REFUSED:
-                raise denied(self._url, status, self._credentials)
+                raise denied(self._endpoint, status, self._credentials)
             case 408 | 504:
                 raise SlowError(f"The node at {address} took too long (HTTP {status}).", address=address)
             case 429 | 500 | 502 | 503:
@@ -151,7 +152,7 @@ class HttpWire:
         errors = [reply.error.message for reply in replies if reply.error is not None and reply.error.message]
         whole = text.decode(errors="replace").strip() if len(text) <= _QUOTED else ""
         said = errors[0] if errors else whole
-        quote = "" if said.startswith("<") else quoted(self._url, said, self._credentials.hidden)
+        quote = "" if said.startswith("<") else quoted(self._endpoint, said, self._credentials.hidden)
         return f": {quote}" if quote else ""
 
 

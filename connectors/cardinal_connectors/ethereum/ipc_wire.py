@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
 from .conversation import Conversation
 from .frames import JsonFrames, LongTextError
-from .settings import RpcSettings, public_address
+from .settings import RpcSettings
 from .wire import Replies, TooLargeError, closed_error, unreachable
 
 _READ_BYTES = 1 << 18
@@ -26,7 +27,7 @@ class IpcWire:
     """One Unix socket, opened when needed and again when lost.
 
     Arguments:
-        url: ``ipc:///absolute/path``.
+        endpoint: the node, ``ipc:///absolute/path``.
         settings: how the node is asked.
         noticed: called for every notification of a subscription, and when the connection is lost.
 
@@ -35,10 +36,10 @@ class IpcWire:
 
     """
 
-    def __init__(self, url: str, settings: RpcSettings, noticed: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Endpoint, settings: RpcSettings, noticed: Callable[[], None]) -> None:
         self.connects = 0
-        self._url = url
-        self._path = socket_path(url)
+        self._endpoint = endpoint
+        self._path = socket_path(endpoint)
         self._settings = settings
         self._noticed = noticed
         self._conversation = Conversation(noticed)
@@ -57,7 +58,7 @@ class IpcWire:
                     await writer.drain()
                     return await answers
         except (TimeoutError, OSError) as failure:
-            raise unreachable(self._url, failure, self._settings) from None
+            raise unreachable(self._endpoint, failure, self._settings) from None
 
     async def close(self) -> None:
         """Close the socket."""
@@ -72,7 +73,7 @@ class IpcWire:
     async def _connected(self) -> asyncio.StreamWriter:
         async with self._opening:
             if self._closed:
-                raise closed_error(self._url)
+                raise closed_error(self._endpoint)
             if self._writer is not None and self._reading is not None and not self._reading.done():
                 return self._writer
             await self._drop()
@@ -90,7 +91,7 @@ class IpcWire:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         frames = JsonFrames(most=self._settings.answer)
-        address = public_address(self._url)
+        address = self._endpoint.address
         failure: NodeUnreachableError | NodeAnswerError = NodeUnreachableError(
             f"The node at {address} closed the connection.", address=address
         )
@@ -108,9 +109,9 @@ class IpcWire:
         self._noticed()  # whoever waits for a head looks by itself now, over a new connection
 
 
-def socket_path(url: str) -> Path:
+def socket_path(endpoint: Endpoint) -> Path:
     """The file of an ``ipc://`` URL; ConfigurationError where it names none."""
-    parts = urlsplit(url)
+    parts = endpoint.parts
     if parts.netloc or not parts.path.startswith("/"):
         raise ConfigurationError("A node's socket is named by its absolute path: ipc:///path/geth.ipc.", setting="url")
     return Path(unquote(parts.path))

@@ -13,6 +13,7 @@ import asyncio
 import logging
 
 from cardinal.apps.evm.chains import Chain, chain_of
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.protocols.streams.types import Finality
 
@@ -71,19 +72,19 @@ class Node:
     """A node that is asked for blocks.
 
     Arguments:
-        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``.
+        endpoint: its URL and credentials.
         identity: the chain that it has to serve.
         settings: how it is asked.
 
     Attributes:
-        address: the URL as it may be shown.
+        address: scheme, host and port.
         fetcher: its blocks.
         head: the number of the head that it told last; None before.
 
     """
 
-    def __init__(self, url: str, *, identity: Identity, settings: RpcSettings) -> None:
-        self._client = RpcClient(url, settings)
+    def __init__(self, endpoint: Endpoint, *, identity: Identity, settings: RpcSettings) -> None:
+        self._client = RpcClient(endpoint, settings)
         self.address = self._client.address
         self.fetcher = BlockFetcher(self._client)
         self.head: int | None = None

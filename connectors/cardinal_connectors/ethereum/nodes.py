@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import FeedError, NodeAnswerError, WrongChainError
 
 from .credentials import REFUSED
@@ -29,17 +30,17 @@ class Nodes:
     """Several nodes as one.
 
     Arguments:
-        urls: one or more; the first is preferred.
+        endpoints: one or more; the first is preferred.
         chain_id: refuse nodes of another chain; None takes the chain of the first that answers.
         settings: how they are asked, and when they are left.
 
     """
 
-    def __init__(self, urls: Sequence[str], *, chain_id: int | None, settings: FeedSettings) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], *, chain_id: int | None, settings: FeedSettings) -> None:
         identity = Identity(chain_id, settings.chain)
-        self._nodes = [Node(url, identity=identity, settings=settings.rpc) for url in urls]
+        self._nodes = [Node(endpoint, identity=identity, settings=settings.rpc) for endpoint in endpoints]
         self._settings = settings
-        self._standings = Standings(len(urls), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
+        self._standings = Standings(len(endpoints), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
         self._at = 0
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._looked = 0.0
@@ -57,7 +58,7 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        """All of them, as they may be shown."""
+        """The addresses of all of them."""
         return ", ".join(node.address for node in self._nodes)
 
     async def greet(self) -> int:

@@ -22,13 +22,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
 from .credentials import Credentials
 from .http_wire import HttpWire
 from .ipc_wire import IpcWire
 from .pacing import Bearing, Throttle
-from .settings import RpcSettings, public_address, quoted
+from .settings import RpcSettings, quoted
 from .socket_wire import SocketWire
 from .wire import BusyError, PassingError, Refusal, Reply, SlowError, TooLargeError, Wire
 
@@ -66,23 +67,23 @@ class RpcClient:
     """Asks one node.
 
     Arguments:
-        url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; user, password, path and query are passed on, never shown,
-            and so is the token that is named behind ``#`` (:mod:`.credentials`).
+        endpoint: the node, over ``http``, ``https``, ``ws``, ``wss`` or ``ipc``. User, password, path, query and token
+            are sent, and never printed.
         settings: bounds and patience.
 
     Attributes:
-        address: the URL as it may be shown.
+        address: scheme, host and port.
         noticed: set when a subscription said anything, or a WebSocket was lost.
 
     """
 
-    def __init__(self, url: str, settings: RpcSettings | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, settings: RpcSettings | None = None) -> None:
         self._settings = settings or RpcSettings()
-        self.address = public_address(url)
-        self._url = url.partition("#")[0]
-        self._credentials = Credentials.of(url)
+        self.address = endpoint.address
+        self._endpoint = endpoint
+        self._credentials = Credentials.of(endpoint)
         self.noticed = asyncio.Event()
-        self._wire = self._open(self._url)
+        self._wire = self._open(endpoint)
         self._ids = itertools.count(1)
         self._room = asyncio.Semaphore(self._settings.connections)
         self._bearing = Bearing(self._settings.batch)
@@ -140,23 +141,22 @@ class RpcClient:
         return outcomes
 
     def quoted(self, text: str) -> str:
-        """The node's own words as they may be shown."""
-        return quoted(self._url, text, self._credentials.hidden)
+        """The node's own words as an error may contain them."""
+        return quoted(self._endpoint, text, self._credentials.hidden)
 
     async def close(self) -> None:
         """Release the connection. May be called twice."""
         await self._wire.close()
 
-    def _open(self, url: str) -> Wire:
-        scheme = url.partition("://")[0].lower()
-        match scheme:
+    def _open(self, endpoint: Endpoint) -> Wire:
+        match endpoint.parts.scheme:
             case "http" | "https":
-                return HttpWire(url, self._settings, self._credentials)
+                return HttpWire(endpoint, self._settings, self._credentials)
             case "ws" | "wss":
-                return SocketWire(url, self._settings, self._credentials, self.noticed.set)
+                return SocketWire(endpoint, self._settings, self._credentials, self.noticed.set)
             case "ipc":
-                return IpcWire(url, self._settings, self.noticed.set)
-            case _:
+                return IpcWire(endpoint, self._settings, self.noticed.set)
+            case scheme:
                 raise ConfigurationError(
                     f"A node is reached over http, https, ws, wss or ipc, not over {scheme!r}; check the URL.",
                     setting="url",

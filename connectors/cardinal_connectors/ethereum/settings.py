@@ -1,22 +1,14 @@
-"""What may be set on the feed of a node, and the address of a node without its secrets.
-
-Every bound has its reason beside it; the defaults suit a node in the same network as well as a public one.
-"""
+"""Settings of a node feed. The defaults suit a node in the same network as well as a public one."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cardinal.apps.evm.chains import Chain
-from cardinal.errors import ConfigurationError
-
-_SECRET: Final = 6
-"""Characters from which on a part of a URL is taken for a secret: ``v3`` and ``rpc`` are none."""
+from cardinal.config.url import Endpoint
 
 _SHOWN: Final = 400
 
@@ -107,57 +99,14 @@ class FeedSettings:
     rest: float = 30.0
 
 
-def public_address(url: str) -> str:
-    """A node's URL as it may be shown: scheme, host and port.
+def quoted(endpoint: Endpoint, text: str, secrets: Iterable[str] = ()) -> str:
+    """A node's own words as an error may contain them: one line, bounded, without these and its URL's secrets.
 
-    User and password go, and so do path and query: providers put their keys there. A ConfigurationError says so where
-    the URL cannot be taken apart.
+    Gateways repeat the URL of the request, with the key in its path; a revert reason may hold anything, also bytes that
+    move a terminal's cursor.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise ConfigurationError("The URL of the node cannot be read; write http://host:port.", setting="url") from None
-    if parts.scheme.lower() == "ipc":
-        return f"ipc://{parts.path}"  # a path on this machine, which holds no key
-    host = parts.hostname or ""
-    if ":" in host:
-        host = f"[{host}]"
-    port = _port(url)
-    return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
-
-
-def quoted(url: str, text: str, secrets: Iterable[str] = ()) -> str:
-    """A node's own words as they may be shown: on one line, not without end, without these and what its URL hides.
-
-    Gateways repeat the address that they were asked at, with the key in its path; what a node says of a transaction may
-    hold anything, also what moves a terminal's cursor.
-    """
-    hidden = {*_hidden(url), *(one for one in secrets if one)}
+    hidden = {*endpoint.secrets(), *(one for one in secrets if one)}
     for one in sorted(hidden, key=len, reverse=True):
         text = text.replace(one, "…")
     line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
-
-
-def _hidden(url: str) -> Iterator[str]:
-    """What a URL hides, as it is written there, as it is meant, and as basic authentication shows it."""
-    parts = urlsplit(url)
-    if parts.scheme.lower() == "ipc":
-        return
-    user, password = parts.username or "", parts.password or ""
-    queried = [one if "=" not in one else one.partition("=")[2] for one in parts.query.split("&")]
-    said = [*parts.path.split("/"), *queried, *(value for _, value in parse_qsl(parts.query)), user]
-    yield from (one for one in {*said, *map(unquote, said)} if len(one) >= _SECRET)
-    yield from (one for one in (password, unquote(password)) if one)
-    if user or password:
-        shown = f"{unquote(user)}:{unquote(password)}"
-        for encoding in ("latin-1", "utf-8"):
-            yield b64encode(shown.encode(encoding, "replace")).decode()
-
-
-def _port(url: str) -> int | None:
-    """The port of a URL; None where there is none, or no number."""
-    try:
-        return urlsplit(url).port
-    except ValueError:
-        return None

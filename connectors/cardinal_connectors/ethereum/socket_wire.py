@@ -9,11 +9,12 @@ from typing import Any
 
 import aiohttp
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import NodeUnreachableError
 
 from .conversation import Conversation
 from .credentials import REFUSED, Credentials
-from .settings import RpcSettings, public_address
+from .settings import RpcSettings
 from .wire import Replies, TooLargeError, closed_error, denied, elsewhere, unreachable
 
 HEARTBEAT_SECONDS = 20.0
@@ -23,16 +24,18 @@ class SocketWire:
     """One WebSocket, opened when needed and again when lost.
 
     Arguments:
-        url: ``ws://`` or ``wss://``.
+        endpoint: the node, ``ws://`` or ``wss://``.
         settings: how the node is asked.
         credentials: what it is shown.
         noticed: called for every notification of a subscription, and when the connection is lost.
 
     """
 
-    def __init__(self, url: str, settings: RpcSettings, credentials: Credentials, noticed: Callable[[], None]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, settings: RpcSettings, credentials: Credentials, noticed: Callable[[], None]
+    ) -> None:
         self.connects = 0
-        self._url = url
+        self._endpoint = endpoint
         self._settings = settings
         self._credentials = credentials
         self._noticed = noticed
@@ -52,7 +55,7 @@ class SocketWire:
                     await socket.send_str(body.decode())
                     return await answers
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
-            lost = unreachable(self._url, failure, self._settings)
+            lost = unreachable(self._endpoint, failure, self._settings)
         raise lost  # out here, so that the failure, which has the headers that were sent, is not the context of it
 
     async def close(self) -> None:
@@ -73,7 +76,7 @@ class SocketWire:
     async def _connected(self) -> aiohttp.ClientWebSocketResponse[Any]:
         async with self._opening:
             if self._closed:
-                raise closed_error(self._url)
+                raise closed_error(self._endpoint)
             if self._socket is not None and not self._socket.closed:
                 return self._socket
             session = self._session = self._session or self._open()
@@ -88,27 +91,27 @@ class SocketWire:
             shown = self._credentials.headers
             try:
                 return await session.ws_connect(
-                    self._url, headers=shown, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
+                    self._endpoint.url, headers=shown, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
                 )
             except aiohttp.WSServerHandshakeError as refused:
                 if (status := refused.status) not in REFUSED:
                     raise
             if not self._credentials.renewed(shown):
-                raise denied(self._url, status, self._credentials)
+                raise denied(self._endpoint, status, self._credentials)
 
     def _open(self) -> aiohttp.ClientSession:
         """A session that goes nowhere else: who is there would be given what was meant for the node."""
 
         async def sent_elsewhere(_: object, __: object, sent: aiohttp.TraceRequestRedirectParams) -> None:
             sent.response.close()
-            raise elsewhere(self._url, sent.response.status, sent.response.headers.get("Location", ""))
+            raise elsewhere(self._endpoint, sent.response.status, sent.response.headers.get("Location", ""))
 
         trace = aiohttp.TraceConfig()
         trace.on_request_redirect.append(sent_elsewhere)
         return aiohttp.ClientSession(trace_configs=[trace])
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[Any]) -> None:
-        address = public_address(self._url)
+        address = self._endpoint.address
         failure: NodeUnreachableError | TooLargeError = NodeUnreachableError(
             f"The node at {address} closed the connection.", address=address
         )

@@ -20,10 +20,11 @@ from typing import Protocol, TypeAlias
 import aiohttp
 import msgspec
 
+from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
 
 from .credentials import Credentials
-from .settings import RpcSettings, public_address
+from .settings import RpcSettings
 
 
 class Refusal(msgspec.Struct):
@@ -103,32 +104,34 @@ def read_replies(body: bytes) -> Replies:
     return read if isinstance(read, list) else [read]
 
 
-def closed_error(url: str) -> NodeAnswerError:
+def closed_error(endpoint: Endpoint) -> NodeAnswerError:
     """The one sentence for a feed that was closed."""
-    return NodeAnswerError(f"The feed of {public_address(url)} was closed; open another one.")
+    return NodeAnswerError(f"The feed of {endpoint.address} was closed; open another one.")
 
 
-def denied(url: str, status: int, credentials: Credentials) -> NodeAnswerError:
+def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> NodeAnswerError:
     """The one sentence for a node that refuses what it is shown, or wants to be shown something."""
-    address = public_address(url)
+    address = endpoint.address
     return NodeAnswerError(
         f"The node at {address} refuses the credentials (HTTP {status}); {credentials.advice}.", code=status
     )
 
 
-def elsewhere(url: str, status: int, place: str) -> NodeAnswerError:
+def elsewhere(endpoint: Endpoint, status: int, place: str) -> NodeAnswerError:
     """The one sentence for a redirection. Of the other place only what may be shown of any address."""
-    address = public_address(url)
+    address = endpoint.address
     try:
-        to = f", to {public_address(place)}" if "://" in place else ""
+        to = f", to {Endpoint.parse(place).address}" if "://" in place else ""
     except ConfigurationError:
         to = ""
     return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL.", code=status)
 
 
-def unreachable(url: str, failure: Exception, settings: RpcSettings) -> NodeUnreachableError | NodeAnswerError:
+def unreachable(
+    endpoint: Endpoint, failure: Exception, settings: RpcSettings
+) -> NodeUnreachableError | NodeAnswerError:
     """The one sentence for a connection that failed; foreign texts may hold the URL and are not repeated."""
-    address = public_address(url)
+    address = endpoint.address
     match failure:
         case aiohttp.InvalidURL() | ValueError():
             return NodeAnswerError(f"{address} is no address of a node; check the URL.")

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cardinal import apps
+from cardinal.config.settings import find_url
 from cardinal.consumer import Consumer
 from cardinal.consuming.options import ConsumerOptions
 from cardinal.consuming.topics import wanted_topics
@@ -20,7 +21,6 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import assembler_of
 from cardinal.protocols.streams.types import HASH_SIZE
 from cardinal.transports import open_source
-from cardinal.transports.settings import find_url
 from cardinal_spark.options import STORAGE, given_options
 from cardinal_spark.rows import AppSpec
 
@@ -352,7 +352,7 @@ class Stream:
         """A consumer that leaves the content on the topics; it raises as one does."""
         url = self.transport
         return Consumer(
-            url.preferring(_ASKS_SELDOM) if url.scheme == "kafka" else url,
+            url.with_defaults(_ASKS_SELDOM) if url.scheme == "kafka" else url,
             self.app,
             start=start,
             options=ConsumerOptions(**self.consuming),
@@ -384,7 +384,7 @@ class Stream:
 
         ``pieces``: it is assigned anew again and again, and what was fetched ahead by then is thrown away.
         """
-        url = self.transport.beside()
+        url = self.transport.without_group()
         if pieces and url.scheme == "kafka":
-            url = url.preferring(_FETCHES_LITTLE)
+            url = url.with_defaults(_FETCHES_LITTLE)
         return open_source(url, self.app, topics=topics, wait=self.topics_timeout)

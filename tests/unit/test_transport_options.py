@@ -1,4 +1,4 @@
-"""What is said of a stream and would be of no use to its transport is refused by its name, before anything is made."""
+"""Options and logins that a transport does not have are refused by their name, before anything is created."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cardinal.config.options import Options, nearest
+from cardinal.config.settings import find_url
+from cardinal.config.url import parse_url
 from cardinal.errors import ConfigurationError
 from cardinal.testing import MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source
-from cardinal.transports.parsing import parse_url
-from cardinal.transports.settings import find_url
 from cardinal.transports.websocket.settings import websocket_settings
 from file_logs import APP
 
@@ -40,6 +41,28 @@ def _refused(call: Callable[[], object]) -> ConfigurationError:
     return caught.value
 
 
+class _Some(Options):
+    some_number: int = 1
+    other: str = ""
+
+
+def test_an_option_is_named_as_its_field_with_dots() -> None:
+    assert _Some.read({"some.number": "5"}, "x://").some_number == 5
+    error = _refused(lambda: _Some.read({"some.nunber": SECRET}, "x:// URLs"))
+    assert str(error) == "there is no option some.nunber of x:// URLs: did you mean some.number?"
+    assert str(_refused(lambda: _Some.read({"zzz": SECRET}, "x:// URLs"))).endswith(": use other, some.number")
+    assert "there is no option some_number" in str(_refused(lambda: _Some.read({"some_number": "5"}, "x://")))
+    error = _refused(lambda: _Some.read({"some.number": SECRET}, "x:// URLs"))
+    assert str(error).startswith("the option some.number of x:// URLs cannot be used: input should be a valid integer")
+
+
+def test_the_nearest_name_is_suggested_or_all_are_listed() -> None:
+    assert nearest("lags", ["lag", "rate"]) == "did you mean lag?"
+    assert nearest("x", ["lag", "rate"]) == "use lag, rate"
+    assert nearest("x", []) == "use none"
+    assert nearest("x", ["lag"], "read the manual") == "read the manual"
+
+
 @pytest.mark.parametrize("where", ["file://{}/log", "null://", "memory://here"])
 @pytest.mark.parametrize(
     ("said", "named"),
@@ -51,7 +74,7 @@ def _refused(call: Callable[[], object]) -> ConfigurationError:
     ],
 )
 @pytest.mark.parametrize("opened", OPENINGS)
-def test_a_login_that_nobody_asks_for_is_refused_wherever_it_is_written(
+def test_a_login_of_a_transport_without_one_is_refused_wherever_it_is_written(
     tmp_path: Path, where: str, said: dict[str, str], named: str, opened: Opening
 ) -> None:
     (tmp_path / "secret").write_text(SECRET)
@@ -68,38 +91,11 @@ def test_a_login_that_nobody_asks_for_is_refused_wherever_it_is_written(
 
 
 @pytest.mark.parametrize("opened", OPENINGS)
-def test_a_login_in_the_url_of_a_memory_broker_is_refused(opened: Opening) -> None:
+@pytest.mark.parametrize("url", [f"memory://alice:{SECRET}@here", f"null://alice:{SECRET}@"])
+def test_a_login_in_the_url_of_a_transport_without_one_is_refused(opened: Opening, url: str) -> None:
     broker = MemoryBroker("here")
-    assert "no use for a user and a password" in str(_refused(lambda: opened(f"memory://alice:{SECRET}@here")))
+    assert "no use for a user and a password" in str(_refused(lambda: opened(url)))
     broker.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (f"file://alice:{SECRET}@/dir", "a file URL has no user and no password: write file://DIR, with %40"),
-        (f"file://alice:{SECRET}@host/dir?fsync=never", "a file URL has no user and no password"),
-        (f"file://alice@{SECRET}", "a file URL has no user and no password"),
-        (f"file://alice:1?{SECRET}=x@/dir", "a file URL has no user and no password"),
-        (f"mux:null://,file://alice:{SECRET}@/dir", "a file URL has no user and no password"),
-        (f"null://alice:{SECRET}@", "a null URL names nothing, and has no user and no password: write null://"),
-        (f"null://alice:1/{SECRET}@", "a null URL has no user and no password: write null://, one ? before"),
-        (f"memory://alice:1/{SECRET}@here", "has no user and no password: write memory://name"),
-        (f"ws://alice:1#{SECRET}@host", "has no user and no password: write ws://host:port"),
-        (
-            f"ws://host?a?{SECRET}=c",
-            "write ws://host:port, one ? before its options if",
-        ),
-    ],
-)
-def test_a_login_where_a_folder_or_nothing_belongs_is_refused_and_not_repeated(text: str, says: str) -> None:
-    assert says in str(_refused(lambda: parse_url(text)))
-
-
-def test_a_folder_may_have_an_at_sign() -> None:
-    for text, folder in (("file:///a@b", "/a@b"), ("file://a%40b/c", "a@b/c")):
-        assert parse_url(text).address == folder
-        assert parse_url(str(parse_url(text))) == parse_url(text)
 
 
 @pytest.mark.parametrize("opened", OPENINGS)
@@ -107,6 +103,7 @@ def test_an_option_of_another_transport_is_refused(tmp_path: Path, opened: Openi
     broker = MemoryBroker("here")
     for url, option in (
         (f"file://{tmp_path}/log", "linger.ms"),
+        (f"file://{tmp_path}/log", "fsync_interval_ms"),
         ("null://", "fsync"),
         ("memory://here", "cardinal.partitions"),
     ):
@@ -118,7 +115,7 @@ def test_an_option_of_another_transport_is_refused(tmp_path: Path, opened: Openi
 
 
 @pytest.mark.parametrize("fsync", ["", "fsync=always&", "fsync=never&"])
-def test_an_interval_is_refused_where_the_disk_is_not_asked_at_intervals(tmp_path: Path, fsync: str) -> None:
+def test_an_interval_is_refused_where_the_disk_is_not_synced_at_intervals(tmp_path: Path, fsync: str) -> None:
     url = f"file://{tmp_path}/log?{fsync}fsync.interval.ms=5"
     for opened in OPENINGS:
         error = _refused(lambda opened=opened: opened(url))
@@ -138,5 +135,24 @@ def test_an_interval_is_refused_where_the_disk_is_not_asked_at_intervals(tmp_pat
         ("wss://host?ssl.key.location=/key", "ssl.key.location is of no use without ssl.certificate.location"),
     ],
 )
-def test_what_is_for_a_certificate_is_refused_where_none_is_shown(url: str, says: str) -> None:
+def test_an_option_of_a_certificate_is_refused_where_none_is_sent(url: str, says: str) -> None:
     assert says in str(_refused(lambda: websocket_settings(parse_url(url))))
+
+
+def test_a_servers_token_may_come_from_the_environment_where_it_is_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CARDINAL_TOKEN", "")
+    assert websocket_settings(parse_url("ws://host")).headers == ()
+    monkeypatch.setenv("CARDINAL_TOKEN", f"{SECRET}\n")
+    error = _refused(lambda: websocket_settings(parse_url("ws://host")))
+    assert "the token of CARDINAL_TOKEN has characters" in str(error)
+
+
+def test_a_servers_token_is_read_from_its_file_at_every_connection(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    settings = websocket_settings(parse_url(f"ws://host?token_file={file}"))
+    assert settings.headers == (("Authorization", "Bearer one"),)
+    file.write_text("two")
+    assert settings.again().headers == (("Authorization", "Bearer two"),)
+    file.unlink()
+    assert settings.again() is settings, "a file that is being replaced may be missing for a moment"

@@ -1,27 +1,8 @@
-"""Transport URLs: what they say, and which transport they open.
+"""Transports by URL scheme.
 
-Forms::
-
-    kafka://user:password@host:port,host:port?tls=1&sasl.mechanism=SCRAM-SHA-512&compression.codec=lz4
-    file:///folder?fsync=interval&segment.bytes=1000000        file://folder (relative)
-    memory://name
-    null://
-    mux:URL,URL          mux:0=URL,64=URL
-    ws://host:port       wss://host:port?token_file=PATH     cardinal://host:port (the same as ws://)
-
-Rules:
-
-1. A URL is taken apart by :mod:`.parsing` and nowhere else. What an option means is the transport's business.
-2. Credentials are held apart from everything that is printed: neither ``str`` nor ``repr`` nor an error shows them.
-3. A scheme opens the module that the table names, imported at that moment.
-4. In every part ``%XX`` stands for a byte that would mean something else there (``%40`` an ``@`` in a user's name,
-   ``%3F`` a ``?`` in a folder). A ``+`` is a ``+`` everywhere.
-5. Members of a mux are separated by a comma that is followed by ``scheme://`` (or ``number=scheme://``); the comma
-   between Kafka's hosts is not. Such a comma inside of a member is written ``%2C``. See :mod:`.mux` for the numbers.
-6. A secret may come from a file: ``password_file=/run/secrets/kafka``, and likewise every secret option with ``_file``
-   behind its name (:mod:`.secrets`). It is read when the transport is opened.
-7. Where a URL is wanted, the name of one may stand as well: :mod:`.settings` says who gives names.
-8. A login or an option that the transport has no use for is refused by its name when it is opened, wherever it stood.
+A scheme opens the module that the table names, which is imported at that moment. The forms of URLs are those of
+:mod:`cardinal.config.url`; where a URL is expected, the name of a stream of :mod:`cardinal.config.settings` may stand.
+A login or an option that the transport does not have is refused by its name when it is opened.
 """
 
 from __future__ import annotations
@@ -30,19 +11,15 @@ import importlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError
-
-from .address import TransportUrl
-from .parsing import parse_url
-from .secrets import with_secrets
-from .settings import find_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import Sink, Source
+    from cardinal.config.url import TransportUrl
 
-__all__ = ["Topics", "Transport", "TransportUrl", "list_topics", "open_sink", "open_source", "parse_url"]
+    from .base import Sink, Source
 
 _TRANSPORTS: Final = MappingProxyType(
     {
@@ -59,11 +36,11 @@ _TRANSPORTS: Final = MappingProxyType(
 
 
 class Topics(Protocol):
-    """What a transport needs to know of an application: the names of its topics."""
+    """The topics of an application."""
 
     @property
     def default_topic(self) -> str:
-        """Where Batches, pings and Reorg announcements go."""
+        """The topic of Batches, pings and Reorg announcements."""
         ...
 
     @property
@@ -73,30 +50,30 @@ class Topics(Protocol):
 
 
 class Transport(Protocol):
-    """What the module of a scheme offers."""
+    """The module of a scheme."""
 
     def open_sink(self, url: TransportUrl, app: Topics, *, producer_id: str) -> Sink:
         """A sink for the application's topics."""
         ...
 
     def open_source(self, url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> Source:
-        """A source of these topics, that waits so many seconds for them to exist."""
+        """A source of these topics; ``wait``: seconds to wait for them to exist."""
         ...
 
     def list_topics(self, url: TransportUrl) -> frozenset[str]:
-        """The names of all topics that are there."""
+        """The names of all existing topics."""
         ...
 
 
 def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
-    """A URL's transport, and the URL with its secrets read. A name is looked up in the environment."""
-    parsed = with_secrets(find_url(url))
+    """A URL's transport, and the URL, which may be given by its name."""
+    parsed = find_url(url)
     module: Any = importlib.import_module(_TRANSPORTS[parsed.scheme])
     return cast("Transport", module), parsed
 
 
 def _check_app(app: object) -> None:
-    """ConfigurationError for the name of an application, which does not say of which chain."""
+    """ConfigurationError for the name of an application, which lacks the chain."""
     if not hasattr(app, "default_topic"):
         given = f"its name: write cardinal.apps.get({app!r}, chain_id=…)" if isinstance(app, str) else f"{type(app)}"
         raise ConfigurationError(f"app must be an application, not {given}", setting="app")
@@ -106,13 +83,13 @@ def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink
     """Open the producing side of a stream.
 
     Arguments:
-        url: see the module's text.
+        url: the stream's, or its name in the settings.
         app: the application whose topics are written; missing topics are created.
         producer_id: the configured id of the producer, put on every record.
 
     Raises:
         ConfigurationError: the URL or an option cannot work.
-        UnreachableError, RefusedError, TopicError: the server is away, says no, or has topics that cannot carry this.
+        UnreachableError, RefusedError, TopicError: the server is away, refuses us, or has unsuitable topics.
 
     """
     _check_app(app)
@@ -126,14 +103,14 @@ def open_source(
     """Open the consuming side of a stream.
 
     Arguments:
-        url: see the module's text.
+        url: the stream's, or its name in the settings.
         app: the application whose topics are read.
         topics: only these of them; default all.
         wait: seconds to wait for topics that do not exist yet.
 
     Raises:
         ConfigurationError: the URL or an option cannot work.
-        UnreachableError, RefusedError, TopicError: the server is away, says no, or has no such topic.
+        UnreachableError, RefusedError, TopicError: the server is away, refuses us, or has no such topic.
 
     """
     _check_app(app)
@@ -143,7 +120,7 @@ def open_source(
 
 
 def list_topics(url: str | TransportUrl) -> frozenset[str]:
-    """The names of all topics that are there, for whoever does not know which stream to read.
+    """The names of all existing topics.
 
     Raises:
         ConfigurationError, UnreachableError, RefusedError: as :func:`open_source`.

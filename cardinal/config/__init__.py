@@ -1,0 +1,1 @@
+"""Configuration: URLs, settings files, environment variables and secrets, parsed once to values."""
