@@ -29,9 +29,10 @@ def sentence(message: str) -> str:
 
 
 class Options(BaseModel):
-    """Options of a URL. A field's option has the field's name, with dots for underscores, unless it has an alias.
+    """Options of a URL: a field each, described by the docstring behind it.
 
-    Errors contain names of options and never their values, which may be secrets.
+    The option has the field's name, with dots for underscores, unless the field has an alias. Errors contain names of
+    options and never their values, which may be secrets.
     """
 
     model_config = ConfigDict(
@@ -41,6 +42,7 @@ class Options(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         alias_generator=lambda name: name.replace("_", "."),
+        use_attribute_docstrings=True,
     )
 
     @classmethod

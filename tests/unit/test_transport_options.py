@@ -12,7 +12,10 @@ from cardinal.config.url import parse_url
 from cardinal.errors import ConfigurationError
 from cardinal.testing import MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source
+from cardinal.transports.file.settings import FileSettings
+from cardinal.transports.kafka.settings import KafkaSettings
 from cardinal.transports.websocket.settings import websocket_settings
+from cardinal_connectors.ethereum.address import NodeOptions
 from file_logs import APP
 
 if TYPE_CHECKING:
@@ -54,6 +57,13 @@ def test_an_option_is_named_as_its_field_with_dots() -> None:
     assert "there is no option some_number" in str(_refused(lambda: _Some.read({"some_number": "5"}, "x://")))
     error = _refused(lambda: _Some.read({"some.number": SECRET}, "x:// URLs"))
     assert str(error).startswith("the option some.number of x:// URLs cannot be used: input should be a valid integer")
+
+
+@pytest.mark.parametrize("options", [FileSettings, KafkaSettings, NodeOptions])
+def test_every_option_has_a_description_and_a_default(options: type[Options]) -> None:
+    for name, field in options.model_fields.items():
+        assert field.description, name
+        assert not field.is_required() or name == "address"
 
 
 def test_the_nearest_name_is_suggested_or_all_are_listed() -> None:

@@ -1,18 +1,4 @@
-"""File settings: the options of a ``file://`` URL.
-
-* ``fsync``: ``always`` (default: every group of sends is on the disk before it is acknowledged), ``interval`` (the
-  same, with at most one sync every ``fsync.interval.ms``, for which acknowledgements wait), ``never`` (acknowledged
-  when the operating system has it: survives the death of the process, not of the machine).
-* ``segment.bytes``: the size at which the next segment begins.
-* ``retention.bytes``: the oldest segments are deleted when all of them are larger than this; -1 (default) keeps all.
-* ``recover``: a writer's policy for damage in the middle of the newest segment: ``refuse`` (default) or ``cut``
-  (delete everything from there on). A torn tail, which a crash leaves, is always cut. A power cut can leave more: of
-  blocks that were written together, a later one may exist and an earlier one not. That is refused as well, because
-  nothing distinguishes it from damage; with ``fsync=always`` nothing from there on was acknowledged, and ``cut`` loses
-  nothing that was.
-* ``cardinal.partitions`` (of topics that are created, default 2), ``cardinal.max.message.bytes``,
-  ``cardinal.queue.bytes``: as for ``kafka://``.
-"""
+"""File settings: the options of a ``file://`` URL."""
 
 from __future__ import annotations
 
@@ -47,16 +33,37 @@ class Recover(Enum):
 
 
 class FileSettings(TransportOptions):
-    """The options of a URL. See the module for their meaning."""
+    """The options of a URL."""
 
     fsync: Fsync = Fsync.ALWAYS
+    """When written data is synced to the disk: ``always`` (before every acknowledgement), ``interval`` (the same, with
+    at most one sync every ``fsync.interval.ms``, for which acknowledgements wait), ``never`` (acknowledged when the
+    operating system has it: survives the death of the process, not of the machine)."""
+
     fsync_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 50
+    """Milliseconds between syncs, with ``fsync=interval``."""
+
     segment_bytes: Annotated[int, Field(ge=_SEGMENT_MIN)] = 64 << 20
+    """The size at which the next segment begins."""
+
     retention_bytes: Annotated[int, Field(ge=-1)] = -1
+    """The size of all segments above which the oldest ones are deleted; -1 keeps all."""
+
     recover: Recover = Recover.REFUSE
+    """A writer's policy for damage in the middle of the newest segment: ``refuse``, or ``cut``, which deletes
+    everything from there on. A torn tail, which a crash leaves, is always cut. A power cut can leave more: of blocks
+    that were written together, a later one may exist and an earlier one not. That is refused as well, because nothing
+    distinguishes it from damage; with ``fsync=always`` nothing from there on was acknowledged, and ``cut`` loses
+    nothing that was."""
+
     partitions: Annotated[int, Field(ge=1, le=10_000, alias="cardinal.partitions")] = 2
+    """Partitions of topics that are created."""
+
     max_message_bytes: Annotated[int, Field(ge=1_000, alias="cardinal.max.message.bytes")] = 10_000_024
+    """The largest message."""
+
     queue_bytes: Annotated[int, Field(ge=1, alias="cardinal.queue.bytes")] = 64 << 20
+    """Bytes that may be sent and not yet acknowledged before a producer waits."""
 
     @model_validator(mode="after")
     def _interval_is_used(self) -> Self:

@@ -1,18 +1,8 @@
 """Kafka settings: from the options of a ``kafka://`` URL to librdkafka's properties.
 
-Options:
-
-* every property of librdkafka, under its own name;
-* the short forms of the Go implementation: ``tls=1``, ``idempotent=1``, ``fetch.default`` (bytes), ``max.waittime``
-  (milliseconds), ``net.maxopenrequests``, ``log=1``;
-* ``cardinal.partitions``, ``cardinal.replication``, ``cardinal.retention.ms``, ``cardinal.max.message.bytes`` of topics
-  that are created, also without ``cardinal.``; ``cardinal.connect.timeout.ms``; ``cardinal.queue.bytes`` in flight;
-* ``transactional=update``: a producer makes one Kafka transaction of every chain update (:mod:`.transactions`). Its
-  ``transactional.id`` is the producer's id unless the URL has one, and has to be unique on the cluster; its
-  ``transaction.timeout.ms`` is 10000 by default.
-
-``message.max.bytes`` bounds every message, whatever its topic accepts; ``batch.size`` is at most what every topic
-accepts.
+Every property of librdkafka is an option under its own name; the short forms of the Go implementation and the options
+of :class:`KafkaSettings` are accepted as well. ``message.max.bytes`` bounds every message, whatever its topic accepts;
+``batch.size`` is at most what every topic accepts.
 
 The properties that the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the
 FNV-1a partitioner, read-committed isolation, offsets of our own.
@@ -131,35 +121,58 @@ class _Properties(dict[str, str]):
 
 
 class KafkaSettings(TransportOptions):
-    """The options of a URL. See the module; properties of librdkafka are extra fields, which the client checks.
-
-    Attributes:
-        partitions: of topics that are created; None: twice the number of brokers.
-        replication: of topics that are created; None: the number of brokers, at most 3.
-        retention_ms: of topics that are created; -1 keeps everything.
-        max_message_bytes: of topics that are created.
-        queue_bytes: how much may be sent and not yet acknowledged before ``send`` waits.
-
-    """
+    """The options of a URL. Properties of librdkafka are extra fields, which the client checks."""
 
     model_config = ConfigDict(extra="allow")
 
     address: Annotated[str, Field(alias="bootstrap.servers")]
+    """The brokers; given by the URL's hosts."""
+
     user: Annotated[str | None, Field(alias="sasl.username")] = None
+    """The user, where the URL has none before its hosts."""
+
     password: Annotated[SecretStr | None, Field(alias="sasl.password")] = None
+    """The password, where the URL has none before its hosts; ``password_file`` gives the file that holds it."""
+
     mechanism: Annotated[str | None, Field(alias="sasl.mechanism")] = None
+    """``PLAIN`` (default of a login), ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or ``OAUTHBEARER``."""
+
     protocol: Annotated[str | None, Field(alias="security.protocol")] = None
+    """Derived from the login and ``tls`` by default."""
+
     tls: bool = False
+    """Encrypt the connections."""
+
     log: bool = False
+    """Log what librdkafka logs."""
+
     idempotent: bool = True
+    """Always 1; accepted because URLs of the Go implementation have it."""
+
     transactional: Literal["none", "update"] = "none"
+    """``update``: a producer makes one Kafka transaction of every chain update. Its ``transactional.id`` is the
+    producer's id by default, and has to be unique on the cluster."""
+
     transaction_timeout_ms: PositiveInt | None = None
+    """Milliseconds that a transaction may be open, with ``transactional=update``; default 10000."""
+
     partitions: Annotated[PositiveInt | None, Field(alias="cardinal.partitions")] = None
+    """Partitions of topics that are created; default: twice the number of brokers."""
+
     replication: Annotated[PositiveInt | None, Field(alias="cardinal.replication")] = None
+    """Replicas of topics that are created; default: the number of brokers, at most 3."""
+
     retention_ms: Annotated[int, Field(ge=-1, alias="cardinal.retention.ms")] = _RETENTION_MS
+    """Retention of topics that are created, in milliseconds; -1 keeps everything."""
+
     max_message_bytes: Annotated[PositiveInt, Field(alias="cardinal.max.message.bytes")] = MAX_MESSAGE_BYTES
+    """The largest message of topics that are created."""
+
     connect_timeout_ms: Annotated[PositiveInt, Field(alias="cardinal.connect.timeout.ms")] = 10_000
+    """Milliseconds in which a broker must answer."""
+
     queue_bytes: Annotated[PositiveInt, Field(alias="cardinal.queue.bytes")] = 64 << 20
+    """Bytes that may be sent and not yet acknowledged before a producer waits."""
 
     @classmethod
     def given(cls, url: TransportUrl) -> dict[str, str]:

@@ -82,6 +82,7 @@ class DevOptions(Options):
     chain_id: int | None = None
     merged: bool = DEFAULTS.merged
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Blocks a second; 0 for as fast as they are consumed."""
 
 
 def settings_from_url(url: str | NodeUrl, *, chain_id: int | None = None) -> tuple[DevSettings, float]:

@@ -24,19 +24,46 @@ class NodeOptions(Options):
     """Options of all nodes: settings of :class:`.RpcSettings` or :class:`.FeedSettings` of the same names."""
 
     batch: PositiveInt | None = None
+    """Calls in a batch."""
+
     connections: PositiveInt | None = None
+    """Requests in flight at once."""
+
     rate: Annotated[PositiveFloat | None, Field(allow_inf_nan=False)] = None
+    """Calls a second, for nodes that count them; each call of a batch is one."""
+
     timeout: _SECONDS | None = None
+    """Seconds that one request may take."""
+
     attempts: PositiveInt | None = None
+    """Attempts of a request that fails for a passing reason."""
+
     lag: _NUMBER | None = None
+    """Blocks to stay below the node's head."""
+
     finality: Literal["safe", "finalized"] | None = None
+    """Publish only blocks that the node calls ``safe`` or ``finalized``."""
+
     poll: _SECONDS | None = None
+    """Seconds between two requests of the head."""
+
     patience: Annotated[float | None, Field(ge=0)] = None
+    """Seconds that a node which answered once may be away before the feed fails."""
+
     workers: _NUMBER | None = None
+    """Processes that check a backfill; default: one for each processor."""
+
     chain: Path | None = None
+    """A TOML file that describes the chain, where it is not a known one."""
+
     state: bool | None = None
+    """Publish the state changes of each block; the node has to trace blocks and to prove."""
+
     genesis: Path | None = None
+    """The chain's genesis file, for the state of the first block where the node does not list it."""
+
     unchecked: frozenset[str] | None = None
+    """Checks that the chain does not satisfy, separated by commas."""
 
     @classmethod
     def names(cls) -> list[str]:

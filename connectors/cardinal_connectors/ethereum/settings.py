@@ -15,16 +15,16 @@ _SHOWN: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class RpcSettings:
-    """How a node is asked.
+    """Bounds and retries of requests to a node.
 
     Attributes:
         timeout: seconds that one request may take. A full batch of a busy mainnet node was seen to take seconds.
-        attempts: how often a request that failed for a passing reason is made.
-        backoff: seconds before the second attempt; doubled for each further one, up to 20 times as long.
+        attempts: attempts of a request that fails for a passing reason.
+        backoff: seconds before the second attempt; doubled for each further one, up to 20 times as many.
         batch: calls in a batch. geth refuses more than 1,000; half of them need half the memory at once.
         body: bytes of a request. anvil breaks the connection above 2 MB.
-        answer: bytes of an answer that are read before it is refused.
-        connections: requests on their way at once.
+        answer: bytes of the largest answer.
+        connections: requests in flight at once.
         rate: calls a second, for nodes that count them (each call of a batch is one); None: as fast as it answers.
 
     """
@@ -45,24 +45,24 @@ class RpcSettings:
 
 @dataclass(frozen=True, slots=True)
 class FeedSettings:
-    """How a chain is followed.
+    """Intervals and bounds of a feed.
 
     Attributes:
-        rpc: how its node is asked.
-        poll: seconds between two looks at the head. Made on WebSocket too: no event tells of a silent rewind.
-        patience: seconds that a node which was there once may stay away before the feed gives up.
-        verifications: how often a block that fails its checks is fetched before it is reported.
-        walk: blocks that are walked by parent hash, with their content in memory; a longer gap is fetched by number.
-        window: blocks below the highest one given that are remembered, and so the deepest reorg that is followed.
+        rpc: requests to its nodes.
+        poll: seconds between two requests of the head. Made on WebSocket too: no event reports a silent rewind.
+        patience: seconds that a node which answered once may be away before the feed fails.
+        verifications: fetches of a block that fails its checks before it is reported.
+        walk: blocks that are fetched by parent hash, with their content in memory; a longer gap is fetched by number.
+        window: blocks below the highest yielded one that are remembered: the deepest reorg that is followed.
         fetch_bytes: bytes of answers that one batch of a backfill aims at.
         fetch_blocks: most blocks in one batch of a backfill.
         sum_blocks: most headers that are read to add up a difficulty that the node does not serve.
-        lag: blocks below the node's head that are not given yet: so many fewer reorgs, so much later.
-        finality: give only what the node calls ``safe`` or ``finalized``.
-        chain: what is known of the chain; None: the preset of its id, where there is one.
-        unchecked: checks of :data:`cardinal.apps.evm.checks.integrity.CHECKS` that the chain does not satisfy. The hash, the
-            parent link and the chain id are always checked.
-        state: publish what each block did to the state; the node has to trace blocks and to prove (:mod:`.deltas`).
+        lag: blocks to stay below the node's head: fewer reorgs, later.
+        finality: yield only blocks that the node calls ``safe`` or ``finalized``.
+        chain: the chain's description; None: the preset of its id, where there is one.
+        unchecked: checks of :data:`cardinal.apps.evm.checks.integrity.CHECKS` that the chain does not satisfy. The
+            hash, the parent link and the chain id are always checked.
+        state: publish the state changes of each block; the node has to trace blocks and to prove (:mod:`.deltas`).
         genesis: the file that the chain's nodes are started with, where the first block's state is to be published and
             the node does not list it (:mod:`.genesis`).
         workers: processes that check long ranges beside this one; None: one for each processor, where there are
