@@ -19,6 +19,7 @@ Rules:
 3. A backlog is delivered as few large updates: reorgs that were over when it was read do not appear in it.
 4. Memory is bounded: partitions that run ahead are paused, and blocks that stay incomplete are bounded.
 5. Everything that is not an update (divergences, rejected records, incomplete blocks, pings, …) goes to ``on_event``.
+6. That the server is away, and that it is back, goes to the logger ``cardinal.consumer``.
 
 A consumer belongs to one thread at a time. :meth:`Consumer.close` and the properties may be used from any thread.
 """
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "ConsumerOptions", "find_application"]
 
+_log = logging.getLogger("cardinal.consumer")
 _DEFAULTS: Final = ConsumerOptions()
 _END_SECONDS: Final = 10.0
 """``until="end"``, where something of the backlog waits for messages or parents, or a reorg channel does not end.
@@ -139,6 +142,7 @@ class Consumer:
         self._healer = None if options.heal is None else Healer(options.heal)
         self._loop = Loop(follower, self._reader, options.on_event, self._healer)
         self._name = f"{self.app.chain} at {url}"
+        self._away_since: float | None = None
 
     def _begin(
         self, settings: FollowerSettings, start: str | Cursor | int | datetime
@@ -336,6 +340,18 @@ class Consumer:
             if reads_behind and positions != before:
                 self._idle_since = time.monotonic()
             self._health.look(positions)
+            self._log_connection()
+
+    def _log_connection(self) -> None:
+        """Log that the server went away or is back."""
+        if self.connected == (self._away_since is None):
+            return
+        if self._away_since is None:
+            self._away_since = self._health.last_read_at
+            _log.warning("%s does not answer: waiting for it", self._name)
+        else:
+            seconds, self._away_since = time.monotonic() - self._away_since, None
+            _log.info("%s answers again after %.0f seconds: %d records behind", self._name, seconds, self.lag)
 
     @property
     def _has_delivered_all(self) -> bool:

@@ -12,10 +12,13 @@ from cardinal.errors import ConfigurationError
 
 from .base import Application, read_toml
 
-__all__ = ["Application", "get", "load"]
+__all__ = ["NAMES", "Application", "get", "load"]
 
 _APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application"}
 """Name to the module whose ``application(**presets)`` makes it; imported on first use."""
+
+NAMES = tuple(sorted(_APPLICATIONS))
+"""The applications that :func:`get` knows."""
 
 
 def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each application has presets of its own

@@ -11,7 +11,8 @@ from cardinal import apps
 from cardinal.config.secrets import check_secrets
 from cardinal.config.settings import CONFIG_VARIABLE, find_url
 from cardinal.consumer import find_application
-from cardinal.errors import ConfigurationError
+from cardinal.consuming.options import find_streams
+from cardinal.errors import ConfigurationError, TopicError
 from cardinal.transports.file import folder_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ config_option = click.option(
     help=f"TOML file that names streams and nodes (or set {CONFIG_VARIABLE}).",
 )
 app_option = click.option("--app", "app_name", default="evm", show_default=True, help="Application: evm or blob.")
+any_app_option = click.option("--app", "app_name", help="Only streams of this application: evm or blob.")
 chain_id_option = click.option(
     "--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several."
 )
@@ -72,9 +74,35 @@ def application(
         if chain_id is None:
             raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
         return apps.get(app_name, chain_id=chain_id, topic=topic)
+    _check_folder(url)
+    return find_application(url, app_name, chain_id=chain_id, wait=wait)
+
+
+def streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic: str | None) -> list[Application]:
+    """The streams on a server that the options name; without any, those of all applications.
+
+    Raises:
+        TopicError: the server has none.
+
+    """
+    if chain_id is not None or topic is not None:
+        return [application(url, app_name or "evm", chain_id, topic, wait=0.0)]
+    _check_folder(url)
+    names = apps.NAMES if app_name is None else (app_name,)
+    found = [app for name in names for app in find_streams(url, name).values()]
+    if not found:
+        raise TopicError(
+            f"there is no {app_name or 'known'} stream on {url}: start `cardinal produce`, or give the --chain-id "
+            "and --topic of a stream whose topics have another name",
+            topic="",
+        )
+    return found
+
+
+def _check_folder(url: TransportUrl) -> None:
+    """ConfigurationError for a folder that does not exist."""
     if url.scheme == "file" and not folder_of(url).exists():
         raise ConfigurationError(
             f"there is no folder {folder_of(url)}: check the path, or start `cardinal produce` or `cardinal record`",
             setting="url",
         )
-    return find_application(url, app_name, chain_id=chain_id, wait=wait)

@@ -23,7 +23,9 @@ _COMMANDS = {
     "repair": "cardinal.cli.repair:repair",
     "replay": "cardinal.cli.replay:replay",
     "serve": "cardinal.cli.serve:serve",
+    "status": "cardinal.cli.status:status",
     "tail": "cardinal.cli.tail:tail",
+    "topics": "cardinal.cli.topics:topics",
 }
 
 

@@ -13,6 +13,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from cardinal.errors import CursorInvalidError
+from cardinal.protocols.streams.cursor import Cursor
+
 __all__ = ["NODE", "NUMBER", "STREAM", "position", "start_option", "stop_option"]
 
 STREAM: Final = ("earliest", "latest", "NUMBER", "TIME", "CURSOR")
@@ -57,7 +60,10 @@ def position(text: str, kinds: tuple[str, ...] = STREAM) -> str | int | datetime
     if "NUMBER" in kinds and text.isascii() and text.isdecimal():
         return int(text)
     if "CURSOR" in kinds and _CURSOR.fullmatch(text):
-        return text.strip()
+        try:
+            return str(Cursor.parse(text))
+        except CursorInvalidError as error:
+            raise click.BadParameter(f"{error}: copy the cursor whole, or write another position") from None
     if "TIME" in kinds and "-" in text[1:]:
         try:
             moment = datetime.fromisoformat(text)

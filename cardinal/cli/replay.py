@@ -12,7 +12,7 @@ import click
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.writing import output
 from cardinal.copying.replaying import Player, whole
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, TopicError
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.file import folder_of
@@ -98,7 +98,14 @@ def replay(
             f"--to is the recording {url.address} itself, which would then hold everything twice: name another stream",
             setting="to",
         )
-    app = application(url, app_name, chain_id, topic, wait=0.0)
+    try:
+        app = application(url, app_name, chain_id, topic, wait=0.0)
+    except TopicError:
+        raise ConfigurationError(
+            f"{folder} holds no recording of an {app_name} stream: name a folder that `cardinal record` wrote, or its "
+            "application by --app",
+            setting="from",
+        ) from None
     channels = sorted(topic for topic in list_topics(url) if topic.startswith(f"{app.default_topic}-re-"))
     with closing(open_source(url, app, topics=(*app.all_topics, *channels))) as source:
         if target is None:

@@ -3,97 +3,129 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from cardinal.cli.common import config_option, stream
+from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, short
+from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
+from cardinal.cli.events import log_event
 from cardinal.cli.positions import start_option, stop_option
 from cardinal.cli.stopping import exit_when_told
 from cardinal.cli.writing import output, write_line
 from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer
-from cardinal.consuming.options import application_of
-from cardinal.protocols.streams.events import BeganAbove, Incomplete
-from cardinal.protocols.streams.payload import Payload
 from cardinal.server.healing import FeedHealer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from cardinal.consuming.healing import HealingFailed
-    from cardinal.protocols.streams.events import ChainUpdate, Event
+    from cardinal.apps import Application
+    from cardinal.protocols.streams.events import ChainUpdate
     from cardinal.protocols.streams.payload import AnyPayload
+
+_log = logging.getLogger("cardinal.tail")
+_COLUMNS: Final = f"{'block':>14}  {'hash':<13}  {'time (UTC)':<19}  {'age':>8}  {{:>12}}"
 
 
 @click.command()
 @click.argument("url")
-@click.option("--format", "shape", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format", "shape", type=click.Choice(["table", "json"]), default="table", show_default=True, help="See below."
+)
 @start_option()
-@stop_option(help="Stop with the update that reaches this block; it may go beyond it.")
-@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
-@click.option("--heal", metavar="NODE", help="Complete blocks that lack messages from this node, a URL or a name.")
+@stop_option(help="End when this block was added.")
+@click.option("-n", "--count", type=click.IntRange(1), help="End after this many blocks; with json: updates.")
+@click.option("--exit-at-end", is_flag=True, help="End when what is there now was printed.")
+@click.option("--heal", metavar="NODE", help="Node that supplies messages which blocks lack: a URL or a name.")
+@app_option
+@chain_id_option
+@topic_option
 @config_option
 def tail(
     *,
     url: str,
-    shape: str,
+    shape: Literal["table", "json"],
     start: str | int | datetime,
     stop: int | None,
-    chain_id: int | None,
+    count: int | None,
+    exit_at_end: bool,
     heal: str | None,
+    app_name: str,
+    chain_id: int | None,
+    topic: str | None,
     config: Path | None,
 ) -> None:
-    """Print every chain update of the stream at URL (or of that name): one line a block, or one JSON object an update.
+    """Print the chain updates of a stream as they come.
 
-    A line's cursor, given to --start, continues after that line.
+    URL is a stream's URL, or its name in the settings file. What else happens on the stream (incomplete blocks,
+    producers that disagree, a broker that is away) is in the log, on standard error.
+
+    Table: one line for each added block (+) and each removed block (-), and one before each reorg. Age: time since the
+    block's timestamp. A block whose content is lost reads `missing`.
+
+    Json: one object for each update, with "seq" (number of its last step), "removed" (newest first) and "added" (oldest
+    first), lists of blocks with "number", "hash", and in "added" also "messages" (keys that it writes or deletes;
+    null: content lost), "time" (unix seconds or null) and "transactions" (or null); and "cursor": given to --start, it
+    continues after this update.
+
+    A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER` (0
+    for all) prints them step by step.
+
+    \b
+    Examples:
+      cardinal tail kafka://localhost:9092 --start latest
+      cardinal tail kafka://localhost:9092 --start 0 -n 20
+      cardinal tail kafka://localhost:9092 --format json --exit-at-end
     """
-    show: Callable[[ChainUpdate], str] = _json if shape == "json" else _table
+    if stop is not None and isinstance(start, int) and start > stop:
+        raise click.UsageError(f"--stop {stop} lies before --start {start}")
     source = stream(url, config)
     exit_when_told()
     with output(), ExitStack() as stack:
+        app = application(source, app_name, chain_id, topic)
         healer = None
         if heal is not None:
-            app = application_of(source, "evm", chain_id, 0.0)
-            healer = stack.enter_context(
-                FeedHealer(find_node(heal, config), app, chain_id=int(app.chain.removeprefix("evm:")))
-            )
-        consumer = stack.enter_context(
-            Consumer(source, "evm", start=start, chain_id=chain_id, heal=healer, on_event=_report)
-        )
+            chain = int(app.chain.rpartition(":")[2])
+            healer = stack.enter_context(FeedHealer(find_node(heal, config), app, chain_id=chain))
+        until: Literal["end"] | None = "end" if exit_at_end else None
+        consumer = stack.enter_context(Consumer(source, app, start=start, heal=healer, on_event=log_event, until=until))
         if stop is not None and consumer.head is not None and consumer.head.number >= stop:
             return
-        for update in consumer:
-            write_line(show(update))
-            if stop is not None and update.added and update.added[-1].number >= stop:
-                return
+        _announce(consumer, start)
+        (_print_json if shape == "json" else _print_table)(consumer, f"{app.chain} on {source}", stop, count)
 
 
-def _report(event: Event | HealingFailed) -> None:
-    """Print what an operator has to know of blocks that are left out."""
-    match event:
-        case BeganAbove():
-            click.echo(
-                f"the stream begins with block {event.start.number}: blocks from {event.lowest} on are on the topics, "
-                "but no Batch links them to it; retention has expired what lies between, or it was never there",
-                err=True,
-            )
-        case Incomplete():
-            lacking = event.explanation
-            number = "?" if lacking.number is None else lacking.number
-            click.echo(f"block {number} (0x{lacking.block.hex()}) is incomplete: it {lacking.lacks}", err=True)
-        case _:
-            pass
+def _announce(consumer: Consumer, start: str | int | datetime) -> None:
+    """Log what the first lines do not show."""
+    if start == "earliest" and consumer.lag:
+        _log.info("the backlog is folded: reorgs that are over do not appear in it (--start 0 prints each step)")
+    elif isinstance(start, datetime) and not consumer.lag:
+        _log.info("nothing was published from %s on yet: waiting", start.isoformat())
 
 
-def _json(update: ChainUpdate) -> str:
+# --- json ----------------------------------------------------------------------------------------------------
+
+
+def _print_json(consumer: Consumer, name: str, stop: int | None, count: int | None) -> None:
+    del name
+    for printed, update in enumerate(consumer, 1):
+        write_line(_json(consumer.app, update))
+        if printed == count or (stop is not None and update.added and update.added[-1].number >= stop):
+            return
+
+
+def _json(app: Application, update: ChainUpdate) -> str:
     line = {
         "seq": update.seq,
         "removed": [_ref(block) for block in update.removed],
-        "added": [{**_ref(block), "messages": _messages(block)} for block in update.added],
+        "added": [_ref(block) | asdict(facts_of(app, block)) for block in update.added],
         "cursor": str(update.cursor),
     }
     return json.dumps(line, separators=(",", ":"))
@@ -103,16 +135,43 @@ def _ref(block: AnyPayload) -> dict[str, object]:
     return {"number": block.number, "hash": f"0x{block.hash.hex()}"}
 
 
-def _messages(block: AnyPayload) -> int:
-    """The number of keys that the block writes or deletes."""
-    return len(block.updates) + len(block.deletes) if isinstance(block, Payload) else 0
+# --- table ---------------------------------------------------------------------------------------------------
 
 
-def _table(update: ChainUpdate) -> str:
-    seq = update.first_seq
-    lines = []
-    for sign, blocks in (("-", update.removed), ("+", update.added)):
-        for block in blocks:
-            lines.append(f"{seq:>10}  {sign}  {block.number:>12}  0x{block.hash.hex()}  {_messages(block):>7} keys")
-            seq += 1
-    return "\n".join(lines)
+def _print_table(consumer: Consumer, name: str, stop: int | None, count: int | None) -> None:
+    app = consumer.app
+    write_line(click.style(name, bold=True))
+    write_line(click.style(f"  {_COLUMNS.format('transactions' if app.name == 'evm' else 'messages')}", dim=True))
+    printed = 0
+    for update in consumer:
+        if update.removed:
+            write_line(click.style(_reorg(update), fg="yellow"))
+        for sign, block in _steps(update):
+            line = _line(sign, block, facts_of(app, block))
+            write_line(click.style(line, fg="red") if sign == "-" else line)
+            printed += 1
+            if printed == count or (sign == "+" and stop is not None and block.number >= stop):
+                return
+
+
+def _steps(update: ChainUpdate) -> Iterator[tuple[str, AnyPayload]]:
+    for block in update.removed:
+        yield "-", block
+    for block in update.added:
+        yield "+", block
+
+
+def _line(sign: str, block: AnyPayload, facts: BlockFacts) -> str:
+    content = facts.messages if facts.transactions is None else facts.transactions
+    seconds = None if facts.time is None else time.time() - facts.time
+    return (
+        f"{sign} {block.number:>14}  {short(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
+        f"{'missing' if facts.messages is None else content:>12}"
+    )
+
+
+def _reorg(update: ChainUpdate) -> str:
+    old = update.removed[0]
+    new = f"to {update.added[-1].number} {short(update.added[-1].hash)}" if update.added else "to its ancestor"
+    depth = len(update.removed)
+    return f"! reorg of {depth} block{'' if depth == 1 else 's'}: from {old.number} {short(old.hash)} {new}"

@@ -33,8 +33,8 @@ def silent() -> Iterator[socket.socket]:
         ("serve --listen 127.0.0.1:0 --chain-id 5 --from {url}", signal.SIGINT),
         ("tail {url}", signal.SIGINT),
         ("tail --chain-id 5 {url}", signal.SIGTERM),
-        ("record {url} file://{folder}", signal.SIGTERM),
-        ("record --chain-id 5 {url} file://{folder}", signal.SIGINT),
+        ("record --from {url} --to file://{folder}", signal.SIGTERM),
+        ("record --chain-id 5 --from {url} --to file://{folder}", signal.SIGINT),
     ],
 )
 def test_a_command_that_waits_for_a_stream_ends_with_0(

@@ -95,3 +95,15 @@ def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: 
 def list_topics(url: TransportUrl) -> frozenset[str]:
     """The names of all topics of the cluster, Kafka's own left out."""
     return Cluster(kafka_settings(url)).names()
+
+
+def retention_ms(url: TransportUrl, names: Sequence[str]) -> dict[str, int]:
+    """How long these topics retain records, in milliseconds, -1 for ever; without those that do not reveal it."""
+    settings = kafka_settings(url)
+    return TopicAdmin(settings, Cluster(settings)).retention_ms(names)
+
+
+def delete_topics(url: TransportUrl, names: Sequence[str]) -> None:
+    """Delete these topics; raises as :meth:`TopicAdmin.delete`."""
+    settings = kafka_settings(url)
+    TopicAdmin(settings, Cluster(settings)).delete(names)

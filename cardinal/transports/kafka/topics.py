@@ -93,6 +93,36 @@ class TopicAdmin:
             )
         return self._usable(name, 1)
 
+    def retention_ms(self, names: Sequence[str]) -> dict[str, int]:
+        """How long these topics retain records, -1 for ever; those whose settings may not be read are left out."""
+        found = {name: self._config(name).get("retention.ms") for name in names}
+        return {name: int(value) for name, value in found.items() if value}
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete topics, and wait until no broker lists them.
+
+        Raises:
+            TopicError: a topic cannot be deleted.
+            UnreachableError, RefusedError: the broker is away or says no.
+
+        """
+        if not names:
+            return
+        answers = self._cluster.client.delete_topics(list(names), request_timeout=self._settings.connect_timeout)
+        for name, answer in answers.items():
+            try:
+                answer.result(self._settings.connect_timeout)
+            except KafkaException as error:
+                inner = kafka_error(error)
+                if inner.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                if inner.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):  # noqa: SLF001 - public code
+                    raise self._cluster.reasons.map(inner, f"while deleting the topic {name}") from None
+                raise TopicError(f"the topic {name} cannot be deleted: {inner.str()}", topic=name) from None
+        deadline = time.monotonic() + self._settings.connect_timeout
+        while not self._cluster.names().isdisjoint(names) and time.monotonic() < deadline:
+            time.sleep(_SETTLE_SECONDS)
+
     # --- inside --------------------------------------------------------------------------------------------
 
     def _create(self, names: Sequence[str], *, brokers: int, partitions: int | None = None) -> None:

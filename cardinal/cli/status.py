@@ -1,0 +1,182 @@
+"""`cardinal status`: the streams on a server, their heads, producers and gaps; or the state of one block."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cardinal.cli.blocks import age, clock, facts_of, short
+from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
+from cardinal.errors import ConfigurationError
+from cardinal.server.status import StreamState, explain_block, stream_state
+from cardinal.server.topics import topic_states
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cardinal.apps import Application
+    from cardinal.protocols.streams.events import Explanation
+    from cardinal.transports import TransportUrl
+
+_NAMED: Final = 10
+_HASH_BYTES: Final = 32
+
+
+def _hash(context: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
+    del context, parameter
+    try:
+        found = None if text is None else bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        found = b""
+    if found is not None and len(found) != _HASH_BYTES:
+        raise click.BadParameter(f"write a block's whole hash, 0x and 64 hex digits, not {text!r}")
+    return found
+
+
+@click.command()
+@click.argument("url")
+@click.option("--hash", "block_hash", metavar="0x…", callback=_hash, help="Explain the state of this block instead.")
+@click.option(
+    "--blocks", type=click.IntRange(1), default=64, show_default=True, help="Newest blocks to check for gaps."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream.")
+@any_app_option
+@chain_id_option
+@topic_option
+@config_option
+def status(
+    *,
+    url: str,
+    block_hash: bytes | None,
+    blocks: int,
+    as_json: bool,
+    app_name: str | None,
+    chain_id: int | None,
+    topic: str | None,
+    config: Path | None,
+) -> None:
+    """Show the streams on a server: head, producers, retention and gaps.
+
+    The newest blocks are read with their content. A gap among them is proven in some seconds. A producer is alive if
+    it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy.
+
+    \b
+    Examples:
+      cardinal status kafka://localhost:9092
+      cardinal status kafka://localhost:9092 --chain-id 1 --blocks 500 --json
+      cardinal status kafka://localhost:9092 --chain-id 1 --hash 0x88e9…  (the whole hash)
+    """
+    source = stream(url, config)
+    found = streams(source, app_name, chain_id, topic)
+    if block_hash is not None:
+        _explain(source, found, block_hash, as_json=as_json)
+        return
+    for app in found:
+        state = stream_state(source, app, blocks)
+        retention = topic_states(source, app, [app.default_topic])[0].retention_ms
+        if as_json:
+            click.echo(json.dumps(_values(app, state, retention)))
+        else:
+            _print(f"{app.chain} on {source}", app, state, retention)
+
+
+def _explain(source: TransportUrl, found: list[Application], block_hash: bytes, *, as_json: bool) -> None:
+    explanations = [(app, explain_block(source, app, block_hash)) for app in found]
+    app, known = next(((app, one) for app, one in explanations if one.state != "unknown"), explanations[0])
+    if as_json:
+        click.echo(json.dumps({"chain": app.chain, **_explanation(known)}))
+        return
+    if known.state == "unknown":
+        raise ConfigurationError(
+            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in found)}: it was never "
+            "published, or retention has expired it",
+            setting="hash",
+        )
+    click.echo(f"block {_number(known)} of {app.chain} is {known.state}{f': {known.reason}' if known.reason else ''}")
+    if known.missing_batch or known.missing_counts or known.missing_headers or known.missing_parts:
+        click.echo(f"  it {known.lacks}")
+    for prefix, count in known.missing_counts.items():
+        click.echo(f"  {count} messages below {prefix}")
+    for (name, partition), offset in sorted(known.positions.items()):
+        click.echo(f"  its messages begin at {name}:{partition}@{offset}")
+
+
+def _print(title: str, app: Application, state: StreamState, retention_ms: int | None) -> None:
+    now = time.time()
+    click.echo(click.style(title, bold=True))
+    if state.head is None:
+        click.echo("  head       none: no block is complete")
+    else:
+        facts = facts_of(app, state.head)
+        made = "" if facts.time is None else f"made {clock(facts.time)} ({age(now - facts.time)} ago), "
+        click.echo(f"  head       {state.head.number}  0x{state.head.hash.hex()}")
+        click.echo(f"             {made}published {_ago(now, state.head_published)}")
+    if state.highest is not None and (state.head is None or state.highest > state.head.number):
+        click.echo(
+            click.style(
+                f"  waiting    up to block {state.highest}: blocks are incomplete or wait for parents", fg="red"
+            )
+        )
+    kept = "-" if retention_ms is None else "for ever" if retention_ms < 0 else age(retention_ms / 1000)
+    click.echo(f"  oldest     block {state.oldest}, published {_ago(now, state.oldest_published)}; retention {kept}")
+    if state.first is not None:
+        click.echo(
+            f"  checked    blocks {state.first} to {state.last}: {len(state.missing) or 'none'} missing, "
+            f"{len(state.incomplete) or 'none'} incomplete above"
+        )
+    for what, blocks in (("missing", state.missing), ("incomplete", state.incomplete)):
+        for one in blocks[:_NAMED]:
+            click.echo(click.style(f"  {what:<9}  {_number(one)} {short(one.block)} {one.lacks}", fg="red"))
+    click.echo(f"  producers  {'ping':>8}  {'blocks':>7}  {'first':>7}  {'lag':>8}  {'newest':>10}  id")
+    for producer in state.producers:
+        alive = click.style("alive    ", fg="green") if producer.alive else click.style("away     ", fg="red")
+        click.echo(
+            f"  {alive}  {age(producer.ping_age):>8}  {producer.blocks:>7}  {producer.first:>7}  "
+            f"{age(producer.lag):>8}  {'-' if producer.newest is None else producer.newest:>10}  {producer.name}"
+        )
+
+
+def _ago(now: float, published: float | None) -> str:
+    return "at an unknown time" if published is None else f"{age(now - published)} ago"
+
+
+def _number(known: Explanation) -> str:
+    return "?" if known.number is None else str(known.number)
+
+
+def _explanation(known: Explanation) -> dict[str, object]:
+    return {
+        "number": known.number,
+        "hash": f"0x{known.block.hex()}",
+        "state": known.state,
+        "reason": known.reason,
+        "missing_batch": known.missing_batch,
+        "missing_messages": dict(known.missing_counts),
+        "positions": {f"{name}:{partition}": offset for (name, partition), offset in known.positions.items()},
+    }
+
+
+def _values(app: Application, state: StreamState, retention_ms: int | None) -> dict[str, object]:
+    head = state.head
+    return {
+        "chain": state.chain,
+        "topic": state.topic,
+        "head": head
+        and {
+            "number": head.number,
+            "hash": f"0x{head.hash.hex()}",
+            "time": facts_of(app, head).time,
+            "published": state.head_published,
+        },
+        "highest": state.highest,
+        "oldest": {"number": state.oldest, "published": state.oldest_published},
+        "retention_ms": retention_ms,
+        "checked": {"first": state.first, "last": state.last},
+        "missing": [_explanation(one) for one in state.missing],
+        "incomplete": [_explanation(one) for one in state.incomplete],
+        "producers": [{**asdict(one), "alive": one.alive} for one in state.producers],
+    }

@@ -1,0 +1,82 @@
+"""`cardinal topics`: list the topics of a server's streams, or delete those of one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cardinal.cli.blocks import age
+from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
+from cardinal.server.topics import TopicState, delete_topics, topic_states, topics_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_COLUMNS: Final = "{:<40}  {:>10}  {:>12}  {:>10}"
+
+
+@click.command()
+@click.argument("url")
+@click.option("--delete", is_flag=True, help="Delete the topics of the one stream that is named, with all records.")
+@click.option("--yes", is_flag=True, help="Delete without a question.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream.")
+@any_app_option
+@chain_id_option
+@topic_option
+@config_option
+def topics(
+    *,
+    url: str,
+    delete: bool,
+    yes: bool,
+    as_json: bool,
+    app_name: str | None,
+    chain_id: int | None,
+    topic: str | None,
+    config: Path | None,
+) -> None:
+    """List the topics of the streams on a server, or delete those of one stream.
+
+    Records are counted by offsets. Kafka's client library does not report sizes in bytes. Stop the stream's producers
+    before --delete: they would fail.
+
+    \b
+    Examples:
+      cardinal topics kafka://localhost:9092
+      cardinal topics kafka://localhost:9092 --chain-id 1337 --delete
+    """
+    source = stream(url, config)
+    found = streams(source, app_name, chain_id, topic)
+    if delete and len(found) > 1:
+        chains = ", ".join(app.chain for app in found)
+        raise click.UsageError(
+            f"there are several streams ({chains}): name the one to delete by --chain-id (and --app)"
+        )
+    for app in found:
+        names = topics_of(source, app)
+        states = topic_states(source, app, names)
+        if as_json:
+            click.echo(json.dumps({"chain": app.chain, "topics": [asdict(state) for state in states]}))
+        else:
+            _print(f"{app.chain} on {source}", states)
+        if delete and names:
+            if not yes:
+                click.confirm(f"delete these {len(names)} topics of {app.chain} and all of their records?", abort=True)
+            delete_topics(source, names)
+            click.echo(f"deleted {len(names)} topics of {app.chain}", err=True)
+
+
+def _print(title: str, states: list[TopicState]) -> None:
+    click.echo(click.style(title, bold=True))
+    click.echo(_COLUMNS.format("topic", "partitions", "records", "retention"))
+    for one in states:
+        click.echo(_COLUMNS.format(one.name, one.partitions, one.records, _retention(one.retention_ms)))
+
+
+def _retention(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "-"
+    return "for ever" if milliseconds < 0 else age(milliseconds / 1000)

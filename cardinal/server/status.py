@@ -1,0 +1,280 @@
+"""State of a stream as its topics show it: head, producers, retention, and gaps among the newest blocks.
+
+Two looks: the newest Batches and pings of the default topic say who publishes and how fast; a consumer reads the newest
+blocks with their content and reports what of them is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from cardinal.consumer import Consumer
+from cardinal.consuming.lookup import Found, batch_of
+from cardinal.errors import ConfigurationError
+from cardinal.producing.pings import ping_id
+from cardinal.protocols.streams.events import Incomplete
+from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.protocols.streams.wire.messages import PING
+from cardinal.transports import open_source
+from cardinal.transports.read_range import read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cardinal.apps import Application
+    from cardinal.consuming.healing import HealingFailed
+    from cardinal.protocols.streams.events import Event, Explanation
+    from cardinal.protocols.streams.types import Partition, Record
+    from cardinal.transports import Source, TransportUrl
+
+_ALIVE_SECONDS: Final = 95.0
+"""Three pings of a producer that pings every 30 seconds, and a little."""
+_OLDEST_RECORDS: Final = 20
+_SPARE_RECORDS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """A producer of the newest blocks.
+
+    Attributes:
+        name: its id; of one that only pings, the beginning of its hash.
+        ping_age: seconds since its newest ping; None where none was read.
+        blocks: of the newest blocks, those that it sent.
+        first: of these, those that it sent before all others.
+        lag: seconds by which it comes after the first one, median; None where it sent none.
+        newest: the highest number that it sent; None where it sent none.
+
+    """
+
+    name: str
+    ping_age: float | None
+    blocks: int
+    first: int
+    lag: float | None
+    newest: int | None
+
+    @property
+    def alive(self) -> bool:
+        """It has pinged lately."""
+        return self.ping_age is not None and self.ping_age < _ALIVE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream.
+
+    Attributes:
+        chain: ``evm:1``.
+        topic: the default topic.
+        head: the head of the heaviest complete chain; None where there is none.
+        highest: the highest number of a Batch; above the head's where blocks are incomplete or wait for parents.
+        head_published: when its first Batch was written, unix seconds.
+        oldest: the lowest number among the oldest Batches; None where there are none.
+        oldest_published: when it was written, unix seconds.
+        first, last: numbers of the newest blocks, which were read with their content; None where there are none.
+        missing: of these, those whose content is lost.
+        incomplete: blocks above, that wait for messages or parents.
+        producers: by name.
+
+    """
+
+    chain: str
+    topic: str
+    head: Payload | None = None
+    highest: int | None = None
+    head_published: float | None = None
+    oldest: int | None = None
+    oldest_published: float | None = None
+    first: int | None = None
+    last: int | None = None
+    missing: tuple[Explanation, ...] = ()
+    incomplete: tuple[Explanation, ...] = ()
+    producers: tuple[ProducerState, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The newest records of the default topic."""
+
+    batches: dict[bytes, Found] = field(default_factory=dict)
+    sent: dict[bytes, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    pings: dict[bytes, int] = field(default_factory=dict)
+
+    def take(self, record: Record) -> None:
+        """Note a Batch or a ping."""
+        if len(record.key) == HASH_END and record.key[0] == PING:
+            at = self.pings.get(record.key[1:], 0)
+            self.pings[record.key[1:]] = max(at, record.timestamp_ms)
+        elif (batch := batch_of(record)) is not None:
+            self.batches.setdefault(batch.hash, batch)
+            name = next((value for key, value in record.headers if key == PRODUCER_HEADER), b"").decode(
+                "utf-8", "replace"
+            )
+            copies = self.sent[batch.hash]
+            copies[name] = min(copies.get(name, record.timestamp_ms), record.timestamp_ms)
+
+
+class _Reports:
+    """What incomplete blocks lacked when it was reported: it is not remembered of those that were delivered since."""
+
+    def __init__(self) -> None:
+        self._lacks: dict[bytes, Explanation] = {}
+
+    def take(self, event: Event | HealingFailed) -> None:
+        """Note a report."""
+        if isinstance(event, Incomplete):
+            self._lacks[event.explanation.block] = event.explanation
+
+    def with_lack(self, known: Explanation) -> Explanation:
+        """The explanation with what the block lacked."""
+        lack = self._lacks.get(known.block)
+        return known if lack is None else replace(lack, state=known.state, reason=known.reason)
+
+
+def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamState:
+    """The state of a stream.
+
+    Arguments:
+        url: where it is.
+        app: its application.
+        blocks: the number of its newest blocks to read with their content.
+
+    Raises:
+        UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
+
+    """
+    with closing(open_source(url, app, topics=(app.default_topic,))) as source:
+        marks = source.watermarks()
+        tail, oldest = _Tail(), _Tail()
+        _read(
+            source, marks, {tp: max(low, high - 2 * blocks - _SPARE_RECORDS) for tp, (low, high) in marks.items()}, tail
+        )
+        ends = {tp: (low, min(high, low + _OLDEST_RECORDS)) for tp, (low, high) in marks.items()}
+        _read(source, ends, {tp: low for tp, (low, _) in marks.items()}, oldest)
+    producers = _producers(tail, blocks)
+    if not tail.batches:
+        return StreamState(app.chain, app.default_topic, producers=producers)
+    lowest = min(oldest.batches.values(), key=lambda batch: batch.number, default=None)
+    highest = max(batch.number for batch in tail.batches.values())
+    first = max(highest - blocks + 1, min(batch.number for batch in tail.batches.values()))
+    delivered, missing, incomplete = _read_blocks(url, app, first)
+    head = max(delivered.values(), key=lambda block: block.number, default=None)
+    sent = {} if head is None else tail.sent.get(head.hash, {})
+    return StreamState(
+        app.chain,
+        app.default_topic,
+        head,
+        highest,
+        min(sent.values()) / 1000 if sent else None,
+        None if lowest is None else lowest.number,
+        None if lowest is None else lowest.record.timestamp_ms / 1000,
+        min(delivered, default=None),
+        None if head is None else head.number,
+        missing,
+        incomplete,
+        producers,
+    )
+
+
+def explain_block(url: TransportUrl, app: Application, block_hash: bytes) -> Explanation:
+    """The state of one block, by reading the stream from a little below it to its end.
+
+    Raises:
+        ConfigurationError: no Batch and no newest message of the stream is this block's.
+
+    """
+    tail = _Tail()
+
+    def take(record: Record) -> bool:
+        if record.key[1:HASH_END] == block_hash:
+            tail.take(record)
+        return bool(tail.batches)
+
+    with closing(open_source(url, app, topics=(app.default_topic,))) as source:
+        marks = source.watermarks()
+        read_range(
+            source, {tp: low for tp, (low, _) in marks.items()}, {tp: high for tp, (_, high) in marks.items()}, take
+        )
+    number = tail.batches[block_hash].number if block_hash in tail.batches else None
+    start = "earliest" if number is None else number
+    try:
+        return _explain(url, app, start, block_hash, number)
+    except ConfigurationError:  # the chain cannot be followed down to it: it is above the start, or on a fork
+        return _explain(url, app, "earliest", block_hash, number)
+
+
+def _explain(
+    url: TransportUrl, app: Application, start: str | int, block_hash: bytes, number: int | None
+) -> Explanation:
+    reports = _Reports()
+    with Consumer(url, app, start=start, until="end", on_event=reports.take) as consumer:
+        for update in consumer:
+            if number is not None and update.added and update.added[-1].number >= number + app.reorg_threshold // 2:
+                break
+        return reports.with_lack(consumer.explain(block_hash))
+
+
+def _read(
+    source: Source, marks: Mapping[Partition, tuple[int, int]], starts: Mapping[Partition, int], into: _Tail
+) -> None:
+    read_range(source, starts, {tp: high for tp, (_, high) in marks.items()}, into.take)
+
+
+def _read_blocks(
+    url: TransportUrl, app: Application, first: int
+) -> tuple[dict[int, Payload], tuple[Explanation, ...], tuple[Explanation, ...]]:
+    """The chain from a number on by number, the blocks of it without content, and what the chain waits for."""
+    reports = _Reports()
+    try:
+        consumer = Consumer(url, app, start=first, until="end", on_event=reports.take)
+    except ConfigurationError:  # the retained chain begins higher
+        consumer = Consumer(url, app, until="end", on_event=reports.take)
+    chain: dict[int, Payload] = {}
+    lost: dict[int, Explanation] = {}
+    with consumer:
+        for update in consumer:
+            for block in update.removed:
+                chain.pop(block.number, None)
+                lost.pop(block.number, None)
+            for block in update.added:
+                if isinstance(block, Payload):
+                    chain[block.number] = block
+                else:
+                    lost[block.number] = reports.with_lack(consumer.explain(block.hash))
+        return chain, tuple(lost.values()), tuple(consumer.awaited)
+
+
+def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:
+    now = time.time()
+    newest = sorted(tail.batches.values(), key=lambda batch: -batch.number)[:blocks]
+    lags: dict[str, list[float]] = defaultdict(list)
+    firsts: dict[str, int] = defaultdict(int)
+    highest: dict[str, int] = {}
+    for batch in newest:
+        copies = tail.sent[batch.hash]
+        first = min(copies, key=lambda name: copies[name])
+        firsts[first] += 1
+        for name, at in copies.items():
+            lags[name].append((at - copies[first]) / 1000)
+            highest[name] = max(highest.get(name, 0), batch.number)
+    names = {ping_id(name): name for name in lags}
+    ages = {names.get(one, f"{one.hex()[:12]}…"): now - at / 1000 for one, at in tail.pings.items()}
+    return tuple(
+        ProducerState(
+            name,
+            ages.get(name),
+            len(lags[name]),
+            firsts[name],
+            median(lags[name]) if lags[name] else None,
+            highest.get(name),
+        )
+        for name in sorted({*lags, *ages})
+    )
