@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .protocols.streams.cursor import Cursor
     from .protocols.streams.events import (
         BeganAbove,
+        Change,
         ChainUpdate,
         Completed,
         Divergence,
@@ -114,6 +115,7 @@ __all__ = [
     "BlockRef",
     "CardinalError",
     "ChainUpdate",
+    "Change",
     "Completed",
     "ConfigurationError",
     "Consumer",

@@ -58,9 +58,15 @@ _option = click.option(
 @lake.command()
 @click.option("--from", "source", required=True, metavar="URL", help="The stream: kafka://host:port…")
 @click.option("--to", "target", required=True, metavar="DIR", help="The lake: a folder or an object store's URL.")
-@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option("--app", "app_name", default="evm", show_default=True, help="Application of the stream.")
+@click.option("--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several.")
+@click.option("--topic", help="Default topic of the stream, where it is not the application's own (needs --chain-id).")
+@click.option(
+    "--start", metavar="earliest|latest|NUMBER|TIME|CURSOR", help="First block of a new lake.  [default: earliest]"
+)
+@click.option("--config", metavar="FILE", help="TOML file that names streams (or set CARDINAL_CONFIG).")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
-@click.option("--until-caught-up", "--available-now", is_flag=True, help="End when the lake has what is there now.")
+@click.option("--exit-at-end", is_flag=True, help="End when the lake has what is there now.")
 @click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
 @click.option("--master", default="", metavar="URL", help="A Spark cluster  [default: this machine]")
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
@@ -72,9 +78,13 @@ def run(
     *,
     source: str,
     target: str,
+    app_name: str,
     chain_id: int | None,
+    topic: str | None,
+    start: str | None,
+    config: str | None,
     checkpoint: str | None,
-    until_caught_up: bool,
+    exit_at_end: bool,
     trigger: str,
     master: str,
     cores: int,
@@ -83,14 +93,22 @@ def run(
     metrics: str | None,
     options: tuple[str, ...],
 ) -> None:
-    """Stream complete blocks into a lake, exactly once. Ends on Ctrl-C or SIGTERM and goes on when started again."""
+    """Stream complete blocks into a lake, exactly once.
+
+    It ends on SIGINT and SIGTERM; started again, it continues.
+
+    \b
+    Example:
+      cardinal lake run --from kafka://localhost:9092 --to ./lake --exit-at-end
+    """
     from cardinal_spark import pipeline  # noqa: PLC0415 - only this command needs Spark
     from cardinal_spark.session import local_session  # noqa: PLC0415 - the same
 
-    chosen = _options(options) | ({} if chain_id is None else {"chainId": str(chain_id)})
+    named = {"app": app_name, "chainId": chain_id, "topic": topic, "startingOffsets": start, "config": config}
+    chosen = _options(options) | {name: str(value) for name, value in named.items() if value is not None}
     if compact_every is not None:
         chosen["compactEvery"] = str(compact_every)
-    job = pipeline.Job(source, target, checkpoint, until_caught_up, trigger, chosen)
+    job = pipeline.Job(source, target, checkpoint, exit_at_end, trigger, chosen)
     pipeline.check(job)
     stopping = threading.Event()
     nothing = True

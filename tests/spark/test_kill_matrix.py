@@ -169,7 +169,7 @@ class KilledLake:
     def run_to_end(self) -> None:
         """Everything that is on the topics, undisturbed."""
         self.kill_all()
-        self._extra = ["--until-caught-up"]
+        self._extra = ["--exit-at-end"]
         self._drivers = [self._start()]
         self.wait(lambda: self._drivers[0].code == 0)
         self.wait(lambda: self._below.isdisjoint(living(process.pid for process in self._below)))
@@ -211,7 +211,7 @@ class KilledLake:
 
     def _feed(self) -> None:
         """Publish before a live query has read everything."""
-        state = None if "--until-caught-up" in self._extra else self.state
+        state = None if "--exit-at-end" in self._extra else self.state
         if state is not None and state.number >= self._chain.chain[-1].number - 3:
             assert self._chain.publish_to_next_reorg(), "the chain is too short for this"
 

@@ -56,7 +56,7 @@ def submitted(chain: PublishedChain, folder: Path) -> subprocess.CompletedProces
         str(chain.chain_id),
         "--to",
         str(folder / "lake"),
-        "--until-caught-up",
+        "--exit-at-end",
     ]
     return subprocess.run(
         [*command, *arguments],

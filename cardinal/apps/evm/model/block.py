@@ -68,7 +68,7 @@ class Header:
     state_root: bytes
     transactions_root: bytes
     receipts_root: bytes
-    logs_bloom: bytes
+    logs_bloom: bytes = field(repr=False)
     difficulty: int
     number: int
     gas_limit: int
@@ -119,7 +119,7 @@ class ReceiptMeta:
     contract_address: bytes | None
     cumulative_gas_used: int
     gas_used: int
-    logs_bloom: bytes
+    logs_bloom: bytes = field(repr=False)
     status: int
     log_count: int
     log_offset: int
@@ -163,7 +163,7 @@ class Withdrawal:
         return [*numbers, self.address, minimal_bytes(self.amount)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Block:
     """Block with the parts that its payload contains.
 
@@ -193,6 +193,16 @@ class Block:
     deletes: frozenset[str] = frozenset()
     sub_batches: Mapping[bytes, SubBatch | None] = field(default_factory=lambda: MappingProxyType({}))
     derived_logs: tuple[Log, ...] = ()
+
+    def __repr__(self) -> str:
+        """Name the block and its sizes: all of its parts are kilobytes."""
+        sizes = f"{len(self.transactions)} transactions, {len(self.logs)} logs"
+        return f"<Block {self.number} 0x{self.hash.hex()} of chain {self.chain_id}: {sizes}>"
+
+    def transaction_of(self, entry: Log | ReceiptMeta) -> Transaction | None:
+        """The transaction of a log or receipt of this block; None where the payload had no transactions."""
+        found = (one for one in self.transactions if one.index == entry.transaction_index)
+        return next(found, None)
 
     def encode(self) -> Payload:
         """Payload, equal to the decoded one."""
