@@ -6,8 +6,8 @@ Rules:
 2. The offending values are attributes, so that a caller never parses the text.
 3. ``retriable`` says whether the same call may succeed later without anybody changing anything.
 4. ``LocalProtocolError`` means that the caller broke the protocol's rules, ``RemoteProtocolError`` that bytes
-   from somewhere else did. Any other exception that leaves a protocol room is a bug.
-5. No message carries a credential: whoever builds one passes addresses without their user part.
+   from somewhere else did. Any other exception that leaves a protocol package is a bug.
+5. No message carries a credential: the code that builds one passes addresses without their user part.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CoverageChangedError(ConfigurationError):
 
 
 class LocalProtocolError(CardinalError):
-    """We were asked to say something that the protocol forbids; nothing was sent."""
+    """The caller requested something that the protocol forbids; nothing was sent."""
 
 
 class SplitError(LocalProtocolError):
@@ -94,7 +94,7 @@ class CursorError(CardinalError):
 
 
 class CursorInvalidError(CursorError):
-    """The text is no cursor: truncated, altered, or of a version that this release does not know."""
+    """The text is no cursor: truncated, altered, or of a version that this release cannot read."""
 
 
 class CursorMismatchError(CursorError):
@@ -115,7 +115,7 @@ class CursorExpiredError(CursorError):
 
 
 class ForkBelowStartError(RemoteProtocolError):
-    """A heavier chain leaves below the first block that this stream delivered: start again from further back."""
+    """A heavier chain leaves below the first block that this stream delivered: restart from further back."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -145,11 +145,11 @@ class MissingPayloadError(CardinalError):
 
 
 class TransportError(CardinalError):
-    """A transport could not do what it was asked."""
+    """A transport could not fulfil a request."""
 
 
 class UnreachableError(TransportError):
-    """Nobody answers at ``address``."""
+    """Nothing answers at ``address``."""
 
     retriable = True
 
@@ -159,7 +159,7 @@ class UnreachableError(TransportError):
 
 
 class RefusedError(TransportError):
-    """The other side answered and said no: credentials, certificates, permissions."""
+    """The other side answered and refused: credentials, certificates, permissions."""
 
 
 class TopicError(TransportError):
@@ -223,7 +223,7 @@ class ApplicationError(CardinalError):
 
 
 class FeedError(CardinalError):
-    """A node did not give what the feed needs."""
+    """A node did not deliver what the feed needs."""
 
 
 class NodeUnreachableError(FeedError):
@@ -249,7 +249,7 @@ class WrongChainError(FeedError):
 
 
 class ReorgTooDeepError(WrongChainError):
-    """The node's chain has none of the blocks that are remembered. ``number`` and ``hash``: the oldest of those."""
+    """The node's chain has none of the remembered blocks. ``number`` and ``hash``: the oldest of those."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -275,7 +275,7 @@ class EmbeddedBrokerError(CardinalError):
 
 
 class JavaNotFoundError(EmbeddedBrokerError):
-    """No Java that can run what is asked."""
+    """No installed Java can run the broker."""
 
 
 class JarError(EmbeddedBrokerError):

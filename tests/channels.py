@@ -17,7 +17,7 @@ from cardinal.protocols.streams import (
     split_reorg,
 )
 from cardinal.protocols.streams.events import Event
-from cardinal.protocols.streams.following.follower import Step, Wants
+from cardinal.protocols.streams.following.follower import Requests, Step
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record
 from streams import SCHEMA, TOPIC, WIDTH, block, h, messages, parents_of
 
@@ -51,7 +51,7 @@ class Stream:
         self.at: dict[Partition, int] = dict.fromkeys(self.partitions, 0)
         self.updates: list[ChainUpdate] = []
         self.events: list[Event] = []
-        self.wants = Wants()
+        self.requests = Requests()
         self.recalled: list[int] = []
         self.rewinds: list[Mapping[Partition, int]] = []
         self.polled = 0
@@ -102,12 +102,12 @@ class Stream:
         self, records: Sequence[Record], positions: Mapping[Partition, int] | None = None, *, waited: bool = False
     ) -> None:
         """One step of the follower with these records, and what it wants done."""
-        wants = self._sort(self.follower.step(records, positions or self.at, self.ends(), waited=waited))
-        if wants.rewind is not None:
-            self.rewinds.append(wants.rewind)
-            self.at |= wants.rewind
-        if wants.history is not None:
-            self.recalled.append(wants.history)
+        requests = self._sort(self.follower.step(records, positions or self.at, self.ends(), waited=waited))
+        if requests.rewind is not None:
+            self.rewinds.append(requests.rewind)
+            self.at |= requests.rewind
+        if requests.history is not None:
+            self.recalled.append(requests.history)
             older = [record for place, found in self.partitions.items() if place[0] == TOPIC for record in found]
             self._sort(self.follower.recall(parents_of(older)))
 
@@ -125,11 +125,11 @@ class Stream:
             del self.at[place]
         return sorted(self.at)
 
-    def _sort(self, step: Step) -> Wants:
+    def _sort(self, step: Step) -> Requests:
         self.updates += step.updates
         self.events += step.reports
-        self.wants = step.wants
-        return step.wants
+        self.requests = step.requests
+        return step.requests
 
     def restart(self, cursor: Cursor | None = None, **options: object) -> None:
         cursor = Cursor.parse(str(cursor or self.follower.cursor()))

@@ -63,7 +63,7 @@ def parents_of(records: Iterable[Record]) -> Mapping[bytes, bytes]:
     parents = Parents()
     for batch in filter(None, map(batch_of, records)):
         parents.add(batch.hash, batch.parent)
-    return parents.known
+    return parents.links
 
 
 def messages(payload: Payload) -> list[Routed]:

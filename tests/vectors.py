@@ -257,20 +257,20 @@ class Reader:
         for record in log:
             step = Step()
             self.positions[record.topic, record.partition] = record.offset + 1
-            wants = self._take(self.follower.step([record], self.positions, self.ends), step)
+            requests = self._take(self.follower.step([record], self.positions, self.ends), step)
             now = {place: max(at, self.ends.get(place, 0)) for place, at in self.positions.items()}
             for _ in range(4):  # a transport's next steps bring new ones, and pass them
-                if not (self.follower.caught_up and (wants.ends or step.reports)):
+                if not (self.follower.caught_up and (requests.watermarks or step.reports)):
                     break
-                wants = self._take(self.follower.step([], self.positions, now), step)
-            if wants.history is not None:
+                requests = self._take(self.follower.step([], self.positions, now), step)
+            if requests.history is not None:
                 self._take(self.follower.recall(parents_of(self.log)), step)
             yield step
 
-    def _take(self, out: follower.Step, step: Step) -> follower.Wants:
+    def _take(self, out: follower.Step, step: Step) -> follower.Requests:
         for value in out.items:
             if isinstance(value, ChainUpdate):
                 step.updates.append(value)
             else:
                 step.reports.append(value)
-        return out.wants
+        return out.requests

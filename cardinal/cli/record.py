@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from cardinal.copying.recording import Recorded
+    from cardinal.copying.recording import RecordingProgress
 
 _REPORT_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 0.2
@@ -106,7 +106,7 @@ def _record(recorder: Recorder, stopped: threading.Event, exit_at: Literal["end"
             return
 
 
-def _report(before: Recorded, now: Recorded, seconds: float) -> None:
+def _report(before: RecordingProgress, now: RecordingProgress, seconds: float) -> None:
     if now.records != before.records:
         rate, megabytes = (now.records - before.records) / seconds, (now.bytes - before.bytes) / seconds / 1e6
         click.echo(f"{now.records} records, {rate:.0f}/s, {megabytes:.1f} MB/s, {now.behind} behind", err=True)

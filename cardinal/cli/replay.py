@@ -11,7 +11,7 @@ import click
 
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.writing import output
-from cardinal.copying.replaying import Player, whole
+from cardinal.copying.replaying import Player, readable_watermarks
 from cardinal.errors import ConfigurationError, TopicError
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.transports import list_topics, open_sink, open_source
@@ -148,7 +148,7 @@ def _report(before: Played, player: Player, seconds: float) -> Played:
 
 
 def _print(source: Source) -> None:
-    marks, damage = whole(source)
+    marks, damage = readable_watermarks(source)
     source.assign({where: low for where, (low, _) in marks.items()})
     with output() as write:
         while any(at < marks[where][1] for where, at in source.positions().items()):

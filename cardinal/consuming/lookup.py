@@ -164,7 +164,7 @@ class AncestorLookup:
         with contextlib.suppress(CursorExpiredError), contextlib.ExitStack() as failed:
             failed.callback(self.close)
             if self._advance(number, lowest, timeout):
-                return self.parents.known
+                return self.parents.links
             failed.pop_all()
         return None
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cardinal.consuming.reader import Reader
     from cardinal.protocols.streams.events import Event
-    from cardinal.protocols.streams.following.follower import Follower, Step, Wants
+    from cardinal.protocols.streams.following.follower import Follower, Requests, Step
     from cardinal.protocols.streams.types import Partition, Routed, Row
 
     OnEvent: TypeAlias = Callable[[Event | HealingFailed], None]
@@ -106,7 +106,7 @@ class Loop:
                     self._noted.append(healed)
                 else:
                     self._take(follower.supply(healed))
-        self._serve(step.wants, 0.0 if records else _LOOKUP_SECONDS)
+        self._serve(step.requests, 0.0 if records else _LOOKUP_SECONDS)
 
     def _take(self, step: Step) -> None:
         """Note what came about; what an absent block lacks is queried, and nobody is notified of it yet."""
@@ -115,16 +115,16 @@ class Loop:
                 self._healer.ask(item.explanation)
             self._noted.append(item)
 
-    def _serve(self, wants: Wants, timeout: float) -> None:
+    def _serve(self, requests: Requests, timeout: float) -> None:
         follower, reader = self.follower, self._reader
-        reader.channels.follow(wants.channels)
-        if wants.ends:
+        reader.channels.follow(requests.channels)
+        if requests.watermarks:
             reader.request_ends()
-        if wants.rewind is not None:
-            reader.rewind(wants.rewind)
-        if wants.history is None or (lowest := follower.orderer.lowest) is None:
+        if requests.rewind is not None:
+            reader.rewind(requests.rewind)
+        if requests.history is None or (lowest := follower.orderer.lowest) is None:
             reader.lookup.close()
-        elif (parents := reader.older_batches(wants.history, lowest, timeout)) is not None:
+        elif (parents := reader.older_batches(requests.history, lowest, timeout)) is not None:
             self._take(follower.recall(parents))
 
     def _deliver(self) -> None:

@@ -26,7 +26,7 @@ from cardinal.transports import list_topics, parse_url
 if TYPE_CHECKING:
     from cardinal.apps import Application
     from cardinal.consuming.healing import Heal, HealingFailed
-    from cardinal.protocols.streams.events import Event, Header
+    from cardinal.protocols.streams.events import BlockHeader, Event
     from cardinal.protocols.streams.types import Finality
     from cardinal.transports import TransportUrl
 
@@ -163,9 +163,9 @@ class ConsumerOptions:
 
         """
 
-        def finality(block: Header) -> Finality | None:
+        def finality(block: BlockHeader) -> Finality | None:
             if isinstance(block, HeaderOnly):
-                block = Payload(block.number, block.hash, block.parent, block.weight, PathMap(dict(block.marks)))
+                block = Payload(block.number, block.hash, block.parent, block.weight, PathMap(dict(block.values)))
             return app.finality(block) if isinstance(block, Payload) else None
 
         tracked = tracked_expressions(app, self.tracked)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def beginning(
-    source: Source, app: Topics, start: str | Cursor | int | datetime, marks: Mapping[Partition, tuple[int, int]]
+    source: Source, app: Topics, start: str | Cursor | int | datetime, watermarks: Mapping[Partition, tuple[int, int]]
 ) -> dict[Partition, int]:
-    """The first offset to be recorded of every partition of these marks.
+    """The first offset to be recorded of every partition.
 
     Arguments:
-        source: of all topics; it is read from where blocks are looked for.
+        source: of all topics; it is read to search for blocks.
         app: the application.
         start: see :class:`.recording.Recorder`. The tail of a reorg channel is its start: it is one reorg.
-        marks: start and end of every partition.
+        watermarks: low and high watermark of every partition.
 
     Raises:
         ConfigurationError: the stream does not hold the block to start with, or the time has no zone.
@@ -40,26 +40,26 @@ def beginning(
     elif isinstance(start, int):
         found = at_number(source, app, start, getattr(app, "reorg_threshold", REORG_THRESHOLD)).positions
     elif isinstance(start, Cursor):
-        found = {where: max(at, 0) for where, at in start.floor.items()}
+        found = {tp: max(at, 0) for tp, at in start.floor.items()}
     elif start == "latest":
-        found = {where: high for where, (_, high) in marks.items() if where[0] in app.all_topics}
-    return {where: found.get(where, low) for where, (low, _) in marks.items()}
+        found = {tp: high for tp, (_, high) in watermarks.items() if tp[0] in app.all_topics}
+    return {tp: found.get(tp, low) for tp, (low, _) in watermarks.items()}
 
 
-def cannot_go_on(error: CursorExpiredError, folder: Path) -> CursorExpiredError:
-    """The error in the words for who records: there is no other cursor to start from."""
+def cannot_resume(error: CursorExpiredError, folder: Path) -> CursorExpiredError:
+    """The error in the words of a recording, which has no other cursor to start from."""
     (topic, number), (at, there) = next(iter(error.missing.items()))
     more = f" and {len(error.missing) - 1} more partitions" if len(error.missing) > 1 else ""
     if at == there:
         return error
     if at > there:
         return CursorExpiredError(
-            f"the recording in {folder} cannot go on: it goes to {at} of {topic}:{number}{more}, and the stream ends "
-            f"at {there}: made anew, or records were lost; record into another folder, this one keeps what it holds",
+            f"the recording in {folder} cannot resume: it ends at {at} of {topic}:{number}{more}, and the stream ends "
+            f"at {there}: topics were recreated, or records lost; record into another folder, this one stays as it is",
             missing=error.missing,
         )
     return CursorExpiredError(
-        f"the recording in {folder} cannot go on: retention has removed the records from {at} to {there} of "
-        f"{topic}:{number}{more}, which come next; record into another folder, this one keeps what it holds",
+        f"the recording in {folder} cannot resume: the next records, from {at} to {there} of "
+        f"{topic}:{number}{more}, have expired; record into another folder, this one stays as it is",
         missing=error.missing,
     )

@@ -1,19 +1,19 @@
-"""A recording: everything of a stream, from any transport, kept in a folder with its positions.
+"""Recording of a complete stream, from any transport, in a folder with its positions.
 
 Rules:
 
-1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream goes on with the
-   recording, and a recording may take a member's place in a mux (:mod:`cardinal.transports.mux`).
-2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`). What
-   comes in one order keeps that order, and nothing of it waits. Partitions that are added may hold content of the next
-   Batch at once: they are looked for after every look at the ends, and in one order before what is behind them is kept.
-3. A recording that is begun goes on where it ended, partition by partition, whatever ended it: nothing is missing and
-   nothing is twice.
-4. What waits in memory is bounded: partitions that are ahead are paused.
-5. A transaction leaves marks that are no records, and a consumer's cursor stands behind them. The folder says every few
-   minutes, and at the end, how far partitions were read: until then, or until their next record, it refuses the cursor.
+1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream resumes from the
+   recording, and a recording may replace a member of a mux (:mod:`cardinal.transports.mux`).
+2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`). A
+   source in one order keeps that order, and none of its records wait. Added partitions may hold content of the next
+   Batch at once: they are searched after every request of watermarks, and in one order before later records are kept.
+3. A recording resumes where it ended, partition by partition, after any end: nothing is missing and nothing is twice.
+4. The records that wait in memory are bounded: partitions that are ahead are paused.
+5. A transaction leaves markers that are no records, and a consumer's cursor lies behind them. Every few minutes, and
+   at the end, the positions read are declared in the folder: until then, or until the next record of the partition, it
+   refuses the cursor.
 
-Reorg channels that come while recording are noticed within seconds.
+Reorg channels that are created while recording are noticed within seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.consuming.options import cursor_of
-from cardinal.copying.beginning import beginning, cannot_go_on
+from cardinal.copying.beginning import beginning, cannot_resume
 from cardinal.copying.merging import Merge
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from cardinal.transports.registry import Topics
 
 _POLL_RECORDS: Final = 500
-_MARKS_SECONDS: Final = 0.3
+_WATERMARKS_SECONDS: Final = 0.3
 """A transport may answer with watermarks that are a quarter of a second old."""
 
-_LOOK_SECONDS: Final = 2.0
+_TOPICS_SECONDS: Final = 2.0
 _IDLE_SECONDS: Final = 2.0
-_STAND_SECONDS: Final = 300.0
-"""Every time costs a segment. The first time is when nothing has come for a moment, or after so long."""
+_DECLARE_SECONDS: Final = 300.0
+"""Every declaration costs a segment. The first one comes when nothing was read for a moment, or after this time."""
 
 _WAITING_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 256 << 10
 
 
-class Recorded(NamedTuple):
-    """What was recorded in this run, and how many records lay behind it when the ends were last looked at."""
+class RecordingProgress(NamedTuple):
+    """Records recorded in this run, and the lag behind the watermarks when they were last requested."""
 
     records: int
     bytes: int
@@ -64,18 +64,18 @@ class Recorder:
 
     Arguments:
         from_url: any transport.
-        to_url: ``file://DIR``; ``fsync`` says when the disk is asked to have what was written.
+        to_url: ``file://DIR``; ``fsync`` is the policy for flushing to the disk.
         app: the application; all of its topics and its reorg channels are recorded.
         start: ``earliest``, ``latest``, the number of a block, the time from which on blocks were published, or a
-            cursor (everything that resuming it needs): where the recording begins. Partitions that come later, while
-            it runs or is stopped, are recorded from their beginnings.
+            cursor (everything that resuming it needs): the first record. Partitions that are added later, while it
+            runs or is stopped, are recorded from their beginnings.
         wait: seconds to wait for the topics to exist.
-        waiting_bytes: what may wait in memory, about, before partitions that are ahead are paused.
+        waiting_bytes: approximate bytes that may wait in memory before partitions that are ahead are paused.
 
     Raises:
         ConfigurationError: the stream does not hold the block to start with, or the time has no zone.
         ConfigurationError, UnreachableError, RefusedError, TopicError: of the transport that is read.
-        CursorExpiredError: retention has removed what comes next, or what ``start`` needs.
+        CursorExpiredError: the next records, or those that ``start`` needs, have expired.
         CursorInvalidError: ``start`` is none of these.
         LogInUseError, LogDamagedError, TransportError: of the folder.
 
@@ -99,11 +99,11 @@ class Recorder:
         self._merge = Merge()
         self._waiting_bytes = waiting_bytes
         self._records = self._bytes = 0
-        self._whole = self._unsynced = False
+        self._consistent = self._unsynced = False
         self._paused: frozenset[Partition] = frozenset()
-        self._marked = self._synced = 0.0
-        self._looked = self._heard = self._begun = time.monotonic()
-        self._stood = self._heard - _STAND_SECONDS
+        self._watermarks_at = self._synced_at = 0.0
+        self._topics_checked_at = self._last_read_at = self._begun_at = time.monotonic()
+        self._declared_at = self._last_read_at - _DECLARE_SECONDS
         self._topics = self._all_topics()
         self._source: Source = open_source(self._url, app, topics=self._topics, wait=wait)
         try:
@@ -112,79 +112,79 @@ class Recorder:
             self._source.close()
             raise
         try:
-            self._ends: Mapping[Partition, int] = {}
+            self._watermarks: Mapping[Partition, int] = {}
             self._begin()
-            self._whole = True
-            self.ends = dict(self._ends)
+            self._consistent = True
+            self.target = dict(self._watermarks)
         except BaseException:
             self.close()
             raise
 
     @property
     def resumed(self) -> bool:
-        """Whether the folder held a recording of this stream already."""
+        """True when the folder held a recording of this stream already."""
         return self._resumed
 
     @property
-    def progress(self) -> Recorded:
-        """How far the recording is."""
-        standing = self._standing() if self._whole else {}
+    def progress(self) -> RecordingProgress:
+        """The progress of the recording."""
+        recorded_to = self._recorded_positions() if self._consistent else {}
         recorded = self._writer.offsets
         behind = sum(
-            max(0, end - max(recorded.get(where, end), standing.get(where, 0))) for where, end in self._ends.items()
+            max(0, end - max(recorded.get(tp, end), recorded_to.get(tp, 0))) for tp, end in self._watermarks.items()
         )
-        return Recorded(self._records, self._bytes, behind)
+        return RecordingProgress(self._records, self._bytes, behind)
 
     @property
     def at_end(self) -> bool:
-        """Whether everything is recorded that was there at the beginning."""
+        """True when everything that was there at the beginning is recorded."""
         positions, waiting = self._source.positions(), self._merge.waiting
         return all(
-            self._writer.offsets.get(where, 0) >= end or (where not in waiting and positions.get(where, end) >= end)
-            for where, end in self.ends.items()
+            self._writer.offsets.get(tp, 0) >= end or (tp not in waiting and positions.get(tp, end) >= end)
+            for tp, end in self.target.items()
         )
 
     def step(self, timeout: float) -> int:
-        """Read for at most so many seconds, record what may be recorded; how many records were read.
+        """Read for at most ``timeout`` seconds, and record what may be recorded; returns the number of records read.
 
         Raises:
-            CursorExpiredError, TopicError, RefusedError, TransportError: of either side. What is recorded stays. After
-                one that took records along (a full disk), go on with a new recorder: this one says so.
+            CursorExpiredError, TopicError, RefusedError, TransportError: of either side. Recorded data stays. After an
+                error that lost records in memory (a full disk), use a new recorder: this one refuses to continue.
 
         """
-        if not self._whole:
+        if not self._consistent:
             raise TransportError(
                 f"the recording in {self._writer.folder} stopped at an error, and does not hold all that was read: "
-                "close this recorder and open another; it goes on where the recording ends"
+                "close this recorder and open another, which resumes where the recording ends"
             )
         self._keep_bounded()
         records = self._read_some(timeout)
         now = time.monotonic()
-        if now - self._marked >= _MARKS_SECONDS:
-            self._marked = now
-            with contextlib.suppress(UnreachableError), self._channels_may_go():  # the server is away: asked again
-                self._look_at_ends()
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
+        if now - self._watermarks_at >= _WATERMARKS_SECONDS:
+            self._watermarks_at = now
+            with contextlib.suppress(UnreachableError), self._channels_may_go():  # the server is away: retried
+                self._update_watermarks()
+        if now - self._topics_checked_at >= _TOPICS_SECONDS:
+            self._topics_checked_at = now
             with contextlib.suppress(UnreachableError), self._channels_may_go():
-                self._look_for_more()
-        self._whole = False
+                self._look_for_channels()
+        self._consistent = False
         self._write(self._merge.take(self._source.positions()))
-        self._whole = True
+        self._consistent = True
         if records:
-            self._heard = now
-        idle = now - self._heard >= _IDLE_SECONDS
-        if now - (self._stood if idle else max(self._stood, self._begun)) >= _STAND_SECONDS:
-            self._stand(now)
+            self._last_read_at = now
+        idle = now - self._last_read_at >= _IDLE_SECONDS
+        if now - (self._declared_at if idle else max(self._declared_at, self._begun_at)) >= _DECLARE_SECONDS:
+            self._declare_positions(now)
         return len(records)
 
     def close(self) -> None:
-        """Have on the disk what was recorded, and how far each partition was read. May be called twice."""
+        """Flush the recording and the positions read to the disk. May be called twice."""
         try:
-            # While a beginning is looked for, and after what could not be written, positions are beyond the recording.
-            if self._whole:
-                with contextlib.suppress(TransportError):  # a run that has room will say so
-                    self._stand(0.0)
+            # While a beginning is searched, and after a failed write, positions are beyond the recording.
+            if self._consistent:
+                with contextlib.suppress(TransportError):  # the next run, with free space, declares them
+                    self._declare_positions(0.0)
         finally:
             self._source.close()
             self._writer.close()
@@ -192,77 +192,77 @@ class Recorder:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _all_topics(self) -> tuple[str, ...]:
-        """The application's topics, and those of its reorg channels that are there."""
+        """The application's topics, and those of its existing reorg channels."""
         return (*self._app.all_topics, *sorted(filter(self._is_channel, list_topics(self._url))))
 
     def _is_channel(self, topic: str) -> bool:
         return topic.startswith(f"{self._app.default_topic}-re-")
 
     def _read_some(self, timeout: float) -> list[Record]:
-        """Records that were read: written, or in the merge."""
+        """Read records, and write them or add them to the merge."""
         records: list[Record] = []
         one_order = isinstance(self._source, OneOrderSource) and self._source.one_order
         begin = self._source.positions()
-        self._whole = False
+        self._consistent = False
         try:
-            with self._channels_may_go(), self._expired_in_words():
+            with self._channels_may_go(), self._explain_expired():
                 records = self._source.poll(_POLL_RECORDS, timeout)
                 if one_order and records and self._read_added(begin):
-                    records = []  # they come again, among those of what was added
+                    records = []  # they are re-read, in order with those of the added partitions
         except CardinalError:
-            self._whole = self._source.positions() == begin
+            self._consistent = self._source.positions() == begin
             raise
         if one_order:
             self._write(records)
         else:
             self._merge.add(records)
-        self._whole = True
+        self._consistent = True
         return records
 
-    def _look_at_ends(self) -> None:
-        """Then, what was added: the content of a Batch before these ends may be there, and the next ones release it."""
-        ends = {where: high for where, (_, high) in self._source.watermarks().items()}
+    def _update_watermarks(self) -> None:
+        """Take new watermarks, unless partitions were added: those may hold content of a Batch below the watermarks."""
+        watermarks = {tp: high for tp, (_, high) in self._source.watermarks().items()}
         if not self._read_added(self._source.positions()):
-            self._ends = ends
-            self._merge.watermarks(ends)
+            self._watermarks = watermarks
+            self._merge.watermarks(watermarks)
 
     def _read_added(self, positions: Mapping[Partition, int]) -> bool:
-        """Read partitions that were added, and all others from these positions; whether there are any."""
+        """Read added partitions, and all others from these positions; returns True when there are any."""
         if not set(self._source.partitions()) - positions.keys():
             return False
-        self._go_on(self._source, positions)
+        self._read_on(self._source, positions)
         return True
 
-    def _look_for_more(self) -> None:
-        """Read channels that were not there before."""
+    def _look_for_channels(self) -> None:
+        """Read channels that are new."""
         topics = self._all_topics()
         if topics != self._topics:
             self._change(topics)
 
     @contextlib.contextmanager
     def _channels_may_go(self) -> Iterator[None]:
-        """A reorg channel that is deleted is read no more; every other topic is needed."""
+        """Stop reading a reorg channel that is deleted; every other topic is needed."""
         try:
             yield
         except TopicError as error:
             if not self._is_channel(error.topic):
                 raise
-            with contextlib.suppress(UnreachableError, TopicError):  # or another one meanwhile: it is met again
+            with contextlib.suppress(UnreachableError, TopicError):  # another one was deleted meanwhile: retried
                 self._change(tuple(topic for topic in self._topics if topic != error.topic))
 
     @contextlib.contextmanager
-    def _expired_in_words(self) -> Iterator[None]:
-        """A recording that was begun has no other cursor to start from."""
+    def _explain_expired(self) -> Iterator[None]:
+        """Raise CursorExpiredError in the words of a recording, which has no other cursor to start from."""
         try:
             yield
         except CursorExpiredError as error:
-            raise cannot_go_on(error, self._writer.folder) from None
+            raise cannot_resume(error, self._writer.folder) from None
 
     def _change(self, topics: tuple[str, ...]) -> None:
-        """Go on with these topics; where their source cannot be opened, nothing has changed."""
+        """Continue with these topics; where their source cannot be opened, nothing changes."""
         source = open_source(self._url, self._app, topics=topics)
         try:
-            self._go_on(source, self._source.positions())
+            self._read_on(source, self._source.positions())
         except BaseException:
             source.close()
             raise
@@ -270,73 +270,75 @@ class Recorder:
         self._source, self._topics = source, topics
 
     def _begin(self) -> None:
-        """Read every partition: from where the folder ends; where it is empty, from where it was asked to begin."""
-        marks = self._source.watermarks()
-        self._resumed = any(where in self._writer.offsets for where in marks)
+        """Read every partition: from the folder's end; with an empty folder, from the requested start."""
+        watermarks = self._source.watermarks()
+        self._resumed = any(tp in self._writer.offsets for tp in watermarks)
         if self._resumed:
-            self._go_on(self._source, {})
+            self._read_on(self._source, {})
         else:
-            self._read(self._source, beginning(self._source, self._app, self._start, marks), marks)
+            self._read(self._source, beginning(self._source, self._app, self._start, watermarks), watermarks)
 
-    def _go_on(self, source: Source, positions: Mapping[Partition, int]) -> None:
-        """Read every partition: from these positions, and what is new from its beginning."""
-        marks = source.watermarks()
-        known = {**self._writer.offsets, **positions}
-        with self._expired_in_words():
-            self._read(source, {where: known.get(where, low) for where, (low, _) in marks.items()}, marks)
+    def _read_on(self, source: Source, positions: Mapping[Partition, int]) -> None:
+        """Read every partition: from these positions, and new ones from their beginning."""
+        watermarks = source.watermarks()
+        positions = {**self._writer.offsets, **positions}
+        with self._explain_expired():
+            self._read(source, {tp: positions.get(tp, low) for tp, (low, _) in watermarks.items()}, watermarks)
 
-    def _read(self, source: Source, begin: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
-        """From these positions on; where the source fails, nothing has changed."""
+    def _read(
+        self, source: Source, begin: Mapping[Partition, int], watermarks: Mapping[Partition, tuple[int, int]]
+    ) -> None:
+        """Read from these positions on; where the source fails, nothing changes."""
         source.assign(begin)
         self._paused = frozenset()
-        self._writer.declare({where: at for where, at in begin.items() if where not in self._writer.offsets})
-        self._ends = {where: high for where, (_, high) in marks.items()}
-        self._merge.watermarks(self._ends)
+        self._writer.declare({tp: at for tp, at in begin.items() if tp not in self._writer.offsets})
+        self._watermarks = {tp: high for tp, (_, high) in watermarks.items()}
+        self._merge.watermarks(self._watermarks)
 
     def _keep_bounded(self) -> None:
-        """Pause the partitions that are ahead, while too many bytes wait. The others are what they wait for."""
-        # To pause costs what was fetched already, so reading goes on only when much of it is written.
+        """Pause the partitions that are ahead, while too many bytes wait. They wait for records of the others."""
+        # A pause discards records that were fetched already, so reading resumes only when much is written.
         limit = self._waiting_bytes // 4 if self._paused else self._waiting_bytes
         wanted = self._merge.ahead if self._merge.size > limit else frozenset()
         if wanted != self._paused:
             self._paused = wanted
             self._source.pause(wanted)
 
-    def _standing(self) -> dict[Partition, int]:
-        """How far everything that was read is recorded, of the partitions of which nothing waits.
+    def _recorded_positions(self) -> dict[Partition, int]:
+        """The positions up to which everything that was read is recorded, of the partitions of which nothing waits.
 
-        That may be beyond the last record: transactions leave marks that are no records.
+        That may be beyond the last record: transactions leave markers that are no records.
         """
         waiting = self._merge.waiting
-        return {where: at for where, at in self._source.positions().items() if where not in waiting}
+        return {tp: at for tp, at in self._source.positions().items() if tp not in waiting}
 
-    def _stand(self, now: float) -> None:
-        """Say in the folder how far the partitions were read."""
-        standing = self._standing()
-        if any(at > self._writer.offsets.get(where, -1) for where, at in standing.items()):
-            self._stood = now
-            self._writer.declare(standing)
+    def _declare_positions(self, now: float) -> None:
+        """Declare the positions read in the folder."""
+        recorded_to = self._recorded_positions()
+        if any(at > self._writer.offsets.get(tp, -1) for tp, at in recorded_to.items()):
+            self._declared_at = now
+            self._writer.declare(recorded_to)
 
     def _write(self, records: Sequence[Record]) -> None:
         for block in _blocks(records):
             written, error = self._writer.append([block])
             if error is not None:
                 raise TransportError(
-                    f"nothing more can be written to {self._writer.folder}: {error.strerror}; what was recorded stays, "
-                    "make room and start again: it continues there"
+                    f"nothing more can be written to {self._writer.folder}: {error.strerror}; the recording is intact: "
+                    "free space on the disk and restart, it resumes where it ended"
                 )
             self._records += written * len(block)
             self._bytes += sum(len(record.key) + len(record.value) for record in block)
         interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
         now = time.monotonic()
         self._unsynced |= bool(records) and self._settings.fsync is not Fsync.NEVER
-        if self._unsynced and now - self._synced >= interval:
-            self._synced, self._unsynced = now, False
+        if self._unsynced and now - self._synced_at >= interval:
+            self._synced_at, self._unsynced = now, False
             self._writer.sync()
 
 
 def _blocks(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """In pieces that are decoded at once."""
+    """Groups of records that are decoded together."""
     block: list[Record] = []
     size = 0
     for record in records:

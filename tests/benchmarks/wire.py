@@ -89,7 +89,7 @@ def of_split() -> None:
     payload = Payload(1, b"\7" * 32, b"\6" * 32, 1, dict.fromkeys([*paths, f"{block}/h", f"{block}/d"], bytes(200)))
 
     def slow() -> object:
-        with patch.object(Router, "directory", lambda _router, _directory: Unsure.ASK_PATH):
+        with patch.object(Router, "directory", lambda _router, _directory: Unsure.NEEDS_PATH):
             return split(payload, app.topics, app.default_topic)
 
     beside("split a block of 800 messages", lambda: split(payload, app.topics, app.default_topic), slow)

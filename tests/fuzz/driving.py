@@ -83,4 +83,4 @@ class Drive:
         self.events.update(type(item).__name__ for item in step.items)
         self.updates += step.updates
         self.watch()
-        return step.wants.rewind
+        return step.requests.rewind

@@ -245,7 +245,9 @@ def test_a_stream_that_was_made_anew_and_is_shorter_than_its_recording_is_named(
     shutil.rmtree(tmp_path / "stream")
     publish(f"file://{tmp_path}/stream", line(1, 2))
     for _ in range(2):  # to start again helps nobody
-        with pytest.raises(CursorExpiredError, match=r"the recording in .*/kept cannot go on.* into another") as caught:
+        with pytest.raises(
+            CursorExpiredError, match=r"the recording in .*/kept cannot resume.* into another"
+        ) as caught:
             Recorder(f"file://{tmp_path}/stream", f"file://{tmp_path}/kept", Blocks())
         assert caught.value.missing
         assert "start again" not in str(caught.value)

@@ -146,7 +146,7 @@ def _full() -> None:
         (("replay", "--from", "LOG", "--to", "file://copy"), "could not be written to copy: File too large; make room"),
         (
             ("record", "--from", "LOG", "--to", "file://copy", "--exit-at", "end"),
-            "make room and start again: it continues there",
+            "free space on the disk and restart, it resumes where it ended",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.types import BlockRef
 
 
@@ -45,7 +45,7 @@ class ChainRules:
 class _Known(NamedTuple):
     """A block: its header, and whether it has content."""
 
-    header: Header
+    header: BlockHeader
     whole: bool
 
 
@@ -56,7 +56,7 @@ class ChainModel:
         self.rules = rules
         self.root = rules.start
         """The fork point that is not delivered: the given start, or the chosen start's parent."""
-        self.chain: list[Header] = []
+        self.chain: list[BlockHeader] = []
         """What is delivered, as far as it matters, oldest first."""
         self.finalized: int | None = None
         self.halted = False
@@ -68,7 +68,7 @@ class ChainModel:
 
     # --- what happens ----------------------------------------------------------------------------------------
 
-    def resume(self, chain: Sequence[Header], root: BlockRef | None, finalized: int | None) -> None:
+    def resume(self, chain: Sequence[BlockHeader], root: BlockRef | None, finalized: int | None) -> None:
         """Go on after an earlier run; nothing moves until :meth:`release`."""
         self.chain, self.root, self.finalized = list(chain), root, finalized
         # A block whose content is not read again stays a way to its descendants, also beside the chain.
@@ -81,15 +81,15 @@ class ChainModel:
         self.held = False
         self._advance()
 
-    def complete(self, block: Header) -> None:
+    def complete(self, block: BlockHeader) -> None:
         """A block is complete."""
         self._take(_Known(block, whole=True))
 
-    def give_up(self, header: Header) -> None:
+    def give_up(self, header: BlockHeader) -> None:
         """A block's content cannot be had."""
         self._take(_Known(header, whole=False))
 
-    def begin(self, first: Header) -> None:
+    def begin(self, first: BlockHeader) -> None:
         """The core starts with this block."""
         self.root = BlockRef(first.number - 1, first.parent)
         self._gone |= {block for block, known in self._known.items() if known.header.number < first.number}
@@ -160,7 +160,7 @@ class ChainModel:
             points[self.root.hash] = self.root.number
         return {block: number for block, number in points.items() if block not in self._gone}
 
-    def _linked(self) -> Iterator[Header]:
+    def _linked(self) -> Iterator[BlockHeader]:
         """Whole blocks that are linked, the head's chain among them."""
         numbers = self._fork_points()
         yield from self.chain[-1:]
@@ -173,10 +173,10 @@ class ChainModel:
                 if whole:
                     yield header
 
-    def _path(self, block: bytes) -> list[Header]:
+    def _path(self, block: bytes) -> list[BlockHeader]:
         """From the block down to a fork point of the delivered chain, newest first."""
         points = self._fork_points()
-        path: list[Header] = []
+        path: list[BlockHeader] = []
         while block not in points:
             path.append(self._known[block].header)
             block = path[-1].parent
@@ -192,7 +192,7 @@ class ChainModel:
             self.ambiguous |= len(best) > 1
             self._move(self._path(next(block for block in self._known if block in best)))
 
-    def _move(self, path: list[Header]) -> None:
+    def _move(self, path: list[BlockHeader]) -> None:
         """The chain becomes this one, newest first."""
         before = {header.hash for header in self.chain}
         self.chain = path[::-1]
@@ -217,7 +217,7 @@ class ChainModel:
                 lost.add(block)
         self._gone |= lost
 
-    def _allowed(self, tip: Header) -> bool:
+    def _allowed(self, tip: BlockHeader) -> bool:
         """Whether finality lets a switch to this block happen."""
         if self.finalized is None or not self.rules.halts or not self.chain:
             return True

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from cardinal.protocols.streams.events import (
+    BlockHeader,
     ChainUpdate,
     Divergence,
     Event,
     ForkBelowStart,
-    Header,
     Incomplete,
     Overflow,
     Quarantined,
@@ -70,7 +70,7 @@ class _Story:
     chain: list[AnyPayload]
     seq: int
     saved: list[Saved]
-    headers: dict[bytes, Header]
+    headers: dict[bytes, BlockHeader]
     root: BlockRef | None
     finalized: int | None
     below_start: bool = False
@@ -314,7 +314,7 @@ class Laws:
         except (ValueError, KeyError, StopIteration) as error:
             raise self.broken(f"{name(event.block)} is superseded wrongly: {error}") from None
 
-    def _passed_over(self, header: Header) -> None:
+    def _passed_over(self, header: BlockHeader) -> None:
         self._given_up.add(header.hash)
         head = max((block.number for block in [*self._story.chain[-1:], *self._ahead]), default=0)
         below = header.number < head - self._scenario.settings.reorg_threshold

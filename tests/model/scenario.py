@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.following.settings import FollowerSettings, OnIncomplete
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import Payload
@@ -360,6 +360,6 @@ class _Lag:
     def __init__(self, lag: int) -> None:
         self._lag = lag
 
-    def __call__(self, block: Header) -> Finality | None:
+    def __call__(self, block: BlockHeader) -> Finality | None:
         number = block.number - self._lag
         return Finality(number, number) if number >= 0 else None

@@ -225,12 +225,12 @@ class Schedule:
             self._resume = {}
         records = [*map(_row, part)] if self._plain else part
         step = self._follower.step(records, positions, self._wanted, waited=waited)
-        self._wanted = self._ends() if step.wants.ends else None
+        self._wanted = self._ends() if step.requests.watermarks else None
         self._laws.told(Told(step.items, released=released, rest=at is None))
-        if step.wants.rewind is None:
+        if step.requests.rewind is None:
             return False
         self.rewinds += 1
-        self._at = {**positions, **step.wants.rewind}
+        self._at = {**positions, **step.requests.rewind}
         return True
 
 

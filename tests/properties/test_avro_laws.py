@@ -256,9 +256,9 @@ OPENING = zigzag(1) + zigzag(0) + bytes(32)
         (zigzag(1) + zigzag(65) + bytes(98), "a weight of 65 bytes is longer than 64"),
         (OPENING + zigzag(1) + b"\0\0" + zigzag(2**31) + bytes(33), "an integer does not fit 32 bits"),
         (OPENING + zigzag(1) + b"\0\0\0\2" + bytes(32), "a boolean is neither 0 nor 1"),
-        (OPENING + zigzag(1) + b"\0\0\0\1" + bytes(31), "the value is cut short"),
-        (OPENING, "the value is cut short"),
-        (b"", "the value is cut short"),
+        (OPENING + zigzag(1) + b"\0\0\0\1" + bytes(31), "the value is truncated"),
+        (OPENING, "the value is truncated"),
+        (b"", "the value is truncated"),
     ],
 )
 def test_a_field_that_runs_over_its_type_is_refused(data: bytes, reason: str) -> None:

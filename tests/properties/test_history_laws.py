@@ -6,7 +6,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cardinal.protocols.streams.ordering.history import History
+from cardinal.protocols.streams.ordering.history import ChainHistory
 from cardinal.protocols.streams.types import BlockRef
 
 MOST = 8
@@ -18,7 +18,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.history = History(MOST)
+        self.history = ChainHistory(MOST)
         self.blocks: list[BlockRef] = []
         self.next = 20
 

@@ -65,7 +65,10 @@ class Both(Follower):
             assert hashes(theirs) == hashes(ours)
             assert str(theirs.cursor) == str(ours.cursor)
             PAIRS.append((ours, theirs))
-        assert (planned.wants.ends, planned.wants.rewind) == (step.wants.ends, step.wants.rewind)
+        assert (planned.requests.watermarks, planned.requests.rewind) == (
+            step.requests.watermarks,
+            step.requests.rewind,
+        )
         return step
 
 

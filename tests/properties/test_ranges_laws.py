@@ -85,7 +85,7 @@ def test_a_block_is_complete_with_a_batch_that_names_its_ranges(named: BlockRang
     assert (header.number, header.hash, header.parent, header.weight) == (7, HASH, PARENT, 9)
     low, high = named.ranges.get(("block", 1), (70, 70))
     assert header.ranges == {**named.ranges, ("block", 1): (min(low, 70), max(high, 71))}
-    assert header.marks == {**named.values, b"inside": b"v"}
+    assert header.values == {**named.values, b"inside": b"v"}
     assert header.size == named.size + len(record.key) + len(record.value)
     assert header.published_ms == 1234
 

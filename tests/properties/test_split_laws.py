@@ -178,7 +178,7 @@ def test_what_holds_of_a_directory_holds_of_every_path_in_it(expressions: list[s
         with pytest.raises(SplitError):
             router.route(path)
         return
-    assert answer is Unsure.ASK_PATH or answer == router.route(path)
+    assert answer is Unsure.NEEDS_PATH or answer == router.route(path)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -199,8 +199,8 @@ def test_paths_come_in_runs_of_one_answer_each(expressions: list[str], paths: li
         try:
             answer = router.directory(directory)
         except SplitError:
-            answer = Unsure.ASK_PATH
-        assert answer is Unsure.ASK_PATH or all(router.route(path) == answer for path in run)
+            answer = Unsure.NEEDS_PATH
+        assert answer is Unsure.NEEDS_PATH or all(router.route(path) == answer for path in run)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -231,8 +231,8 @@ def test_the_short_way_is_taken_for_the_applications_own_expressions() -> None:
     assert router.directory("b/3a/t/deeper/") == ("tx", "b/3a/t/")
     assert router.directory("s/") == ("state", "s/")
     assert router.directory("else/") is None
-    assert router.directory("b/3a/") is Unsure.ASK_PATH
-    assert Router(tuple(ODD.items())).directory("s/") is Unsure.ASK_PATH
+    assert router.directory("b/3a/") is Unsure.NEEDS_PATH
+    assert Router(tuple(ODD.items())).directory("s/") is Unsure.NEEDS_PATH
 
 
 def test_long_paths_and_paths_of_many_parts_are_matched_like_others() -> None:
@@ -367,7 +367,7 @@ def test_what_the_generator_makes_splits_with_and_without_the_short_way_into_the
 ) -> None:
     payloads = ChainGenerator(seed, size=8).payloads(20)
     short = [split(one, schema, "blocks") for one in payloads for schema in (SCHEMA, PLAIN)]
-    monkeypatch.setattr(Router, "directory", lambda _router, _directory: Unsure.ASK_PATH)
+    monkeypatch.setattr(Router, "directory", lambda _router, _directory: Unsure.NEEDS_PATH)
     assert [split(one, schema, "blocks") for one in payloads for schema in (SCHEMA, PLAIN)] == short
 
 

@@ -11,7 +11,7 @@ from cardinal import consumer as consumers
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams.events import Event, Incomplete
 from cardinal.protocols.streams.following.follower import Follower
-from cardinal.protocols.streams.following.missing import Missing
+from cardinal.protocols.streams.following.missing import MissingBlocks
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def test_no_block_that_was_delivered_long_ago_is_reported_as_missing(monkeypatch
     monkeypatch.setattr(
         consumers, "Follower", lambda settings, *cursor: Follower(replace(settings, history=REMEMBERED), *cursor)
     )
-    suspect, suspected = Missing.suspect, set()
+    suspect, suspected = MissingBlocks.suspect, set()
 
-    def note(missing: Missing, block_hash: bytes, *args: int, **options: bool) -> None:
+    def note(missing: MissingBlocks, block_hash: bytes, *args: int, **options: bool) -> None:
         suspected.add(block_hash)
         suspect(missing, block_hash, *args, **options)
 
-    monkeypatch.setattr(Missing, "suspect", note)
+    monkeypatch.setattr(MissingBlocks, "suspect", note)
     told: list[Event | HealingFailed] = []
     asked: list[Explanation] = []
 

@@ -129,7 +129,7 @@ def test_of_what_was_read_hashes_are_kept_and_nothing_else(broker: MemoryBroker)
     looking = Looking(broker)
     most = 0
     while looking.poll(100, 300) is None:
-        kept = looking.older.parents.known
+        kept = looking.older.parents.links
         assert kept.items() <= chain(101, 300).items()
         assert {type(one) for pair in kept.items() for one in pair} <= {bytes}
         most = max(most, len(kept))

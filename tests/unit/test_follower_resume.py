@@ -96,7 +96,7 @@ def test_records_that_were_not_read_yet_and_are_gone_are_an_error(what: str) -> 
         "shorter": (following - 1, following),
         "gone": (stream.follower.cursor().floor[place], following),
     }
-    with pytest.raises(CursorExpiredError, match=r"gone from blocks\[0\]") as caught:
+    with pytest.raises(CursorExpiredError, match=r"missing from blocks\[0\]") as caught:
         follower.begin_at(there)
     assert caught.value.missing == {place: gaps[what]}
 
@@ -118,7 +118,7 @@ def test_topics_that_were_made_anew_and_are_longer_by_now_are_noticed(anew: str)
     again = Stream()
     again.publish(line("z", 1, 40, "0r") if anew == "other" else line("a", 24, 60, "23a"))
     again.restart(cursor)
-    with pytest.raises(CursorExpiredError, match="created anew: they hold none of the blocks 8 to 12 where") as caught:
+    with pytest.raises(CursorExpiredError, match="recreated: they hold none of the blocks 8 to 12 at") as caught:
         again.read()
     assert caught.value.missing == {place: (cursor.floor[place], at) for place, at in cursor.next.items()}
     with pytest.raises(CursorExpiredError):

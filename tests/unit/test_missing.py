@@ -17,7 +17,7 @@ from cardinal.protocols.streams import (
     Quarantined,
 )
 from cardinal.protocols.streams.events import Explanation
-from cardinal.protocols.streams.following.missing import Missing
+from cardinal.protocols.streams.following.missing import MissingBlocks
 from cardinal.protocols.streams.following.settings import OnIncomplete
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
@@ -263,30 +263,30 @@ def test_nothing_is_passed_over_while_somebody_is_queried_for_the_messages() -> 
 
 
 def test_a_suspect_is_absent_when_watermarks_that_were_taken_after_it_was_due_are_passed() -> None:
-    missing = Missing()
+    missing = MissingBlocks()
     place = ("t", 0)
     missing.suspect(h("1a"), wait=2)
     assert missing.proven({place: 5}, {place: 5}) == []
-    assert not missing.wants_ends, "it is not due"
+    assert not missing.needs_watermarks, "it is not due"
     missing.completed = 2
     assert missing.proven({place: 5}, {place: 5}) == [], "these were taken before"
-    assert missing.wants_ends
+    assert missing.needs_watermarks
     assert missing.proven({place: 5}, {place: 9}) == []
-    assert not missing.wants_ends
+    assert not missing.needs_watermarks
     missing.suspect(h("2a"))
     assert missing.proven({place: 8}, None) == []
-    assert missing.wants_ends
+    assert missing.needs_watermarks
     assert missing.proven({place: 9}, None) == [h("1a")]
     assert missing.proven({place: 9}, {place: 9}) == [h("2a")]
 
 
 def test_a_suspect_is_due_at_the_earliest_of_the_times_that_are_given_for_it() -> None:
-    missing = Missing()
+    missing = MissingBlocks()
     missing.suspect(h("1a"), wait=9, number=1)
     missing.suspect(h("1a"))
     missing.suspect(h("1a"), wait=5)
     missing.proven({}, None)
-    assert missing.wants_ends
+    assert missing.needs_watermarks
     assert missing.proven({}, {}) == [h("1a")]
     suspect = missing.get(h("1a"))
     assert suspect is not None
@@ -294,11 +294,11 @@ def test_a_suspect_is_due_at_the_earliest_of_the_times_that_are_given_for_it() -
 
 
 def test_a_block_that_is_complete_meanwhile_is_no_suspect() -> None:
-    missing = Missing()
+    missing = MissingBlocks()
     missing.suspect(h("1a"))
     missing.clear(h("1a"))
     assert missing.proven({}, None) == []
-    assert not missing.wants_ends
+    assert not missing.needs_watermarks
     missing.suspect(h("1a"))
     missing.proven({}, None)
     missing.clear(h("1a"))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from cardinal.protocols.streams.following.missing import Missing
+from cardinal.protocols.streams.following.missing import MissingBlocks
 
 A = ("t", 0)
 
 
 def test_a_partition_that_is_no_longer_read_holds_no_proof_up() -> None:
-    missing = Missing()
+    missing = MissingBlocks()
     missing.suspect(b"first")
     missing.proven({A: 0}, None)
     assert missing.proven({A: 10}, {A: 10, ("t", 1): 4}) == [b"first"]
 
 
 def test_watermarks_are_bounded_and_the_newest_prove_for_those_between() -> None:
-    missing = Missing()
+    missing = MissingBlocks()
     for number in range(1_000):
         missing.suspect(b"%d" % number)
         assert missing.proven({A: 0}, {A: number}) == []
@@ -27,7 +27,7 @@ def test_watermarks_are_bounded_and_the_newest_prove_for_those_between() -> None
 
 
 def test_nothing_is_kept_of_suspects_that_came() -> None:
-    missing = Missing()
+    missing = MissingBlocks()
     for number in range(10_000):
         missing.suspect(b"%d" % number)
         missing.proven({A: 0}, {A: number})

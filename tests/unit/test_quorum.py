@@ -34,7 +34,7 @@ def test_policies_are_read() -> None:
     "policy", ["", "quorum", "quorum:", "quorum:0", "quorum:-1", "quorum:x", "second:2", "quorum:²", "quorum:99999"]
 )
 def test_other_policies_are_refused(policy: str) -> None:
-    with pytest.raises(ConfigurationError, match="not known") as caught:
+    with pytest.raises(ConfigurationError, match="does not exist") as caught:
         parse_policy(policy)
     assert caught.value.setting == "policy"
 

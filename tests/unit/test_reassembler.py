@@ -525,7 +525,7 @@ def test_values_that_are_asked_for_stay_beside_their_digests() -> None:
     (done,) = reassembler.receive(digested((one, other, batch_), keep={b"a/2"}))
     assert isinstance(done, Completed)
     assert isinstance(done.payload, HeaderOnly)
-    assert done.payload.marks == {b"a/2": b"v"}
+    assert done.payload.values == {b"a/2": b"v"}
 
 
 def test_a_payload_can_be_announced_without_its_sub_batch() -> None:

@@ -25,7 +25,7 @@ from cardinal.protocols.streams import (
     split,
 )
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
-from cardinal.protocols.streams.following.follower import Step, Wants
+from cardinal.protocols.streams.following.follower import Requests, Step
 from cardinal.protocols.streams.following.reorg_channels import ChannelBounds
 from cardinal.protocols.streams.types import Record
 from cardinal.protocols.streams.wire.codec import encode
@@ -96,7 +96,7 @@ def test_a_lighter_chain_is_abandoned_and_let_go() -> None:
     stream.read()
     stream.read()
     assert stream.named(ReorgAbandoned) == [
-        ReorgAbandoned(BlockRef(6, h("6a")), "its chain did not become the better one")
+        ReorgAbandoned(BlockRef(6, h("6a")), "its chain did not become the heavier one")
     ]
     assert stream.follower.channels == ()
     assert not stream.follower.orderer.holds(h("7b"))
@@ -214,7 +214,7 @@ def test_after_a_restart_older_batches_extend_what_is_remembered() -> None:
     deep(stream)
     stream.restart()
     stream.read()
-    assert stream.wants.history is None
+    assert stream.requests.history is None
     announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
     stream.write([announced, *content])
     assert stream.read().startswith("-12a-11a-10a-9a-8a-?7a-?6a-?5a-?4a-?3a+3b")
@@ -228,7 +228,7 @@ def test_a_channel_is_not_given_up_while_older_batches_are_looked_up_for_it() ->
     stream.restart()
     stream.read()
     recall = stream.follower.recall
-    stream.follower.recall = lambda _parents: Step((), Wants())  # type: ignore[method-assign] # a driver that is at it
+    stream.follower.recall = lambda _parents: Step((), Requests())  # type: ignore[method-assign] # a driver that is at it
     announced, content = stream.channel("2a", 2, line("b", 3, 33, "2a", 1))
     stream.write([announced, *content])
     assert stream.read(steps=20) == ""
@@ -247,7 +247,7 @@ def test_an_ancestor_deeper_than_may_be_remembered_is_not_looked_up() -> None:
     stream.read()
     stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
     stream.read()
-    assert stream.wants.history is None
+    assert stream.requests.history is None
     assert stream.recalled == []
     stream.write([stream.channel("5a", 5, line("c", 6, 13, "5a", 1))[0]])
     stream.read()
@@ -271,9 +271,9 @@ def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
     assert parents.keys() == {h(f"{number}a") for number in range(1, 13)} - {h("6a")} | {h("0r")}
     stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
     announcement = stream.partitions[TOPIC, 1][-1:] + stream.partitions[TOPIC, 0][-1:]
-    assert stream.follower.step(announcement, stream.ends()).wants.history == 2
+    assert stream.follower.step(announcement, stream.ends()).requests.history == 2
     assert stream.follower.orderer.lowest == BlockRef(8, h("8a"))
-    assert stream.follower.recall(parents) == Step([], Wants(channels=stream.follower.channels)), "requested in vain"
+    assert stream.follower.recall(parents) == Step([], Requests(channels=stream.follower.channels)), "requested in vain"
     assert stream.follower.orderer.lowest == BlockRef(6, h("6a")), "less is missing than before"
 
 
@@ -375,7 +375,7 @@ def test_a_channel_that_was_not_read_to_its_end_is_not_abandoned() -> None:
     (topic,) = follower.channels
     stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
     step = read_main()
-    assert step.wants.ends
+    assert step.requests.watermarks
     for reports in (step.reports, read_main().reports):
         assert not any(isinstance(event, ReorgAbandoned) for event in reports)
     (update,) = follower.step(stream.partitions[topic, 0], stream.ends()).updates
@@ -452,15 +452,15 @@ def test_without_a_default_topic_there_are_no_channels() -> None:
     announced, _ = Stream().channel("6a", 6, line("b", 7, 9, "6a"))
     step = follower.step([Record(TOPIC, 0, 0, *announced[1:])], {(TOPIC, 0): 1})
     assert [type(event) for event in step.items] == [ReorgBegan]
-    assert step.wants.channels == ()
-    assert step.wants.history is None
+    assert step.requests.channels == ()
+    assert step.requests.history is None
 
 
 @pytest.mark.parametrize(
     ("bounds", "reason"),
     [
-        (ChannelBounds(blocks=5), "it holds more than it may"),
-        (ChannelBounds(blocks=1), "it speaks of more blocks than it may"),
+        (ChannelBounds(blocks=5), "it holds more blocks than allowed"),
+        (ChannelBounds(blocks=1), "its messages name more blocks than allowed"),
     ],
 )
 def test_a_channel_that_holds_too_much_is_abandoned(bounds: ChannelBounds, reason: str) -> None:
@@ -484,7 +484,7 @@ def test_a_channel_on_which_ever_more_producers_begin_is_abandoned() -> None:
         stream.write(content[:1], producer=str(number))
     assert stream.read() == ""
     assert len(channel.attempts) <= 65
-    why = "more attempts are in flight on it than may be"
+    why = "it has more attempts in flight than allowed"
     assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h("6a")), why)]
 
 
@@ -499,7 +499,7 @@ def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> N
     stream.follower._channels._bounds = ChannelBounds(bytes=3 * ours)
     stream.write([large, *flood[:-1]])
     assert stream.read() == ""
-    why = "it holds the most of what reorg channels may hold together"
+    why = "reorg channels are over their common bound, and it holds the most"
     assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(2, h("2a")), why)]
     stream.write(content[-1:])
     assert stream.read().endswith("+12b+13b")
@@ -542,7 +542,7 @@ def test_a_forgotten_chain_is_the_reason_why_a_channel_is_abandoned() -> None:
     stream.read()
     announced, content = stream.channel("2a", 2, line("b", 3, 13, "2a", 1))
     recall = stream.follower.recall
-    stream.follower.recall = lambda _parents: Step((), Wants())  # type: ignore[method-assign] # a driver that is at it
+    stream.follower.recall = lambda _parents: Step((), Requests())  # type: ignore[method-assign] # a driver that is at it
     stream.write([announced, *content])
     stream.read(steps=20)
     stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
@@ -554,7 +554,7 @@ def test_a_forgotten_chain_is_the_reason_why_a_channel_is_abandoned() -> None:
     stream.read(steps=20)
     (event,) = stream.named(ReorgAbandoned)
     assert isinstance(event, ReorgAbandoned)
-    assert event.reason == "the delivered chain is not remembered so far down; recall older Batches"
+    assert event.reason == "its ancestor is below the remembered part of the delivered chain"
 
 
 @pytest.mark.parametrize("places", [(64,), (0, 64), (64, 1000)])

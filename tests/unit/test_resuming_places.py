@@ -89,7 +89,7 @@ def test_a_block_that_is_not_complete_keeps_its_place() -> None:
     stream.read()
     kept = dict(stream.partitions)
     switch_off(stream, OLD)
-    with pytest.raises(CursorExpiredError, match=r"gone from blocks\[0\]") as caught:
+    with pytest.raises(CursorExpiredError, match=r"missing from blocks\[0\]") as caught:
         stream.restart()
     assert caught.value.missing == {place: (at, at + 1)}
     stream.partitions = kept
@@ -129,7 +129,7 @@ def test_a_place_cannot_go_with_a_topic_that_is_nowhere_else() -> None:
     stream = two_places(10, 10 + 2 * THRESHOLD)
     follower = Follower(settings(), Cursor.parse(str(stream.follower.cursor())))
     there = {place: mark for place, mark in marks(stream).items() if place[1] >= NEW and place[0] != "tx"}
-    with pytest.raises(CursorExpiredError, match="are gone from"):
+    with pytest.raises(CursorExpiredError, match="are missing from"):
         follower.begin_at(there)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cardinal.protocols.streams import BlockRef, Orderer, Payload
 from cardinal.protocols.streams.ordering.orderer import OrderingSettings
-from cardinal.protocols.streams.ordering.start import Candidate
+from cardinal.protocols.streams.ordering.start import StartCandidate
 from channels import line, shape
 from streams import h
 
@@ -49,7 +49,7 @@ def test_a_chain_leads_through_several_incomplete_blocks_but_begins_with_a_compl
 def test_the_heaviest_chain_decides_through_incomplete_blocks_too() -> None:
     low, high = line("a", 1, 9, "0r"), line("b", 6, 12, "5a", 50)
     orderer = patient(*low[:4], *low[5:], *high)
-    assert orderer.candidate([low[4]]) == Candidate(BlockRef(1, h("1a")), 11, 1)
+    assert orderer.candidate([low[4]]) == StartCandidate(BlockRef(1, h("1a")), 11, 1)
 
 
 def test_no_chain_leads_through_a_batch_whose_number_does_not_rise() -> None:
@@ -62,7 +62,7 @@ def test_no_chain_leads_through_a_batch_whose_number_does_not_rise() -> None:
 
 def test_a_block_is_no_child_of_one_with_its_own_number() -> None:
     orderer = patient(*line("a", 1, 6, "0r"), Payload(6, h("6x"), h("6a"), 99))
-    assert orderer.candidate() == Candidate(BlockRef(6, h("6x")), 1, 1)
+    assert orderer.candidate() == StartCandidate(BlockRef(6, h("6x")), 1, 1)
 
 
 def test_a_complete_block_counts_as_what_it_is_also_where_it_is_called_incomplete() -> None:

@@ -8,7 +8,7 @@ from cardinal.protocols.streams import BlockRef, Follower, FollowerSettings, Pay
 from cardinal.protocols.streams.events import BeganAbove
 from cardinal.protocols.streams.following.settings import OnIncomplete
 from cardinal.protocols.streams.following.start_wait import StartWait
-from cardinal.protocols.streams.ordering.start import Candidate
+from cardinal.protocols.streams.ordering.start import StartCandidate
 from channels import THRESHOLD, Stream, line, shape
 from streams import SCHEMA, Log, block, chain, h, messages, name
 
@@ -157,7 +157,7 @@ def waiting(time: int) -> StartWait:
     ],
 )
 def test_when_a_stream_begins(*, time: int, length: int, case: dict[str, bool], begins: bool) -> None:
-    candidate = Candidate(BlockRef(1, h("1a")), length, 1)
+    candidate = StartCandidate(BlockRef(1, h("1a")), length, 1)
     facts = dict.fromkeys(("doubt", "crowded", "caught_up", "waited"), False) | case
     assert waiting(time).begins(candidate, {PLACE: 6}, **facts) == begins
 

@@ -1,6 +1,6 @@
 """Cardinal Streams, the message layer: the protocol as values and pure functions.
 
-Where things are: `types`, `payload`, `events` and `cursor` are the values. `wire` turns messages into bytes,
+Contents: `types`, `payload`, `events` and `cursor` are the values. `wire` turns messages into bytes,
 `publishing` turns a payload into messages. `assembly` makes blocks of records, `quorum` compares producers, `ordering`
 makes chain updates of blocks, `following` joins these to a consumer without its transport.
 """

@@ -1,16 +1,16 @@
-"""Where a consumer stands: a small opaque text to store beside the data it belongs to.
+"""Cursor of a consumer: a small opaque text to store alongside the data that it belongs to.
 
 ``c1:`` and base64 (URL alphabet, no padding) of eight bytes of BLAKE2b and an Avro record. The record names the
 lineage, so that a cursor of another chain or of other options is refused; ``next`` and ``floor`` of every
-partition; the delivered blocks within the threshold; short prefixes of blocks that are done; the reorg channels that
-are open; finality and ``seq``.
+partition; the delivered blocks within the threshold; short prefixes of completed blocks; the open reorg
+channels; finality and ``seq``.
 
-Resuming reads again from the floors, delivers nothing that the ring holds, judges no fork before every partition
-has passed its ``next``, and goes on with ``seq`` + 1. Storing the text in the transaction that stores the data
+Resuming re-reads from the floors, delivers nothing that the ring holds, judges no fork before every partition
+has passed its ``next``, and continues with ``seq`` + 1. Storing the text in the transaction that stores the data
 gives exactly once.
 
-The checksum finds accidents, not forgeries: whatever a text with a good checksum says is checked for sense, and a
-:class:`Cursor` that was parsed is one that an honest consumer could have made.
+The checksum detects accidents, not forgeries: the fields of a text with a good checksum are checked for consistency,
+and a :class:`Cursor` that was parsed is one that an honest consumer could have made.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _SCHEMA: Final[Any] = parse_schema(
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A position in one lineage of one stream.
+    """Position in one lineage of one stream.
 
     Attributes:
         lineage: 8 bytes that stand for the options, and 8 of the first delivered block's hash once there is one;
@@ -108,11 +108,11 @@ class Cursor:
             one from the head's.
         weight: the head's weight.
         next: for every partition the offset after the last record taken into account.
-        floor: for every partition the lowest offset that resuming has to read again.
+        floor: for every partition the lowest offset that resuming has to re-read.
         open: first 8 bytes of the hashes of blocks that were not complete.
-        done: first 8 bytes of the hashes of blocks that were completed and may come again.
-        finality: the marks at the head.
-        violation: what set the finality latch.
+        done: first 8 bytes of the hashes of blocks that were completed and may be read twice.
+        finality: the finality marks at the head.
+        violation: the switch that set the finality latch.
         start: the first block that was delivered, None before it.
         missing: the blocks of the ring that were delivered without their content.
         channels: the ancestors of the reorg channels that are open.
@@ -195,25 +195,25 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Read a cursor's text. CursorInvalidError where it is none, was cut, altered, or is of another version."""
+        """Parse a cursor's text. CursorInvalidError for other text, or one truncated, altered or of another version."""
         version, separator, encoded = text.strip().partition(":")
         if not separator or not version.startswith("c") or len(text) > _TEXT_MAX:
-            raise CursorInvalidError("this is no cursor: a cursor begins with 'c1:'")
+            raise CursorInvalidError("the text is not a cursor: pass the complete text, which begins with 'c1:'")
         if version != VERSION:
             raise CursorInvalidError(
-                f"a cursor of version {version!r} is not known to this release (it writes {VERSION})"
+                f"the cursor has version {version!r}, this release reads {VERSION}: use the release that wrote it"
             )
         try:
             data = base64.b64decode(encoded.encode("ascii") + b"=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, UnicodeEncodeError):
-            raise CursorInvalidError("the cursor was altered: it is no base64 text") from None
+            raise CursorInvalidError("the cursor was altered: it is not base64 text") from None
         body = data[_CHECK_SIZE:]
         if data[:_CHECK_SIZE] != _check(body):
-            raise CursorInvalidError("the cursor was cut or altered: its checksum does not match")
+            raise CursorInvalidError("the cursor was truncated or altered: its checksum does not match")
         try:
             return _from_fields(schemaless_reader(BytesIO(body), _SCHEMA, None))
         except (EOFError, IndexError, ValueError, OverflowError):  # what fastavro and the checks below raise
-            raise CursorInvalidError("the cursor's content does not make sense") from None
+            raise CursorInvalidError("the cursor's fields contradict each other") from None
 
 
 def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read

@@ -1,6 +1,6 @@
-"""What comes out of reassembly and ordering: closed unions of values, never exceptions.
+"""Events of reassembly and ordering: closed unions of values, never exceptions.
 
-A :class:`ChainUpdate` is for everybody; the others are reports for those who ask (``on_event``).
+A :class:`ChainUpdate` is for every user; the others are reports for users who pass ``on_event``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .types import BlockRef, Finality, FinalityViolated, Partition, Position
 from .wire.messages import Ping
 
 
-class Header(Protocol):
-    """What ordering needs of a block: a Payload has it, and so has a planner's header without content."""
+class BlockHeader(Protocol):
+    """A block as ordering needs it: a Payload has these fields, and so has a planner's header without content."""
 
     @property
     def number(self) -> int:
@@ -38,7 +38,7 @@ class Header(Protocol):
 
     @property
     def weight(self) -> int:
-        """What fork choice compares."""
+        """The weight that fork choice compares."""
         ...
 
 
@@ -49,7 +49,7 @@ class Explanation:
     Attributes:
         block: its hash.
         number: its number, None before a Batch.
-        state: ``open``, ``complete``, ``abandoned`` or ``unknown``; whoever orders blocks says more.
+        state: ``open``, ``complete``, ``abandoned`` or ``unknown``; after ordering, also the state in the chain.
         missing_batch: whether no Batch has come.
         missing_counts: prefix to the messages that are missing under it.
         missing_headers: ids of announced sub batches whose header is missing.
@@ -80,18 +80,18 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Every tracked message of a block is there.
+    """A block of which every tracked message was read.
 
     Attributes:
         payload: the block; content merged from all of its messages.
         positions: for every partition the lowest offset of a message of this block that was seen.
         published_ms: the time of its Batch's record.
-        sealed: whether the Batch said that the block is complete on the topics.
+        sealed: whether the Batch carries the seal: the block is complete on the topics.
         size: bytes of its messages, with what holding them costs.
 
     """
 
-    payload: Header
+    payload: BlockHeader
     positions: Mapping[Partition, int]
     published_ms: int = 0
     sealed: bool = False
@@ -102,8 +102,8 @@ class Completed:
 class Divergence:
     """Two copies of one (block, key) that differ: producers disagree.
 
-    ``kept`` and ``seen`` are raw values; ``positions`` is where they lie, None for a kept copy whose place is
-    no longer known because its block was completed.
+    ``kept`` and ``seen`` are raw values; ``positions`` are their positions, None for a kept copy whose position
+    is no longer held because its block was completed.
     """
 
     block: bytes
@@ -124,9 +124,9 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A block evicted to stay within the bounds; ``positions`` is where its messages begin.
+    """A block evicted to stay within the bounds; ``positions`` are the first offsets of its messages.
 
-    Nothing else is kept of it: records that come later, or that are read again, open it anew.
+    Nothing else is held of it: records that come later, or that are re-read, open it again.
     """
 
     block: bytes
@@ -154,15 +154,15 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A block that was refused, or abandoned while the chain waited for it. The stream goes on without it.
+    """A block that was refused, or abandoned while the chain waited for it. The stream continues without it.
 
-    ``header`` is what its Batch said, None where there is none: with it, blocks that stand on this one can still go.
+    ``header`` is its Batch's, None without a Batch: with it, the blocks above this one can still be delivered.
     """
 
     block: bytes
     number: int | None
     reason: str
-    header: Header | None = None
+    header: BlockHeader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class ReorgEnded:
 
 @dataclass(frozen=True, slots=True)
 class PingSeen:
-    """A producer said that it is alive."""
+    """A producer's ping was read."""
 
     ping: Ping
     position: Position
@@ -200,9 +200,9 @@ class PingSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A block farther below the head than the reorg threshold, or outside another bound: nobody needed it.
+    """A block farther below the head than the reorg threshold, or outside another bound: the chain did not need it.
 
-    ``producer``: whose copy it is, under a quorum of which too few agreed; what others send of it still counts.
+    ``producer``: the sender of the copy, under a quorum of which too few agreed; copies of other producers still count.
     """
 
     block: BlockRef
@@ -212,7 +212,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class ReorgAbandoned:
-    """A reorg channel that made no progress, or whose blocks cannot replace the chain; what it held was dropped."""
+    """A reorg channel that made no progress, or whose blocks cannot replace the chain; its blocks were dropped."""
 
     ancestor: BlockRef
     reason: str
@@ -220,7 +220,7 @@ class ReorgAbandoned:
 
 @dataclass(frozen=True, slots=True)
 class ForkBelowStart:
-    """A heavier chain leaves below the first block of this stream: start again from further back to follow it."""
+    """A heavier chain leaves below the first block of this stream: restart from further back to follow it."""
 
     tip: BlockRef
     start: BlockRef
@@ -244,7 +244,7 @@ class BeganAbove:
 
 @dataclass(frozen=True, slots=True)
 class Untrusted:
-    """A producer that is not one of those which count for a quorum; said once for each, with its first record.
+    """A producer that is not one of those which count for a quorum; reported once for each, with its first record.
 
     ``producer`` is the beginning of its id. Of a stream's first 64 such producers only.
     """
@@ -273,7 +273,7 @@ Event: TypeAlias = ReassemblyEvent | OrderingEvent
 
 
 class Change(Enum):
-    """What an update does to the chain."""
+    """Effect of an update on the chain."""
 
     EXTEND = "extend"
     REORG = "reorg"
@@ -290,7 +290,7 @@ class ChainUpdate:
         first_seq: the number of its first block.
         removed: newest first, the order in which to undo.
         added: oldest first, the order in which to apply.
-        finality: the marks after this update, None where the application has none.
+        finality: the finality marks after this update, None where the application has none.
 
     Invariants:
         ``seq - first_seq + 1 == len(removed) + len(added)``; the parent of ``added[0]`` is the parent of
@@ -349,29 +349,29 @@ class ChainUpdate:
 
     @property
     def change(self) -> Change:
-        """Whether this update extends the chain, replaces a part of it, or only takes blocks away."""
+        """The effect on the chain: an extension, a replacement, or a removal only."""
         if not self.removed:
             return Change.EXTEND
         return Change.REORG if self.added else Change.REVERT
 
     @property
     def cursor(self) -> Cursor:
-        """Where to resume after this update. Built when asked for; LookupError for an update made by hand."""
+        """The cursor that resumes after this update. Built on request; LookupError for an update made by hand."""
         if self._cursor is None:
             raise LookupError("this update did not come from a consumer and has no cursor")
         return self._cursor()
 
     def with_cursor(self, cursor: Callable[[], Cursor]) -> ChainUpdate:
-        """The same update with a way to build its cursor."""
+        """The same update with a function that builds its cursor."""
         return ChainUpdate(self.seq, self.removed, self.added, self.finality, cursor)
 
     def inverted(self) -> ChainUpdate:
-        """The update that undoes this one. MissingPayloadError where a block's content is not at hand."""
+        """The update that undoes this one. MissingPayloadError where a block's content is missing."""
         for block in (*self.removed, *self.added):
             if isinstance(block, MissingPayload):
                 raise MissingPayloadError(
-                    f"the content of block {block.number} ({block.hash.hex()}) can no longer be had, "
-                    "so its update cannot be turned round",
+                    f"the content of block {block.number} ({block.hash.hex()}) can no longer be read, "
+                    "so its update cannot be inverted",
                     number=block.number,
                     block_hash=block.hash,
                 )

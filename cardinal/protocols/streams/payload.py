@@ -1,11 +1,11 @@
-"""A block's content: what a producer is given and what a consumer gets back.
+"""Content of a block: a producer's input and a consumer's output.
 
 Rules:
 
 1. Within a block, deletes (by prefix) apply before updates.
-2. A producer may hand over sub batches separately; after reassembly their content is part of ``updates`` and
+2. A producer may send sub batches separately; after reassembly their content is part of ``updates`` and
    ``deletes`` and ``sub_batches`` is empty.
-3. ``MissingPayload`` stands where a block is known but its content can no longer be had.
+3. ``MissingPayload`` is a block whose hash is known and whose content can no longer be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PathMap(Mapping[str, bytes]):
     """A read-only view of a dict with byte paths as a mapping with text paths; nothing is copied.
 
     Arguments:
-        raw: the dict, or what makes it when somebody looks for the first time: few readers look into every block.
+        raw: the dict, or a function that makes it on the first access: few readers look into every block.
 
     """
 
@@ -83,9 +83,9 @@ class Payload:
         number: block number, 0 or more.
         hash: 32 bytes, unique to this payload.
         parent: the hash of the block before it, 32 bytes.
-        weight: what fork choice compares, 0 or more; repeats ``number`` where a chain has no such thing.
+        weight: the weight that fork choice compares, 0 or more; equals ``number`` where a chain has none.
         updates: path to value.
-        deletes: prefixes whose records go before the updates are applied.
+        deletes: prefixes whose records are deleted before the updates are applied.
         sub_batches: id (32 bytes, not zero) to content. Producers only: None announces a sub batch whose
             content will follow. Empty after reassembly.
 
@@ -107,7 +107,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class MissingPayload:
-    """A block that was delivered or removed, whose content can no longer be had."""
+    """A block that was delivered or removed, whose content can no longer be read."""
 
     number: int
     hash: bytes

@@ -1,6 +1,6 @@
-"""The small values that every part of the streams protocol speaks in.
+"""The small values that every part of the streams protocol uses.
 
-Units and shapes, here and in the whole room: a hash is 32 ``bytes``; numbers, weights and offsets are ``int``;
+Units and shapes, here and in the complete package: a hash is 32 ``bytes``; numbers, weights and offsets are ``int``;
 a path is ``str`` (UTF-8 on the wire, bytes that are not UTF-8 kept by ``surrogateescape``); times are
 milliseconds since 1970 in UTC.
 """
@@ -34,8 +34,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 Row: TypeAlias = tuple[str, int, int, bytes, bytes, int, Headers]
 """The fields of a :class:`Record` in any tuple: a Record is one.
 
-Who assembles blocks by the hundred thousand messages gives plain tuples. They are made in half the time, and Python's
-collector, which follows a NamedTuple for as long as it lives, lets go of a plain tuple of such values at first sight.
+A reader of blocks with a hundred thousand messages passes plain tuples. They are made in half the time, and Python's
+collector, which tracks a NamedTuple for as long as it lives, untracks a plain tuple of such values at its first pass.
 """
 
 Partition: TypeAlias = tuple[str, int]
@@ -94,10 +94,10 @@ class Routed(NamedTuple):
 
 
 PRODUCER_HEADER = "cardinal-producer"
-"""Header on every record of ours: the configured id of the producer, UTF-8."""
+"""BlockHeader on every record of ours: the configured id of the producer, UTF-8."""
 
 SEALED_HEADER = "cardinal-sealed"
-"""Header on a Batch whose block was complete on the topics before the Batch was handed over."""
+"""BlockHeader on a Batch whose block was complete on the topics before the Batch was sent."""
 
 ANONYMOUS = b"anonymous"
 """The producer of a record without a producer header."""
@@ -135,7 +135,7 @@ def path_expression(source: str, flags: int = 0) -> re.Pattern[str]:
     """
     try:
         return re.compile(source, flags | re.ASCII)
-    except ValueError as error:  # of "(?u)", which asks for the opposite
+    except ValueError as error:  # of "(?u)", which requests the opposite
         raise re.error(str(error), source) from None
 
 

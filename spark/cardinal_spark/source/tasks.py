@@ -1,12 +1,12 @@
-"""A task's reading: exact ranges of offsets in, whole blocks out. Runs anywhere.
+"""Reading of a task: exact ranges of offsets in, complete blocks out. Runs anywhere.
 
 Rules:
 
-1. What a block is made of was decided by the planner; a task feeds the same records, those of the block's own ranges
-   sorted by position, to a reassembler of its own, and so gets the same block, whatever else is read beside it.
+1. The planner decided which records a block is made of; a task feeds the same records, those of the block's own ranges
+   sorted by position, to a reassembler of its own, and so gets the same block, for any other records read with them.
 2. Where several Batches name a block, the first that the messages complete counts.
 3. A read ends where every partition's position has passed its range, so that a gap or a control record at its end
-   holds nothing up; a block that is not whole then is an error that names it.
+   delays nothing; a block that is not complete then is an error that names it.
 4. A task holds the blocks of its group: about ``GROUP_BYTES``, or one block. A worker keeps its client for the next.
 """
 
@@ -32,7 +32,7 @@ from .offsets import planned_block, spanned, widen
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
-    from cardinal.protocols.streams.events import Header
+    from cardinal.protocols.streams.events import BlockHeader
     from cardinal.protocols.streams.types import Partition, Position, Row
     from cardinal.transports import Source
 
@@ -44,7 +44,7 @@ GROUP_BYTES: Final = 16 << 20
 
 _GROUP_ROWS: Final = 4096
 _SPARSE: Final = 4
-"""A group's ranges may span so many times the records that its blocks need; beyond that another group begins."""
+"""Ratio of the records that a group's ranges span to those that its blocks need, at which another group begins."""
 
 _SPARSE_SLACK: Final = 20_000
 _POLL_RECORDS: Final = 2_000
@@ -54,23 +54,23 @@ _TRIES: Final = 5
 _PAUSE: Final = 1.0
 
 _SOURCES: Final[dict[tuple[str, str], tuple[tuple[str, ...], Source]]] = {}
-"""The clients of this process that nobody uses now, one a stream, with their topics."""
+"""The idle clients of this process, one per stream, with their topics."""
 
 
 def only_of(rows: Sequence[PlannedBlock], stream: Stream) -> list[PlannedBlock]:
-    """The rows without the ranges of topics that hold nothing of what is followed."""
+    """The rows without the ranges of topics that hold no followed part of a block."""
     left_out = set(stream.app.all_topics).difference(stream.topics)
     return [_within(planned, left_out) for planned in rows] if left_out else list(rows)
 
 
 def _within(planned: PlannedBlock, left_out: Container[str]) -> PlannedBlock:
-    ranges = {where: span for where, span in planned.ranges.items() if where[0] not in left_out}
-    whole = _length(planned.ranges)
-    return planned._replace(ranges=ranges, size=planned.size * _length(ranges) // whole if whole else 0)
+    ranges = {tp: span for tp, span in planned.ranges.items() if tp[0] not in left_out}
+    records = _length(planned.ranges)
+    return planned._replace(ranges=ranges, size=planned.size * _length(ranges) // records if records else 0)
 
 
 def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> list[list[PlannedBlock]]:
-    """Rows in order, in groups of about so many bytes whose blocks lie near each other."""
+    """Rows in order, in groups of about ``group_bytes`` whose blocks lie near each other."""
     groups: list[list[PlannedBlock]] = []
     size = needed = 0
     span: dict[Partition, tuple[int, int]] = {}
@@ -97,8 +97,8 @@ def read_blocks(stream: Stream, rows: Sequence[PlannedBlock]) -> Iterator[tuple[
     """Every row with its block, in order; None where its content is not on the topics.
 
     Raises:
-        MissingPayloadError: a block is not whole on the topics any more.
-        CursorExpiredError: retention has removed records of it.
+        MissingPayloadError: a block is no longer complete on the topics.
+        CursorExpiredError: records of it have expired.
         TransportError: the broker cannot be read.
 
     """
@@ -122,8 +122,8 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
     """The rows of a batch that an earlier process planned, with their ranges.
 
     Raises:
-        MissingPayloadError: a block is not whole on the topics any more.
-        CursorExpiredError: retention has removed records of it.
+        MissingPayloadError: a block is no longer complete on the topics.
+        CursorExpiredError: records of it have expired.
 
     """
     names = {row.name for row in batch.rows if row.ref is None}
@@ -136,27 +136,29 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
 
     headers: dict[bytes, HeaderOnly] = {}
     picked = read_patiently(stream, batch.ranges, partial(Picked, pick))
-    log = "" if stream.consuming.get("skip") else picked.log  # as the planner's consumer has it
+    log = "" if stream.consuming.get("skip") else picked.log  # as in the planner's consumer
     for name, found in picked.records.items():
         rows = digested(only_of_log(found, log))
-        if isinstance(whole := assembled(stream, rows, Contents.DIGESTS), HeaderOnly):
-            headers[name] = whole
+        if isinstance(block := assembled(stream, rows, Contents.DIGESTS), HeaderOnly):
+            headers[name] = block
     planned: list[PlannedBlock] = []
     for row in batch.rows:
-        block = headers.get(row.name) if row.ref is None else MissingPayload(*row.ref)
-        if block is None:
+        located_block = headers.get(row.name) if row.ref is None else MissingPayload(*row.ref)
+        if located_block is None:
             raise not_whole(None, row.name)
-        planned.append(planned_block(block, row.seq, row.change, row.update_id, batch.lineage))
+        planned.append(planned_block(located_block, row.seq, row.change, row.update_id, batch.lineage))
     return only_of(planned, stream)
 
 
-def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> Header | None:
-    """The block that these records make; None where it is not whole."""
+def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> BlockHeader | None:
+    """The block assembled of these records; None where it is not complete."""
     records = sorted(found, key=_position)
     batches = [record for record in records if record[3][0] == BATCH]
     for at in range(len(batches)):
-        passed = batches[:at]  # a reassembler waits for what the first Batch counts; so the others are tried without it
-        for event in stream.reassembler(contents).receive([record for record in records if record not in passed]):
+        left_out = batches[
+            :at
+        ]  # a reassembler waits for the messages of the first Batch; so the others are tried alone
+        for event in stream.reassembler(contents).receive([record for record in records if record not in left_out]):
             if isinstance(event, Completed):
                 return event.payload
     return None
@@ -166,8 +168,8 @@ def not_whole(number: int | None, block_hash: bytes) -> MissingPayloadError:
     """The error for a block that was complete when it was planned."""
     return MissingPayloadError(
         f"block {'' if number is None else number} (0x{block_hash.hex()}) was complete when it was planned and is no "
-        "more: the topics were made anew or retention has cut into them; start with a new checkpoint, with "
-        "restartFrom=sink where there is a lake",
+        "longer: the topics were recreated or records have expired; start with a new checkpoint, and with "
+        "restartFrom=sink if there is a lake",
         number=-1 if number is None else number,
         block_hash=block_hash,
     )
@@ -178,17 +180,17 @@ def _position(record: Row) -> Position:
 
 
 class Taker(Protocol):
-    """Takes what one reading brings. ``log``: what names the log that is read."""
+    """Receiver of the records of one read. ``log``: the name of the log that is read."""
 
     log: str
 
     def take(self, rows: Sequence[Row]) -> None:
-        """The next records; some may lie beyond the ranges."""
+        """Take the next records; some may lie beyond the ranges."""
         ...
 
 
 class Picked:
-    """Records by what ``pick`` makes of them; those of which it makes None are left out. ``log``: the log's name."""
+    """Records by the result of ``pick``; those for which it returns None are left out. ``log``: the log's name."""
 
     def __init__(self, pick: Callable[[Row], bytes | None]) -> None:
         self.records: dict[bytes, list[Row]] = {}
@@ -196,7 +198,7 @@ class Picked:
         self._pick = pick
 
     def take(self, rows: Sequence[Row]) -> None:
-        """The next records."""
+        """Take the next records."""
         records, pick = self.records, self._pick
         for row in rows:
             if (name := pick(row)) is not None:
@@ -207,12 +209,12 @@ _T = TypeVar("_T", bound=Taker)
 
 
 def read_patiently(stream: Stream, span: Ranges, begin: Callable[[], _T]) -> _T:
-    """Read, and read again where the broker went away in between; Spark's own retries would run a new worker.
+    """Read, and retry where the broker went away meanwhile; Spark's own retries would run a new worker.
 
     Arguments:
-        stream: what is read.
+        stream: the stream to read.
         span: the range of every partition.
-        begin: makes who takes the records, for each try.
+        begin: makes the receiver of the records, for each attempt.
 
     """
     if not span:
@@ -226,7 +228,7 @@ def read_patiently(stream: Stream, span: Ranges, begin: Callable[[], _T]) -> _T:
             taker = begin()
             taker.log = source.log_name if isinstance(source, NamedLog) else ""
             try:
-                with collector_waits():  # a group is thousands of objects that live until its blocks are whole
+                with collector_waits():  # a group is thousands of objects that live until its blocks are complete
                     _read(source, span, taker, skip)
             except BaseException:
                 source.close()
@@ -271,7 +273,9 @@ def _read(source: Source, span: Ranges, taker: Taker, skip: Collection[Position]
             moved = time.monotonic()
         elif time.monotonic() - moved > _STALL_SECONDS:
             raise MissingPayloadError(
-                f"nothing arrived for {_STALL_SECONDS:.0f} s while reading whole blocks", number=-1, block_hash=b""
+                f"no record arrived for {_STALL_SECONDS:.0f} s: check the broker, and restart the query",
+                number=-1,
+                block_hash=b"",
             )
         positions = after
     source.pause(set(span))

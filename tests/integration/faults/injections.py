@@ -227,7 +227,7 @@ def trim_beyond(environment: Environment, scenario: Scenario, times: int) -> lis
     scenario.publish_all()
     environment.trim({where: end * 2 // 3 for where, end in scenario.ends().items()})
     scenario.injected += 1
-    wrong = _refused(scenario.consumer.start(), "CursorExpiredError", "are gone from")
+    wrong = _refused(scenario.consumer.start(), "CursorExpiredError", "are missing from")
     anew = scenario.task.anew()
     scenario.follow(anew)
     # Retention cuts blocks in two: those are rightly given up, and only those.

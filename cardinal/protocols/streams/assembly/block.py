@@ -5,7 +5,7 @@ happens to blocks as a whole.
 
 Rules:
 
-1. Every message is held once, by its key, also what the Batch does not count: another Batch may.
+1. Every message is held once, by its key, also one that the Batch does not count: another Batch may.
 2. Each distinct Batch of the block's hash is a :class:`Candidate` with counters of its own. The first one is the
    block; the others wait for the case that it cannot be completed.
 3. One path through several kinds of message: the Batch's value before a BatchMsg's before a sub batch's, of those
@@ -27,7 +27,7 @@ from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG
 from cardinal.protocols.streams.wire.ranges import BlockRanges
 
-from .counters import Counters, Taken, Tracked
+from .counters import Counters, CountResult, Tracked
 from .digests import HeaderOnly, kept_value, size_of
 
 Content: TypeAlias = tuple[list[bytes], dict[bytes, bytes]]
@@ -42,7 +42,7 @@ MESSAGE_OVERHEAD: Final = 250
 """Bytes that a held message costs beyond its key and value: record and dict entry."""
 
 DELETE_OVERHEAD: Final = 100
-"""Bytes that a delete of a sub batch's part costs, and a key that is held beside the block's content."""
+"""Bytes that a delete of a sub batch's part costs, and a key that is held in addition to the block's content."""
 
 ENTRY_OVERHEAD: Final = 350
 """Bytes that one entry of a decoded map costs beyond its bytes on the wire."""
@@ -50,11 +50,11 @@ ENTRY_OVERHEAD: Final = 350
 
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 _EMPTY: Final = (b"", 0, False, NO_ID)
-"""An entry that says nothing, but for its path."""
+"""An entry without anything but its path."""
 
 
 class SubBatchState:
-    """One announced or early sub batch: its header's count, and the parts that came, decoded."""
+    """One announced or early sub batch: its header's count, and the parts that were read, decoded."""
 
     __slots__ = ("_below", "_count", "parts")
 
@@ -80,7 +80,7 @@ class SubBatchState:
         self.parts[index] = content
 
     def is_complete(self) -> bool:
-        """True when the header and every index below its count are there."""
+        """True when the header and every index below its count were read."""
         return self._below == self._count
 
     def missing(self) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class Candidate:
         announced: ids of the sub batches that are followed.
         waiting: those of them that are not complete.
         surplus: keys of held messages that are not part of the block that this Batch describes.
-        named: where the rest of the block lies, if nothing of it has to be read; None if its messages are counted.
+        named: the ranges of the rest of the block, if nothing of it has to be read; None if its messages are counted.
 
     """
 
@@ -142,7 +142,7 @@ class Candidate:
             if sub_batch != NO_ID:
                 announced.append(sub_batch)
             elif not (value or count or delete):
-                # An entry that says nothing is an empty value, or a count of 0.
+                # An empty entry is an empty value, or a count of 0.
                 if is_prefix(path):
                     counts[path] = 0
                 else:
@@ -169,22 +169,22 @@ class Candidate:
         if not self.counters.take_all(messages):
             for key in messages:
                 taken = self.take(key)
-                if taken is not Taken.COUNTED:
+                if taken is not CountResult.COUNTED:
                     self.exclude(key)
-                if taken is Taken.BEYOND:
+                if taken is CountResult.BEYOND:
                     beyond.append(key)
         for batch_id, sub in subs.items():
             self.sub_batch_changed(batch_id, sub)
         return beyond
 
-    def take(self, key: bytes) -> Taken:
+    def take(self, key: bytes) -> CountResult:
         """Count a message; returns its relation to the block that the Batch describes."""
         if key[0] >= BATCH_MSG:
             return self.counters.take(key[HASH_END:])
         batch_id = sub_batch_id(key)
         if batch_id in self.announced:
-            return Taken.COUNTED
-        return Taken.IGNORED if batch_id in self._skipped else Taken.BEYOND
+            return CountResult.COUNTED
+        return CountResult.IGNORED if batch_id in self._skipped else CountResult.BEYOND
 
     def exclude(self, key: bytes) -> None:
         """Note a held message as surplus."""
@@ -214,8 +214,8 @@ class OpenBlock:
         first: for every partition the lowest offset of a message that was seen.
         size: bytes of all messages, overheads included.
         mixed: whether there is anything but BatchMsgs.
-        overdue: whether its deadline has passed.
-        careful: whether a message may not be taken in a run: there are more candidates, or some are passed over.
+        overdue: whether its deadline has expired.
+        careful: whether a message may not be taken in a run: there are more candidates, or some are skipped.
         reopened: whether it was opened again after messages of it were evicted.
         candidates: its Batches, the one that counts first.
         counters: the counters of the first candidate.
@@ -264,12 +264,12 @@ class OpenBlock:
         return beyond
 
     def without_content(self, candidate: Candidate) -> HeaderOnly:
-        """The complete block of digested messages: where they lie, and the values that were kept."""
+        """The complete block of digested messages: their ranges, and the values that were kept."""
         if candidate.named is not None:
-            return self._elsewhere(candidate, candidate.named)
+            return self._from_ranges(candidate, candidate.named)
         fields, batch = candidate.fields, candidate.batch
         ends: dict[Partition, int] = {}
-        size, marks = 0, {}
+        size, values = 0, {}
         surplus = candidate.surplus
         counted = (record for key, record in self.messages.items() if key not in surplus)
         for record in chain(counted, (batch,)):
@@ -278,23 +278,23 @@ class OpenBlock:
                 ends[partition] = offset + 1
             size += size_of(record)
             if (kept := kept_value(record)) is not None:
-                marks[record[3][HASH_END:]] = kept
-        marks |= {entry.path: entry.value for entry in fields.entries.values() if entry.value}
+                values[record[3][HASH_END:]] = kept
+        values |= {entry.path: entry.value for entry in fields.entries.values() if entry.value}
         ranges = {partition: (self.first[partition], end) for partition, end in ends.items()}
         return HeaderOnly(
-            fields.number, self.hash, fields.parent, fields.weight, marks, ranges, batch.timestamp_ms, size
+            fields.number, self.hash, fields.parent, fields.weight, values, ranges, batch.timestamp_ms, size
         )
 
-    def _elsewhere(self, candidate: Candidate, named: BlockRanges) -> HeaderOnly:
-        """The block whose Batch names where the rest of it lies."""
+    def _from_ranges(self, candidate: Candidate, named: BlockRanges) -> HeaderOnly:
+        """The block whose Batch names the ranges of the rest of it."""
         fields, batch = candidate.fields, candidate.batch
-        where = (batch.topic, batch.partition)
-        low, high = named.ranges.get(where, (batch.offset, batch.offset))
-        ranges = {**named.ranges, where: (min(low, batch.offset), max(high, batch.offset + 1))}
+        tp = (batch.topic, batch.partition)
+        low, high = named.ranges.get(tp, (batch.offset, batch.offset))
+        ranges = {**named.ranges, tp: (min(low, batch.offset), max(high, batch.offset + 1))}
         size = named.size + size_of(batch)
-        marks = {**named.values} | {entry.path: entry.value for entry in fields.entries.values() if entry.value}
+        values = {**named.values} | {entry.path: entry.value for entry in fields.entries.values() if entry.value}
         return HeaderOnly(
-            fields.number, self.hash, fields.parent, fields.weight, marks, ranges, batch.timestamp_ms, size
+            fields.number, self.hash, fields.parent, fields.weight, values, ranges, batch.timestamp_ms, size
         )
 
     def content(self, candidate: Candidate) -> tuple[list[bytes], PathMap]:
@@ -348,7 +348,7 @@ class OpenBlock:
 
 
 def sub_batch_id(key: bytes) -> bytes:
-    """The sub batch that a header's or part's key names."""
+    """The id of the sub batch that a header's or part's key names."""
     return key[HASH_END:ID_END]
 
 

@@ -1,9 +1,9 @@
 """Counters of a block's messages, and the entries that a consumer follows.
 
-Two questions, both asked for every message, so both are built to answer the common case in one look-up:
+Two look-ups for every message, so both are built to answer the common case in one step:
 
 - :class:`Counters`: to which counted prefix of its block does a path belong? The longest one, in bytes, that the
-  path starts with, whatever it ends in (EVM counts under whole paths too).
+  path starts with, with or without a "/" at its end (EVM counts under complete paths too).
 - :class:`Tracked`: can a message belong to an entry that this consumer follows?
 """
 
@@ -26,7 +26,7 @@ from cardinal.protocols.streams.wire.messages import BATCH_MSG
 _LOOKS_AHEAD = re.compile(r"\$|\\Z|\\b|\\B|\(\?[=!<]")
 
 
-class Taken(Enum):
+class CountResult(Enum):
     """The relation of a message to the block whose Batch counts it."""
 
     COUNTED = "counted"
@@ -35,8 +35,8 @@ class Taken(Enum):
 
 
 Run: TypeAlias = tuple[bytes, bytes, int]
-"""BatchMsgs of one block that count, or may belong, alike: what their keys begin with (type, hash, part of a path), the
-prefix that they count under (empty where nothing is counted yet), and how many of them may come."""
+"""BatchMsgs of one block that count, or may belong, alike: the beginning of their keys (type, hash, part of a path),
+the prefix that they count under (empty where nothing is counted yet), and how many of them may come."""
 
 NO_RUN: Final[Run] = b"", b"", 0
 RUN_MAX: Final = 1 << 29
@@ -47,11 +47,11 @@ class Counters:
     """The counted prefixes of one block and how many messages each still expects.
 
     Arguments:
-        counts: prefix and count of the entries that are followed. Taken over, not copied.
-        ignored: counted prefixes that are not followed: what has its longest prefix among them does not count.
+        counts: prefix and count of the entries that are followed. CountResult over, not copied.
+        ignored: counted prefixes that are not followed: a path whose longest prefix is one of them does not count.
 
-    ``_left`` holds the prefixes that a path's directory finds at once: they end in "/", and no longer prefix begins
-    with them that does not. All others are found by length.
+    ``_left`` holds the prefixes that one look-up of a path's directory finds: they end in "/", and no longer prefix
+    that begins with them ends otherwise. All others are searched by length.
     """
 
     __slots__ = ("_ignored", "_left", "_lengths", "_nested", "_others", "outstanding")
@@ -106,33 +106,33 @@ class Counters:
         return NO_RUN if self._is_nested(counted) else (key[:HASH_END] + counted, counted, left)
 
     def take_run(self, prefix: bytes, count: int) -> None:
-        """Count so many messages under a followed prefix that expects as many."""
+        """Count ``count`` messages under a followed prefix that expects as many."""
         (self._left if prefix in self._left else self._others)[prefix] -= count
         self.outstanding -= count
 
-    def take(self, path: bytes) -> Taken:
+    def take(self, path: bytes) -> CountResult:
         """Count one message."""
         found: bytes | None = path[: path.rfind(b"/") + 1]
         left = self._left
         if found not in left:
             found = self.prefix(path)
             if found is None:
-                return Taken.BEYOND
+                return CountResult.BEYOND
             if found in self._ignored:
-                return Taken.IGNORED
+                return CountResult.IGNORED
             if found not in left:
                 left = self._others
         if left[found] <= 0:
-            return Taken.BEYOND
+            return CountResult.BEYOND
         left[found] -= 1
         self.outstanding -= 1
-        return Taken.COUNTED
+        return CountResult.COUNTED
 
     def take_all(self, keys: Iterable[bytes]) -> bool:
-        """Count these messages by their keys, all or none; returns whether.
+        """Count these messages by their keys, all or none; returns True when they were counted.
 
-        The short way for what a Batch finds that comes last: values only, in directories that are counted, none too
-        many. Messages of one directory mostly follow each other.
+        The fast path for the messages before a Batch that comes last: values only, in directories that are counted,
+        none too many. Messages of one directory mostly follow each other.
         """
         found: dict[bytes, int] = {}
         last, run = b"", 0
@@ -171,7 +171,7 @@ class Tracked:
 
     Arguments:
         expressions: the expressions.
-        inline: what a Batch names without counting it is followed whatever its path: values, deletes, sub batches.
+        inline: entries that a Batch does not count (values, deletes, sub batches) are followed for every path.
 
     Raises:
         ConfigurationError: an expression does not compile.
@@ -179,7 +179,7 @@ class Tracked:
     """
 
     def __init__(self, expressions: Sequence[str], *, inline: bool = False) -> None:
-        # Not one expression with alternatives: what an expression says of groups and flags holds for it alone.
+        # Not one expression with alternatives: groups and flags of an expression hold for it alone.
         self._searches = [_compiled(source).search for source in expressions]
         self._inlined = inline
         self._keep_all = any(_LOOKS_AHEAD.search(source) for source in expressions)
@@ -230,7 +230,7 @@ def _compiled(source: str) -> re.Pattern[str]:
         return path_expression(source, re.DOTALL)
     except re.error as error:
         raise ConfigurationError(
-            f"a tracked expression does not compile: {error.pattern!r} ({error.msg})", setting="tracked"
+            f"the tracked expression {error.pattern!r} does not compile: {error.msg}", setting="tracked"
         ) from None
 
 
@@ -245,7 +245,7 @@ def path_test(
         patterns = [path_expression(expression) for expression in expressions]
     except re.error as error:
         raise ConfigurationError(
-            f"an expression of {setting} does not compile: {error.pattern!r} ({error.msg})", setting=setting
+            f"the expression {error.pattern!r} of {setting} does not compile: {error.msg}", setting=setting
         ) from None
     if not patterns:
         return lambda _path: False

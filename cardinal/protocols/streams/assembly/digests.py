@@ -1,8 +1,8 @@
 """Records and blocks without their content: for readers that decide what is complete and leave the values in place.
 
 A Batch and a SubBatchHeader keep their value. Every other value becomes eight bytes of BLAKE2b, of the decoded content
-where the bytes have no fixed order, so that differing copies are still seen to differ; then four bytes with its size;
-and, of the few values that are asked for, a mark and the value itself.
+where the bytes have no fixed order, so that differing copies are still detected; then four bytes with its size;
+and, for the few requested values, a marker byte and the value itself.
 
 A Batch whose headers name the ranges of its block's content (:mod:`~.wire.ranges`) completes that block by itself.
 """
@@ -33,20 +33,20 @@ class Contents(Enum):
     """The values themselves: a completed block is a :class:`~.payload.Payload`."""
 
     DIGESTS = "digests"
-    """Digests: a completed block is a :class:`HeaderOnly`, its content stays where it is."""
+    """Digests: a completed block is a :class:`HeaderOnly`, its content stays on the topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderOnly:
-    """A block without its content, and where that lies.
+    """A block without its content, and the ranges of offsets of the content.
 
     Attributes:
         number, hash, parent, weight: as in a :class:`~.payload.Payload`.
-        marks: path to value: the Batch's own entries, and the values that were kept.
+        values: path to value: the Batch's own entries, and the values that were kept.
         ranges: for every partition the offset of its first message, and the one after the last message that counts;
             empty where it is not complete.
         published_ms: the time of its Batch's record.
-        size: bytes of its messages on the topics, about.
+        size: approximate bytes of its messages on the topics.
 
     """
 
@@ -54,7 +54,7 @@ class HeaderOnly:
     hash: bytes
     parent: bytes
     weight: int
-    marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    values: Mapping[bytes, bytes] = field(default_factory=dict)
     ranges: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
     published_ms: int = 0
     size: int = 0
@@ -70,10 +70,10 @@ def digested(rows: Iterable[Row], keep: Collection[bytes] = ()) -> list[Row]:
 
     Arguments:
         rows: of any topics.
-        keep: paths whose values are kept beside their digests.
+        keep: paths whose values are kept in addition to their digests.
 
     Returns:
-        them in order, without SubBatchMsgs that do not decode: these cannot count.
+        The rows in order, without SubBatchMsgs that do not decode: these cannot count.
 
     """
     out: list[Row] = []
@@ -99,11 +99,11 @@ def digested(rows: Iterable[Row], keep: Collection[bytes] = ()) -> list[Row]:
 
 
 def size_of(row: Row) -> int:
-    """The bytes of a digested message as it lies on its topic."""
+    """The bytes of a digested message on its topic."""
     value = row[4]
     return len(row[3]) + (len(value) if row[3][0] <= SUB_BATCH_HEADER else int.from_bytes(value[_DIGEST_SIZE:_KEPT_AT]))
 
 
 def kept_value(row: Row) -> bytes | None:
-    """The value of a digested message that was asked for; None of any other."""
+    """The value of a digested message that was requested by ``keep``; None of any other."""
     return row[4][_KEPT_AT + 1 :] if row[3][0] == BATCH_MSG and len(row[4]) > _KEPT_AT else None

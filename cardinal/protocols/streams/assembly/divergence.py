@@ -1,8 +1,8 @@
 """Divergence: copies of one message that differ.
 
-Bytes that are equal say the same. Maps have no order on the wire and producers of different make write them
-differently, so Batches and SubBatchMsgs are compared decoded. Values at volatile paths (such as the finality marks that
-every producer's node sees at another moment) are left out.
+Equal bytes are equal messages. Maps have no order on the wire and implementations write them differently, so Batches
+and SubBatchMsgs are compared decoded. Values at volatile paths (such as the finality marks, which every producer's node
+sees at another moment) are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 
 from .block import Content, OpenBlock, sub_batch_id
-from .counters import Taken, Tracked
+from .counters import CountResult, Tracked
 from .window import RecentBlock
 
 
@@ -44,7 +44,7 @@ class Copies:
             held: the content of ``kept`` where it is a SubBatchMsg; it is not decoded again.
 
         Raises:
-            DecodeError: ``seen`` says nothing.
+            DecodeError: ``seen`` does not decode.
 
         """
         if kept.key[0] >= BATCH_MSG:
@@ -70,14 +70,14 @@ class Copies:
         )
 
     def late(self, block: RecentBlock, row: Row, tracked: Tracked | None, events: list[ReassemblyEvent]) -> None:
-        """Report a copy that came after completion and differs, as long as there is something to compare it with."""
+        """Report a copy that came after completion and differs, while the block's messages are held."""
         if block.held is None or block.candidate is None:
             return
         key = row[3]
         kept = block.candidate.batch if key[0] == BATCH else block.held.messages.get(key)
         if kept is None:
             followed = key[0] < BATCH_MSG or tracked is None or tracked.may_belong(key[HASH_END:])
-            if followed and block.candidate.take(key) is Taken.BEYOND:
+            if followed and block.candidate.take(key) is CountResult.BEYOND:
                 events.append(Surplus(block.held.hash, key, row[:3]))
             return
         if kept[4] == row[4]:

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A block of which a message was evicted cannot be completed from what is read later: the first copies are gone, and
-   later ones may differ. Its messages are passed over until they are read again from the first one on. Only its Batch
-   is taken, unless one was evicted too: the number tells which blocks to keep, and the parent which ones to re-read.
-2. ``NAMED_MAX`` blocks are named, the latest ones. Of all others together only the lowest offsets are kept.
+1. A block of which a message was evicted cannot be completed from later records: the first copies are gone, and
+   later ones may differ. Its messages are skipped until they are re-read from the first one on. Only its Batch
+   is taken, unless one was evicted too: the number decides which blocks to keep, the parent which ones to re-read.
+2. ``NAMED_MAX`` blocks are named, the latest ones. Of all others together only the lowest offsets are held.
 3. A block is forgotten ``distance`` records after it was evicted, and its messages are not re-read from farther back.
 """
 
@@ -27,7 +27,7 @@ class EvictedBlock:
 
     Attributes:
         links: parent and number as its Batches give them; empty where it was evicted without a Batch.
-        positions: for every partition the lowest offset of its messages, also of those that were passed over since.
+        positions: for every partition the lowest offset of its messages, also of those that were skipped since.
         at: the number of records that were read before it was evicted.
 
     """
@@ -46,7 +46,7 @@ class EvictedBlock:
 
 
 class EvictedBlocks:
-    """See the module.
+    """The evicted blocks of one assembler.
 
     Arguments:
         distance: records.
@@ -73,7 +73,7 @@ class EvictedBlocks:
 
     @property
     def unnamed(self) -> bool:
-        """Whether there are more than are named."""
+        """True while there are more than are named."""
         return self._others is not None
 
     @property
@@ -84,11 +84,11 @@ class EvictedBlocks:
         return min((block.lowest for block in self._named.values()), default=None)
 
     def may_hold(self, block_hash: bytes) -> bool:
-        """Whether this block may have been evicted."""
+        """True when this block may have been evicted."""
         return self._others is not None or block_hash in self._named
 
     def any(self, test: Callable[[bytes, EvictedBlock], bool]) -> bool:
-        """Whether a test holds for an evicted block; of those without a name it does."""
+        """True when a test holds for an evicted block, or when there are some without a name."""
         return self._others is not None or any(test(*item) for item in self._named.items())
 
     def add(self, block_hash: bytes, links: Iterable[Link], positions: Mapping[Partition, int]) -> None:
@@ -104,16 +104,16 @@ class EvictedBlocks:
             known = () if self._others is None else (self._others.positions,)
             self._others = EvictedBlock((), lowest(other.positions, *known), other.at)
 
-    def passes_over(self, block: EvictedBlock, record: Row) -> None:
-        """Note that a message of a block was read and not taken."""
-        place, offset = (record[0], record[1]), record[2]
-        if offset < block.positions.get(place, offset + 1):
-            block.positions[place] = offset
-            if self._floor is not None and offset < self._floor.get(place, offset + 1):
-                self._floor[place] = offset
+    def skip(self, block: EvictedBlock, record: Row) -> None:
+        """Note that a message of a block was read and skipped."""
+        partition, offset = (record[0], record[1]), record[2]
+        if offset < block.positions.get(partition, offset + 1):
+            block.positions[partition] = offset
+            if self._floor is not None and offset < self._floor.get(partition, offset + 1):
+                self._floor[partition] = offset
 
     def linked(self, block_hash: bytes, link: Link) -> None:
-        """Note what a Batch says that was taken: of several copies each may name another parent and number."""
+        """Note parent and number of a Batch that was taken: of several copies each may name others."""
         block = self._named.get(block_hash)
         if block is not None:
             block.links.add(link)
@@ -133,7 +133,7 @@ class EvictedBlocks:
             self._others = self._floor = None
 
     def floor(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The offsets from which a reading that stands at ``positions`` finds all evicted messages again."""
+        """The offsets from which a reader at ``positions`` re-reads all evicted messages."""
         if self._floor is None:
             others = () if self._others is None else (self._others.positions,)
             self._floor = lowest(*others, *(block.positions for block in self._named.values()))
@@ -142,9 +142,9 @@ class EvictedBlocks:
     def reread(
         self, positions: Mapping[Partition, int], needed: Callable[[bytes, EvictedBlock], bool], *, others: bool
     ) -> tuple[dict[Partition, int], frozenset[bytes]]:
-        """The offsets from which the needed ones are found again, and their names; all between are evicted no more.
+        """The offsets from which the needed blocks are re-read, and their hashes; all between are evicted no more.
 
-        Where none is needed, and ``others`` is true, those without a name are read again.
+        Where none is needed, and ``others`` is true, those without a name are re-read.
         """
         wanted = {block_hash: block.positions for block_hash, block in self._named.items() if needed(block_hash, block)}
         floor = lowest(*wanted.values())
@@ -165,7 +165,7 @@ class EvictedBlocks:
                 self.discard(block_hash)
 
     def _reach(self, floor: Mapping[Partition, int], positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """As far back as ``distance`` allows."""
+        """These offsets, as far back as ``distance`` allows."""
         return {
             partition: max(offset, positions.get(partition, offset) - self._distance)
             for partition, offset in floor.items()

@@ -11,11 +11,11 @@ Rules, where the specification is silent:
 5. Up to four distinct Batches of a hash are held. Where the first cannot be completed by the deadline and another
    can, that one is delivered and the first reported (:class:`~.events.Superseded`).
 6. The deadline is counted in blocks that were completed since the first message of a block. An overdue block is
-   reported once (:class:`~.events.Incomplete`), so that somebody can supply what it lacks. A message that was supplied
-   counts where no topic brought one.
-7. Open blocks are bounded (:mod:`.window`), and an evicted one is an :class:`~.events.Overflow`. Who can read again
-   gives an :class:`~.evicted.EvictedBlocks`: messages of the blocks in it are passed over until then.
-8. A block that the chain has passed by the threshold was needed by nobody: :class:`~.events.Stale`. One that is
+   reported once (:class:`~.events.Incomplete`), so that a node or an archive can supply it. A supplied message
+   counts where no topic has one.
+7. Open blocks are bounded (:mod:`.window`), and an evicted one is an :class:`~.events.Overflow`. A caller that can
+   re-read passes an :class:`~.evicted.EvictedBlocks`: messages of the blocks in it are skipped until then.
+8. A block that the chain has passed by the threshold was not needed: :class:`~.events.Stale`. One that is
    abandoned while the chain waits for it is :class:`~.events.Quarantined`.
 9. It never raises on anything that a record can hold, and never decides an order between blocks.
 """
@@ -29,9 +29,9 @@ from typing import Final
 
 from cardinal.errors import ConfigurationError, DecodeError
 from cardinal.protocols.streams.events import (
+    BlockHeader,
     Completed,
     Explanation,
-    Header,
     Incomplete,
     Overflow,
     PingSeen,
@@ -72,7 +72,7 @@ from .block import (
     message_size,
     sub_batch_id,
 )
-from .counters import NO_RUN, RUN_MAX, Run, Taken, Tracked, path_test
+from .counters import NO_RUN, RUN_MAX, CountResult, Run, Tracked, path_test
 from .digests import Contents, HeaderOnly
 from .divergence import Copies, divergence, held_content
 from .evicted import EvictedBlock, EvictedBlocks, Link
@@ -82,7 +82,7 @@ _BOUNDS: Final = Bounds()
 _FAR: Final = 1 << 63
 """Above all offsets. After a rewind a block's first message may lie below those that were read before."""
 _NO_HEAD: Final = bytes(HASH_END + 1)
-"""What no key begins with: type and hash are shorter."""
+"""Bytes that no key begins with: type and hash are shorter."""
 _SUPPLIED: Final = -1
 """Partition and offset of a message that came from no topic."""
 _NO_DELETES: Final[frozenset[str]] = frozenset()
@@ -95,15 +95,15 @@ class Reassembler:
     Arguments:
         tracked: expressions searched in a Batch's entries; None follows everything.
         reorg_threshold: blocks. Late copies of completed blocks are recognised for twice as many.
-        prefixes: the expressions under which the application counts; an entry of a Batch that says nothing and
-            matches one is a count of 0, not an empty value.
+        prefixes: the expressions under which the application counts; an empty entry of a Batch that matches one is
+            a count of 0, not an empty value.
         volatile: expressions searched in a path: copies whose values differ only there are equal.
-        inline: whether a Batch's own values and deletes are delivered whatever ``tracked`` says.
+        inline: whether a Batch's own values and deletes are delivered even if ``tracked`` does not match them.
         contents: whether records carry values or digests.
         deadline: blocks completed since a block's first message, after which it is overdue; None: a quarter of the
             threshold.
         bounds: see :class:`Bounds`.
-        evicted: where evicted blocks are noted, by who is going to read their messages again.
+        evicted: the registry of evicted blocks, of a caller that is going to re-read their messages.
 
     Raises:
         ConfigurationError: a threshold below 1, an expression that does not compile.
@@ -144,9 +144,9 @@ class Reassembler:
     ) -> list[ReassemblyEvent]:
         """Take records in the order read; returns what came of them, in order.
 
-        Messages mostly come in runs: new values of one block, under one counted prefix, from one partition. What they
-        need of their block stands in local names, and is written back when the run ends: with its room or count used
-        up, or at the first record that does not belong to it (``room = 0`` ends it).
+        Messages mostly come in runs: new values of one block, under one counted prefix, from one partition. The state
+        of their block is held in local names, and is written back when the run ends: with its capacity or count used
+        up, or at the first record that does not belong to it (``capacity = 0`` ends it).
         """
         events: list[ReassemblyEvent] = []
         find, done = self._open.get, self._recent.get
@@ -160,13 +160,13 @@ class Reassembler:
         hold = messages.setdefault
         copies: dict[bytes, Row] = {}
         begins, counted, expected = NO_RUN
-        left = size = room = held = 0
+        left = size = capacity = held = 0
         for record in reading:
             key = record[3]
-            if not room or not key.startswith(begins):
+            if not capacity or not key.startswith(begins):
                 if size:
-                    self._took(block, counted, expected - left, size)
-                size = room = 0
+                    self._end_run(block, counted, expected - left, size)
+                size = capacity = 0
                 head = key[:HASH_END]
                 if head == late:
                     known = copies.get(key)
@@ -193,11 +193,11 @@ class Reassembler:
                     block.first[topic, partition] = record[2]
                 begins, counted, expected = self._run(block, key)
                 if not expected:
-                    self._other(block, record, events)
+                    self._take_one(block, record, events)
                     late = _NO_HEAD
                     continue
                 messages, hold = block.messages, block.messages.setdefault
-                held, left, room = len(messages), expected, most - self._open.bytes
+                held, left, capacity = len(messages), expected, most - self._open.bytes
             elif record[1] is not partition or record[0] is not topic:
                 topic, partition = record[0], record[1]
                 if partition >= 0 and record[2] < block.first.get((topic, partition), _FAR):
@@ -205,51 +205,51 @@ class Reassembler:
             known = hold(key, record)
             if len(messages) == held:
                 if known[4] != record[4] or known[1] < 0:
-                    self._took(block, counted, expected - left, size)
-                    size = room = 0
+                    self._end_run(block, counted, expected - left, size)
+                    size = capacity = 0
                     self._copy(block, Record._make(known), Record._make(record), events)
                 continue
             held += 1
             left -= 1
             size += len(key) + len(record[4]) + overhead
-            if not left or size > room:
-                self._took(block, counted, expected - left, size)
-                size, room, late = 0, 0, _NO_HEAD
+            if not left or size > capacity:
+                self._end_run(block, counted, expected - left, size)
+                size, capacity, late = 0, 0, _NO_HEAD
                 self._settle(block, events)
         if size:
-            self._took(block, counted, expected - left, size)
+            self._end_run(block, counted, expected - left, size)
         self._records = end
         return events
 
-    def _took(self, block: OpenBlock, counted: bytes, count: int, size: int) -> None:
-        """So many messages of a run are held."""
+    def _end_run(self, block: OpenBlock, counted: bytes, count: int, size: int) -> None:
+        """Account for the messages of a run that are held now."""
         if block.counters is not None:
             block.counters.take_run(counted, count)
         self._open.grow(block, size)
 
     def supply(self, messages: Iterable[Routed]) -> list[ReassemblyEvent]:
-        """Take messages that a node or an archive had: they count where no topic brought a copy."""
+        """Take messages from a node or an archive: they count where no topic has a copy."""
         return self.receive(Record(topic, _SUPPLIED, _SUPPLIED, key, value) for topic, key, value in messages)
 
     def _open_block(self, record: Row, events: list[ReassemblyEvent]) -> OpenBlock | None:
-        """Open the block of a record; None where the record is not followed, or passed over."""
+        """Open the block of a record; None where the record is not followed, or skipped."""
         key = record[3]
         if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
             return None
         evicted = self._evicted.get(key[1:HASH_END])
         if evicted is not None and record[1] >= 0 and (key[0] != BATCH or evicted.links):
-            self._pass_over(evicted, record)
+            self._skip(evicted, record)
             return None
         block = self._open.open(key[1:HASH_END], self._records, reopened=evicted is not None)
         if evicted is not None:
-            block.first.update(evicted.positions)  # evicted once more, it is read again from there
-        # A Batch gives the number that decides about eviction: it is taken first.
+            block.first.update(evicted.positions)  # evicted once more, it is re-read from there
+        # A Batch has the number that decides about eviction: it is taken first.
         if key[0] != BATCH and self._open.crowded:
             self._evict(events, block)
         return block
 
-    def _pass_over(self, evicted: EvictedBlock, record: Row) -> None:
-        self._evicted.passes_over(evicted, record)
+    def _skip(self, evicted: EvictedBlock, record: Row) -> None:
+        self._evicted.skip(evicted, record)
         if record[3][0] == BATCH and len(evicted.links) < _BATCHES_MAX:
             try:
                 fields = avro.read_batch(record[4])
@@ -258,7 +258,7 @@ class Reassembler:
             evicted.links.add((fields.parent, fields.number))
 
     def _run(self, block: OpenBlock, key: bytes) -> Run:
-        """The messages that can be taken together with this one, which may be a copy; none where that takes a look."""
+        """The messages that can be taken together with this one, which may be a copy; none if each is to be checked."""
         if key[0] != BATCH_MSG or block.careful:
             return NO_RUN
         if block.counters is not None:
@@ -266,7 +266,7 @@ class Reassembler:
         return (key[:HASH_END], b"", RUN_MAX) if self._tracked is None else self._tracked.run(key)
 
     def _special(self, row: Row, events: list[ReassemblyEvent]) -> None:
-        """Pings, reorg channels, and what is no message at all."""
+        """Take a ping, a message of a reorg channel, or a record that is no message."""
         record = Record._make(row)
         position = record[:3]
         try:
@@ -284,7 +284,7 @@ class Reassembler:
             case _:  # decode gives nothing else for these types
                 raise AssertionError(message)
 
-    def _other(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> None:
+    def _take_one(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> None:
         """Take one message that is not part of a run."""
         self._take(block, record, events)
         if block.messages or block.candidates:
@@ -304,11 +304,11 @@ class Reassembler:
     # --- one message -----------------------------------------------------------------------------------------
 
     def _take(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
-        """Any message of an open block: decoded as far as it must be, counted, compared with the copy that is held."""
+        """Take a message of an open block: decode it as far as needed, count it, compare it with the held copy."""
         key = row[3]
         kind = key[0]
         if block.reopened and kind != BATCH and row[1] >= 0 and (evicted := self._evicted.get(block.hash)) is not None:
-            self._evicted.passes_over(evicted, row)
+            self._evicted.skip(evicted, row)
             return
         known = None if kind == BATCH else block.messages.get(key)
         if known is None and kind >= BATCH_MSG:
@@ -334,7 +334,7 @@ class Reassembler:
             if self._copies.same_batch(candidate.fields, fields):
                 if candidate.named is None and (named := self._candidate(record, fields).named) is not None:
                     candidate.batch, candidate.named = record, named
-                elif record.partition >= 0 and _place(record) < _place(candidate.batch):
+                elif record.partition >= 0 and _copy_order(record) < _copy_order(candidate.batch):
                     candidate.batch = record
                 return
         if held:
@@ -343,7 +343,9 @@ class Reassembler:
             if len(held) >= _BATCHES_MAX:
                 return
         candidate = self._candidate(record, fields)
-        beyond = block.adopt(candidate, at=0 if held and _place(record) < _place(held[0].batch) else len(held))
+        beyond = block.adopt(
+            candidate, at=0 if held and _copy_order(record) < _copy_order(held[0].batch) else len(held)
+        )
         self._evicted.linked(block.hash, (fields.parent, fields.number))
         if block.candidates[0] is candidate:
             self._open.numbered(block, fields.number)
@@ -411,33 +413,33 @@ class Reassembler:
         return avro.read_content(record.value) if self._contents is Contents.VALUES else ([], {})
 
     def _counts(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> bool:
-        """Count a message under every Batch of its block; whether it is to be held.
+        """Count a message under every Batch of its block; returns True when it is to be held.
 
-        Also what the first Batch does not count is held, where it can belong to an entry that is followed: another
-        Batch may count it.
+        Also a message that the first Batch does not count is held, where it can belong to an entry that is followed:
+        another Batch may count it.
         """
         key = record[3]
         first, *others = block.candidates
         taken = first.take(key)
-        if taken is not Taken.COUNTED:
+        if taken is not CountResult.COUNTED:
             if key[0] >= BATCH_MSG:
                 if self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
                     return False
-            elif taken is Taken.IGNORED:
+            elif taken is CountResult.IGNORED:
                 return False
-            if taken is Taken.BEYOND:
+            if taken is CountResult.BEYOND:
                 events.append(Surplus(block.hash, key, record[:3]))
             first.exclude(key)
             self._open.grow(block, DELETE_OVERHEAD)
         for candidate in others:
-            if candidate.take(key) is not Taken.COUNTED:
+            if candidate.take(key) is not CountResult.COUNTED:
                 candidate.exclude(key)
         return True
 
     def _copy(self, block: OpenBlock, kept: Record, seen: Record, events: list[ReassemblyEvent]) -> None:
         """A second copy of a message before completion: the lower position counts, a difference is reported."""
         if kept[:3] == seen[:3]:
-            return  # the same record, read again
+            return  # the same record, re-read
         if not self._copies.same(kept, seen, held_content(block, kept.key)):
             events.append(divergence(kept, seen))
         if seen.partition < 0 or (kept.partition >= 0 and seen[:3] > kept[:3]):
@@ -457,11 +459,11 @@ class Reassembler:
         if kept.key[0] >= BATCH_MSG:
             self._open.grow(block, len(seen.value) - len(kept.value))
 
-    # --- blocks as a whole -----------------------------------------------------------------------------------
+    # --- complete and abandoned blocks -----------------------------------------------------------------------
 
     def _finish(self, block: OpenBlock, candidate: Candidate, events: list[ReassemblyEvent]) -> None:
         fields, batch = candidate.fields, candidate.batch
-        payload: Header
+        payload: BlockHeader
         if self._contents is Contents.VALUES:
             deletes, updates = block.content(candidate)
             gone = frozenset(map(path_text, deletes)) if deletes else _NO_DELETES
@@ -491,9 +493,9 @@ class Reassembler:
             events.append(Overflow(block.hash, block.number, dict(block.first), "open blocks are over their bound"))
 
     def compare(self, block_hash: bytes, other: OpenBlock | RecentBlock) -> list[ReassemblyEvent]:
-        """Compare another producer's copy of a block with the one that is complete here, if its messages are kept.
+        """Compare another producer's copy of a block with the one that is complete here, if its messages are held.
 
-        What is surplus to that copy's own Batch is no part of it, and was reported when it came.
+        A surplus message of that copy is no part of it, and was reported when it was read.
         """
         kept = self._recent.get(block_hash)
         block, candidate = (other.held, other.candidate) if isinstance(other, RecentBlock) else (other, None)
@@ -511,7 +513,7 @@ class Reassembler:
         return events
 
     def abandon(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
-        """Wait no longer for an open block: Quarantined, with a header where its Batch is known."""
+        """Abandon an open block: Quarantined, with a header where it has a Batch."""
         block = self._open.get(block_hash)
         if block is None:
             return []
@@ -521,23 +523,23 @@ class Reassembler:
         return [Quarantined(block_hash, block.number, reason, header)]
 
     def forget(self, block_hash: bytes) -> None:
-        """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
+        """Forget that a block was completed or abandoned: its records, re-read, assemble it again."""
         self._recent.forget(block_hash)
 
     def reread(self, begin: Mapping[Partition, int], wanted: Container[bytes]) -> None:
-        """Records are read again from ``begin`` on, because these blocks are wanted; until none is.
+        """Note that records are re-read from ``begin`` on, because these blocks are wanted; none ends it.
 
-        Open blocks without a Batch of which every message is read again are dropped: kept, they would be the oldest
-        ones, and evicted for what comes before them.
+        Open blocks without a Batch of which every message is re-read are dropped: kept, they would be the oldest
+        ones, and evicted for messages that come before theirs.
         """
         self._open.wanted = wanted
         for block in list(self._open):
             first = block.first
-            if first and not block.candidates and all(begin.get(place, at + 1) <= at for place, at in first.items()):
+            if first and not block.candidates and all(begin.get(tp, at + 1) <= at for tp, at in first.items()):
                 self._open.drop(block)
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
-        """Drop open blocks below the threshold, and forget old completed ones; the chain's head is at ``number``."""
+        """Prune open blocks below the threshold, and forget old completed ones; the chain's head is at ``number``."""
         self._open.head = number
         # Done at full steps of the number, so that the work is spread and still a function of the head alone.
         head = number - number % max(1, self._threshold // 8)
@@ -549,13 +551,13 @@ class Reassembler:
         for block in self._open.pop_below(head - self._threshold):
             below = block.number or 0
             reason = f"incomplete {self._threshold} blocks below the head: it {block.explain().lacks}"
-            # Its messages are kept until the next step at least: under a quorum they are compared.
+            # Its messages are held until the next step at least: under a quorum they are compared.
             self._recent.add(block.hash, RecentBlock(below, block, reason=reason))
             events.append(Stale(BlockRef(below, block.hash), reason))
         return events
 
     def candidate(self, batch: Record) -> Candidate:
-        """What a Batch says of its block, as far as it is followed here. DecodeError where it is none."""
+        """The Batch as a candidate for its block, limited to the tracked entries. DecodeError where it is no Batch."""
         return self._candidate(batch, _read_batch(batch))
 
     # --- queries ---------------------------------------------------------------------------------------------
@@ -574,12 +576,12 @@ class Reassembler:
         return None if block is None else _header(block)
 
     def links_of(self, block_hash: bytes) -> set[Link]:
-        """Parent and number as the Batches of an open block give them."""
+        """Parent and number by the Batches of an open block."""
         block = self._open.get(block_hash)
         return set() if block is None else _links(block)
 
-    def headers(self) -> list[Header]:
-        """The headers of all open blocks whose Batch is there, oldest first."""
+    def headers(self) -> list[BlockHeader]:
+        """The headers of all open blocks that have a Batch, oldest first."""
         return [header for block in self._open if (header := _header(block)) is not None]
 
     @property
@@ -594,7 +596,7 @@ class Reassembler:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of open blocks, and of completed ones that are kept to compare with."""
+        """Bytes of open blocks, and of completed ones that are held for comparison."""
         return self._open.bytes + self._recent.held_bytes
 
     def held(self, block_hash: bytes) -> OpenBlock | RecentBlock | None:
@@ -622,7 +624,7 @@ def _read_batch(record: Record) -> avro.BatchFields:
     fields = avro.read_batch(record.value)
     for entry in fields.entries.values():
         if entry.count < 0:
-            raise DecodeError(f"it counts {entry.count} messages under {path_text(entry.path)!r}")
+            raise DecodeError(f"the Batch counts {entry.count} messages under {path_text(entry.path)!r}")
     return fields
 
 
@@ -638,6 +640,6 @@ def _header(block: OpenBlock) -> HeaderOnly | None:
     return HeaderOnly(fields.number, block.hash, fields.parent, fields.weight)
 
 
-def _place(record: Record) -> tuple[bool, str, int, int]:
+def _copy_order(record: Record) -> tuple[bool, str, int, int]:
     """Order of copies: those from a topic first, then by position."""
     return record.partition < 0, record.topic, record.partition, record.offset

@@ -5,11 +5,11 @@ Rules:
 1. Deadlines are counted in blocks that were completed, never in time or numbers: numbers come from the wire and prove
    nothing.
 2. Over the bounds, blocks without a Batch are evicted first, oldest first, then those farthest from the head, down to
-   nine tenths. A block that a complete one names as its parent is evicted last, as is one that is read again because
-   the chain needs it: it cannot move without them.
+   nine tenths. A block that a complete one names as its parent is evicted last, as is one that is re-read because
+   the chain needs it: it cannot advance without them.
    None is evicted for its own first message: where all others have a Batch, no further block would ever get one.
 3. A completed or abandoned block is recognised for ``window`` blocks below the head. The messages of a completed one
-   are kept for comparing late copies, within a bound in bytes; the blocks that were completed first lose them first.
+   are held to compare late copies, within a bound in bytes; the blocks that were completed first lose them first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _AWAITED_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of what a reassembler holds.
+    """Memory limits of a reassembler.
 
     Attributes:
         open_bytes: bytes of open blocks, overhead included.
         open_blocks: number of open blocks.
-        finished_bytes: bytes of completed blocks that are kept to compare late copies with.
+        finished_bytes: bytes of completed blocks that are held to compare late copies with.
         headless_distance: records after which a hash without a Batch no longer pins positions.
         votes: under a quorum, complete copies of each producer that wait for others, about 1 kB each.
 
@@ -82,9 +82,9 @@ class OpenBlocks:
         self._awaited: BoundedDict[bytes, None] = BoundedDict(_AWAITED_MAX)
         """Hashes that complete blocks name as their parent, and that are not complete."""
         self.wanted: Container[bytes] = ()
-        """Hashes of blocks that are read again because the chain needs them."""
+        """Hashes of blocks that are re-read because the chain needs them."""
         self.head = -1
-        """The number of the chain's head, -1 before it is known."""
+        """The number of the chain's head, -1 before the first."""
         self.bytes = 0
         """Bytes of all messages, overheads included."""
         self.get = self._blocks.get  # in the hot loop
@@ -119,7 +119,7 @@ class OpenBlocks:
     def completed(self, block: OpenBlock, parent: bytes, *, parent_is_complete: bool) -> Iterable[OpenBlock]:
         """Remove a block that is complete; returns those that are overdue now, each once.
 
-        Blocks that stand on nothing that is held prove nothing about deadlines.
+        A block whose parent is not held says nothing about deadlines.
         """
         self.drop(block)
         self._awaited.pop(block.hash, None)
@@ -186,8 +186,8 @@ class RecentBlock:
 
     Attributes:
         number: its number, 0 where it had no Batch.
-        held: its messages; None where they are not kept.
-        candidate: its Batch, while the messages of a complete block are kept.
+        held: its messages; None where they are not held.
+        candidate: its Batch, while the messages of a complete block are held.
         reason: why it was abandoned; empty where it is complete.
 
     """
@@ -209,7 +209,7 @@ class RecentBlocks:
 
     Arguments:
         window: blocks below the head for which they are recognised.
-        max_bytes: bytes of messages that are kept for comparing.
+        max_bytes: bytes of messages that are held for comparison.
 
     """
 
@@ -220,7 +220,7 @@ class RecentBlocks:
         self._holding: dict[bytes, RecentBlock] = {}
         self._numbers: LazyHeap[int, bytes] = LazyHeap()
         self.held_bytes = 0
-        """Bytes that are kept for comparing."""
+        """Bytes that are held for comparison."""
         self.get = self._blocks.get  # in the hot loop
 
     def __contains__(self, block_hash: bytes) -> bool:
@@ -241,7 +241,7 @@ class RecentBlocks:
             self.forget(next(iter(self._blocks)))
 
     def head_moved(self, number: int) -> list[tuple[bytes, RecentBlock]]:
-        """Forget what lies more than the window below the head; returns it by hash."""
+        """Forget the blocks more than the window below the head; returns them by hash."""
         found = [
             (block_hash, self._blocks[block_hash]) for block_hash in self._numbers.pop_below(number - self._window)
         ]
@@ -250,7 +250,7 @@ class RecentBlocks:
         return found
 
     def forget(self, block_hash: bytes) -> None:
-        """Forget a block, if it is there."""
+        """Forget a block, if it is present."""
         block = self._blocks.pop(block_hash, None)
         if block is not None:
             self._numbers.discard(block_hash)

@@ -1,8 +1,8 @@
-"""Cursors of updates: the delivered chain, and one snapshot a step of what resuming has to re-read.
+"""Cursors of updates: the delivered chain, and one snapshot per step of what resuming has to re-read.
 
-The snapshot is taken when a step begins. Whatever an update of the step needs was held then, so that the snapshot's
-floor covers it, or was first read within the step, above the positions at its beginning. So all updates of a step share
-one floor, lower by one poll than it has to be, and their cursors can be made at any later time.
+The snapshot is taken when a step begins. Every record that an update of the step needs was held then, so that the
+snapshot's floor covers it, or was first read within the step, above the positions at its beginning. So all updates of a
+step share one floor, lower by one poll than necessary, and their cursors can be made at any later time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .settings import FollowerSettings
 
 
 class Delivered(NamedTuple):
-    """A delivered block; ``partial``: a resumed reading may find no content of it, or another one."""
+    """A delivered block; ``partial``: a resumed reader may find no content of it, or another one."""
 
     ref: BlockRef
     weight: int
@@ -30,10 +30,10 @@ class Delivered(NamedTuple):
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a step's cursors share.
+    """Part that all cursors of a step share.
 
     Attributes:
-        floor: for every partition the lowest offset that a resumed reading needs.
+        floor: for every partition the lowest offset that a resumed reader needs.
         open: names of blocks that are not complete.
         channels: the open reorg channels: those at the step's beginning, and those at its end.
         next: for every partition the offset after the last record of the step.
@@ -45,13 +45,13 @@ class Snapshot:
     channels: tuple[BlockRef, ...]
     next: Mapping[Partition, int] = field(default_factory=dict)
 
-    def ends(self, channels: Iterable[BlockRef]) -> None:
-        """Note the channels that are open when the step ends."""
+    def add_channels(self, channels: Iterable[BlockRef]) -> None:
+        """Add the channels that are open at the end of the step."""
         self.channels = tuple(dict.fromkeys((*self.channels, *channels)))[:CHANNELS_MAX]
 
 
 def lower(floor: dict[Partition, int], positions: Mapping[Partition, int]) -> None:
-    """Let a floor reach down to these offsets."""
+    """Lower a floor to these offsets."""
     for partition, offset in positions.items():
         known = floor.get(partition)
         if known is None or offset < known:
@@ -71,7 +71,7 @@ class DeliveredChain:
 
     @property
     def lineage(self) -> bytes:
-        """The name of what ``seq`` belongs to: the options, and the first block of the stream once it is known."""
+        """The name of the lineage of ``seq``: the options, and the first block of the stream once it is chosen."""
         return self._settings.fingerprint() + (b"" if self._start is None else short(self._start.hash))
 
     @property
@@ -80,19 +80,19 @@ class DeliveredChain:
         return self._chain[-1] if self._chain else None
 
     def restore(self, cursor: Cursor) -> None:
-        """Begin where a cursor stands."""
+        """Begin at a cursor."""
         self._start, self._root = cursor.start, cursor.root
         self._chain = [Delivered(ref, 0, ref.hash in cursor.missing) for ref in reversed(cursor.ring)]
         if self._chain:
             self._chain[-1] = self._chain[-1]._replace(weight=cursor.weight)
 
     def move(self, update: ChainUpdate, weights: Mapping[bytes, int], partial: Container[bytes]) -> None:
-        """Follow an update.
+        """Apply an update.
 
         Arguments:
-            update: what was delivered.
+            update: the delivered update.
             weights: of blocks that are delivered without content.
-            partial: delivered blocks whose content a resumed reading may not find again.
+            partial: delivered blocks whose content a resumed reader may not find.
 
         """
         chain, threshold = self._chain, self._settings.reorg_threshold
@@ -112,7 +112,7 @@ class DeliveredChain:
             del chain[: -threshold - 1]
 
     def _deepen(self, update: ChainUpdate) -> None:
-        """Continue with older blocks where the head is lower than before: only their hashes are known."""
+        """Extend the chain with older blocks where the head is lower than before: only their hashes are held."""
         lowest = max(update.added[-1].number - self._settings.reorg_threshold, self._orderer.first)
         number = (self._chain[0].ref if self._chain else update.added[0].ref).number - 1
         older: list[Delivered] = []
@@ -137,7 +137,7 @@ class DeliveredChain:
 
         ``won``: the channels whose chain was delivered by then. Resuming reads them for the content of the chain alone.
         """
-        # Partitions of channels of which nothing is needed any more are left out.
+        # Partitions of channels that are no longer needed are left out.
         following = {
             partition: offset
             for partition, offset in snapshot.next.items()

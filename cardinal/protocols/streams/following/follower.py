@@ -1,14 +1,14 @@
 """A consumer without its transport: records in, chain updates and reports out.
 
-A step takes what was read and where the reading stands, and returns everything that came of it. A record goes from
+A step takes the records read and the reader's positions, and returns everything that came of it. A record goes from
 the assembler (complete blocks) to the orderer (updates); what is missing, what was evicted and which channels are open
-is asked of them afterwards. It is pure: no clock, no reading.
+is queried afterwards. It is pure: no clock, no reading.
 
 Rules for the driver:
 
-1. ``begin_at`` says where to read from. ``step`` is called after every read, with records in order within each
-   partition, and with the next offset of every partition that is read.
-2. Between two steps the driver does what :class:`Wants` of the last one names.
+1. ``begin_at`` returns the offsets to read from. ``step`` is called after every read, with records in order within
+   each partition, and with the next offset of every partition that is read.
+2. Between two steps the driver does what :class:`Requests` of the last one names.
 
 Resumed from a cursor it delivers nothing that the cursor's ring holds, and judges nothing until every partition has
 passed the cursor's ``next``: until then complete blocks are collected, and then the orderer is restored with them.
@@ -38,49 +38,49 @@ from cardinal.protocols.streams.events import (
     Superseded,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
-from cardinal.protocols.streams.ordering.orderer import Evicted, Orderer, OrderingSettings, Past
+from cardinal.protocols.streams.ordering.orderer import EarlierRun, Evicted, Orderer, OrderingSettings
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
 
 from .cursors import DeliveredChain, Snapshot, lower
-from .missing import Missing
-from .reorg_channels import ChannelBounds, Graft, Outcome, ReorgChannels
+from .missing import MissingBlocks
+from .reorg_channels import ChannelBounds, ChannelEvent, Graft, ReorgChannels
 from .resume import Resume
 from .rewind import Rewind
 from .settings import FollowerSettings, OnIncomplete
 from .start_wait import StartWait
 
-__all__ = ["Follower", "FollowerSettings", "OnIncomplete", "Step", "Wants"]
+__all__ = ["Follower", "FollowerSettings", "OnIncomplete", "Requests", "Step"]
 
 Out: TypeAlias = list[ChainUpdate | Event]
 
 _OPEN_MAX: Final = 64
 """Open blocks that a cursor names."""
 _LOOK_SHARE: Final = 4
-"""Held blocks for each record read between two looks at all of them."""
+"""Held blocks for each record read between two scans of all of them."""
 AGE_MAX: Final = 1_000_000
 """Offsets behind its partition's position after which a block that waits for its parent holds no cursor back."""
 _REMEMBERED: Final = 4_096
-"""Blocks delivered without content, or whose content may differ another time, until the chain has taken them."""
+"""Blocks delivered without content, or whose content may differ when re-read, until the chain has taken them."""
 _LACKING: Final = frozenset({"open", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
-    """What the driver does before the next step.
+class Requests:
+    """Requests to the driver, to fulfil before the next step.
 
     Attributes:
-        ends: take new watermarks, unless a request is in flight, and give them to a later step.
-        rewind: read these partitions again from these offsets on.
-        channels: topics of reorg channels to read beside the stream, from where the cursor says or from their start,
-            and no others. One that the positions leave out counts as one that is not there.
-        history: look up older Batches, of the chain from ``orderer.lowest`` down to this number, however many steps
-            that takes; then all that was found, or nothing, goes to :meth:`Follower.recall`.
+        watermarks: take new watermarks, unless a request is in flight, and pass them to a later step.
+        rewind: re-read these partitions from these offsets on.
+        channels: topics of reorg channels to read alongside the stream, from the cursor's offsets or from their start,
+            and no others. One that the positions leave out counts as absent.
+        history: look up older Batches, of the chain from ``orderer.lowest`` down to this number, in any number of
+            steps; then pass the result, possibly nothing, to :meth:`Follower.recall`.
 
     """
 
-    ends: bool = False
+    watermarks: bool = False
     rewind: Mapping[Partition, int] | None = None
     channels: tuple[str, ...] = ()
     history: int | None = None
@@ -88,10 +88,10 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of a step, in the order in which it came about, and what the driver is to do."""
+    """Result of a step: updates and reports in the order in which they came about, and requests to the driver."""
 
     items: Sequence[ChainUpdate | Event]
-    wants: Wants
+    requests: Requests
 
     @property
     def updates(self) -> list[ChainUpdate]:
@@ -105,7 +105,7 @@ class Step:
 
 
 class Follower:
-    """See the module. ``cursor`` resumes where an earlier follower with equal settings stood.
+    """Consumer of one stream. ``cursor`` resumes where an earlier follower with equal settings stopped.
 
     Raises:
         CursorMismatchError: the cursor is of another lineage, or the whitelist forbids what it delivered.
@@ -124,18 +124,18 @@ class Follower:
             settings.reorg_threshold,
             ChannelBounds(settings.history, settings.max_bytes),
         )
-        self._missing = Missing()
+        self._missing = MissingBlocks()
         self._rewind = Rewind(self._evicted, settings.bounds.headless_distance)
         self._chain = DeliveredChain(settings, self.orderer, self._channels.prefix)
         self._start = StartWait(settings.reorg_threshold) if settings.patient else None
         self._partial: BoundedDict[bytes, None] = BoundedDict(_REMEMBERED)
         self._bridged: BoundedDict[bytes, int] = BoundedDict(_REMEMBERED)
-        self._ends: Mapping[Partition, int] | None = None
+        self._watermarks: Mapping[Partition, int] | None = None
         self._seen_batch = self._caught_up = False
-        self._left: list[BlockRef] | None = None
+        self._waiting_at_opening: list[BlockRef] | None = None
         """Blocks that waited for their parents when everything was read; None before."""
-        self._begins: dict[bytes, Mapping[Partition, int]] = {}
-        """Where the messages of complete blocks begin."""
+        self._block_positions: dict[bytes, Mapping[Partition, int]] = {}
+        """First offsets of the messages of complete blocks."""
         self._needed: tuple[Mapping[Partition, int], frozenset[bytes]] = {}, frozenset()
         self._look_at = 0
         self._snapshot_now = Snapshot({}, frozenset(), ())
@@ -151,8 +151,8 @@ class Follower:
             self._channels.announced(ancestor)
         topics = {topic for topic, _ in cursor.next if self._channels.is_channel(topic)}
         self._resume.channels = tuple(sorted(topics.difference(self._channels.topics())))
-        # Above a given start whatever waits shows that something is missing, the first block itself at first.
-        self._judges = settings.start is not None and not cursor.ring
+        # Above a configured start a block that waits shows that another is missing, the first block itself at first.
+        self._judging = settings.start is not None and not cursor.ring
         if cursor.ring:
             self.reassembler.head_moved(cursor.ring[0].number)
 
@@ -160,36 +160,36 @@ class Follower:
 
     @property
     def resuming(self) -> bool:
-        """Whether what was delivered before is still being read again."""
+        """True while blocks that were delivered before are re-read."""
         return self._resume.active
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that was there at opening has been read."""
+        """True once everything that was on the topics at opening has been read."""
         return self._caught_up
 
     @property
     def rewinding(self) -> bool:
-        """Whether evicted blocks are being re-read, or are going to be."""
+        """True while evicted blocks are being re-read, or are going to be."""
         return self._rewind.in_progress or (not self._rewind.in_vain and self._evicted.any(self._needs))
 
     @property
     def in_doubt(self) -> bool:
-        """Whether everything was read and the stream has not begun, because blocks below its start may still come."""
+        """True when everything was read and the stream has not begun: blocks below its start may still come."""
         return self._start is not None and self._caught_up and self._missing.completed > 0
 
     @property
     def about_to_begin(self) -> bool:
-        """Whether blocks are complete, and the stream has not begun with any of them yet."""
+        """True while blocks are complete, and the stream has not begun with any of them yet."""
         return self._missing.completed > 0 and self.head is None
 
     @property
     def leaves_blocks(self) -> bool:
-        """Whether complete blocks above the head, that were there at opening, wait for their parents.
+        """True while complete blocks above the head that were on the topics at opening wait for their parents.
 
-        What came later never counts: a block that overtakes its parent changes nothing.
+        Blocks that came later never count: a block that overtakes its parent changes nothing.
         """
-        left, head = self._left or [], self._head_number
+        left, head = self._waiting_at_opening or [], self._head_number
         while left and not (left[-1].number > head and self.orderer.waits(left[-1].hash)):
             left.pop()
         return bool(left)
@@ -201,21 +201,21 @@ class Follower:
 
     @property
     def fullness(self) -> float:
-        """How much of the capacity for open and for waiting blocks is taken, 0 to 1."""
+        """The part of the capacity for open and for waiting blocks that is used, 0 to 1."""
         return max(self.reassembler.fullness, self.orderer.fullness)
 
     @property
     def lineage(self) -> bytes:
-        """The name of what ``seq`` belongs to: the options, and the first block of the stream once it is known."""
+        """The name of the lineage of ``seq``: the options, and the first block of the stream once it is chosen."""
         return self._chain.lineage
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The topics of reorg channels to read now, beside the application's topics."""
+        """The topics of reorg channels to read now, in addition to the application's topics."""
         return (*self._channels.topics(), *(self._resume.channels if self.resuming else ()))
 
     def explain(self, block_hash: bytes) -> Explanation:
-        """What a block waits for, how it stands to the chain, or what became of it."""
+        """The state of a block: what it waits for, its relation to the chain, or what became of it."""
         explanation = self.reassembler.explain(block_hash)
         state = self.orderer.state_of(block_hash)
         if self.resuming and any(ref.hash == block_hash for ref in self._resume.cursor.ring):
@@ -225,14 +225,14 @@ class Follower:
         return explanation if state is None else replace(explanation, state=state)
 
     def awaited(self) -> list[Explanation]:
-        """What the chain waits for, lowest first: missing parents of complete blocks, open blocks above the head."""
+        """The blocks that the chain waits for, lowest first: parents of complete blocks, open blocks above the head."""
         orphans = {parent: replace(self.explain(parent), number=number) for parent, number in self.orderer.orphans()}
         above = (header.hash for header in self.reassembler.headers() if header.number > self._head_number)
         found = {block_hash: self.explain(block_hash) for block_hash in above} | orphans
         return sorted(found.values(), key=lambda one: (-1 if one.number is None else one.number, one.block))
 
     def cursor(self) -> Cursor:
-        """The cursor of where the follower stands now."""
+        """The cursor of the current position."""
         if self.resuming:
             return self._resume.cursor
         update = ChainUpdate(self.orderer.seq, (), (), self.orderer.finality)
@@ -243,18 +243,18 @@ class Follower:
 
     # --- driving -----------------------------------------------------------------------------------------------
 
-    def begin_at(self, marks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+    def begin_at(self, watermarks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """The offset from which to read every partition.
 
         Arguments:
-            marks: for every partition the lowest offset that is kept, and the one after the highest.
+            watermarks: for every partition the lowest retained offset, and the one after the highest.
 
         Raises:
-            CursorExpiredError: records are gone that were not read yet; ``missing`` says which.
+            CursorExpiredError: records expired that were not read yet; ``missing`` names them.
 
         """
-        self._ends = {partition: high for partition, (_, high) in marks.items()}
-        begin = self._resume.begin_at(marks)
+        self._watermarks = {partition: high for partition, (_, high) in watermarks.items()}
+        begin = self._resume.begin_at(watermarks)
         self._next = dict(self._resume.cursor.next)
         self._positions = dict(begin)
         return begin
@@ -263,64 +263,66 @@ class Follower:
         self,
         records: Iterable[Row],
         positions: Mapping[Partition, int],
-        ends: Mapping[Partition, int] | None = None,
+        watermarks: Mapping[Partition, int] | None = None,
         *,
         waited: bool = False,
         may_abandon: bool = True,
     ) -> Step:
-        """Take what was read.
+        """Take the records that were read.
 
         Arguments:
             records: rows or records, in order within each partition.
             positions: the next offset of every partition that is read, after these records.
-            ends: watermarks that were requested after a step that wanted them.
+            watermarks: watermarks that were requested after a step that wanted them.
             waited: whether nothing came for long, or blocks below the start were waited for long enough.
-            may_abandon: whether blocks that are proven absent may be passed over now: not while somebody is asked for
-                their messages.
+            may_abandon: whether blocks that are proven absent may be abandoned now: not while their messages are
+                requested from a node or an archive.
 
         Raises:
             CursorExpiredError: a partition ends before the cursor's position, or holds nothing of what was delivered:
-                its topic was made anew.
+                its topic was recreated.
 
         """
         out: Out = []
         records = records if isinstance(records, Sequence) else list(records)
         snapshot = self._begin_step(records, positions)
         self._receive(records, out)
-        self._end_resume(positions, ends, out)
-        self._look_at_ends(positions, ends)
+        self._end_resume(positions, watermarks, out)
+        self._check_caught_up(positions, watermarks)
         self._begin_stream(positions, out, waited=waited)
-        if self._left is None and self._caught_up and not self.resuming:
-            self._left = self.orderer.waiting()
-        # While resuming nothing is judged: what is read again may belong to blocks that were delivered long ago.
-        for block_hash in () if self.resuming else self._missing.proven(positions, ends):
+        if self._waiting_at_opening is None and self._caught_up and not self.resuming:
+            self._waiting_at_opening = self.orderer.waiting()
+        # While resuming nothing is judged: re-read records may belong to blocks that were delivered long ago.
+        for block_hash in () if self.resuming else self._missing.proven(positions, watermarks):
             self._judge_absent(block_hash, out, may_abandon=may_abandon)
         self._rewind.read(len(records))
         if self._rewind.is_back(positions):
             self._rewind.judge()
             self.reassembler.reread({}, ())
         waits = self.resuming or not self._caught_up
-        self._outcomes(self._channels.progress(self._missing.completed, positions, ends, patient=waits), out)
+        self._channel_events(
+            self._channels.progress(self._missing.completed, positions, watermarks, patient=waits), out
+        )
         return self._end_step(snapshot, out, self._rewound(positions, at_rest=not records, waited=waited))
 
     def supply(self, messages: Iterable[Routed]) -> Step:
-        """Take messages that a node or an archive had: they count where no topic brought a copy."""
+        """Take messages from a node or an archive: they count where no topic has a copy."""
         out: Out = []
         snapshot = self._begin_step((), self._positions)
         self._events(self.reassembler.supply(messages), out)
         return self._end_step(snapshot, out)
 
     def recall(self, parents: Mapping[bytes, bytes]) -> Step:
-        """Take what was looked up for :attr:`Wants.history`: hash to parent hash, of older Batches."""
+        """Take the result of a look-up for :attr:`Requests.history`: hash to parent hash, of older Batches."""
         out: Out = []
         snapshot = self._begin_step((), self._positions)
-        self._outcomes(self._channels.recalled(parents), out)
+        self._channel_events(self._channels.recalled(parents), out)
         return self._end_step(snapshot, out)
 
     # --- a step ------------------------------------------------------------------------------------------------
 
     def _begin_step(self, records: Sequence[Row], positions: Mapping[Partition, int]) -> Snapshot:
-        """Take the snapshot, and then note where the reading stands."""
+        """Take the snapshot, and then note the reader's positions."""
         if not self._next.keys() >= positions.keys():
             # A partition that is read for the first time begins with these records.
             for record in records:
@@ -339,7 +341,7 @@ class Follower:
         return snapshot
 
     def _snapshot(self) -> Snapshot:
-        """What resuming needs now."""
+        """The snapshot of what resuming needs now."""
         if self.resuming:
             return Snapshot(self._resume.cursor.floor, self._resume.cursor.open, self._channels.open())
         if self._records >= self._look_at:
@@ -350,19 +352,19 @@ class Follower:
         return Snapshot(floor, names, self._channels.open())
 
     def _look_at_blocks(self) -> int:
-        """Find the lowest offset of any block that is held, and the names of open ones; returns how many there are.
+        """Find the lowest offset of any block that is held, and the names of open ones; returns their number.
 
-        It stays a safe answer for a while: a block that was opened since begins where the reading stood, or above. So
-        many held blocks are looked at less often, and the work stays in proportion to the records read.
+        The result stays safe for a while: a block that was opened since begins at the reader's position then, or
+        above. So many held blocks are scanned less often, and the work stays in proportion to the records read.
         """
         opened = self.reassembler.open_blocks()
         self._evicted.head_moved(self._head_number - self._settings.reorg_threshold)
         floor = dict(self._positions)
         lower(floor, self.reassembler.open_positions())
-        for block_hash, begins in list(self._begins.items()):
+        for block_hash, begins in list(self._block_positions.items()):
             waits = self.orderer.waits(block_hash)
             if waits is None:
-                del self._begins[block_hash]
+                del self._block_positions[block_hash]
             elif waits:
                 lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= AGE_MAX})
             else:
@@ -370,12 +372,16 @@ class Follower:
         # A quiet suspect stays quiet after the next restart: what is named there is reported.
         named = [block_hash for block_hash in opened if not self._missing.is_quiet(block_hash)]
         self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
-        return len(self._begins) + len(opened)
+        return len(self._block_positions) + len(opened)
 
     def _end_step(self, snapshot: Snapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
-        snapshot.ends(self._channels.open())
-        ends = self._missing.wants_ends or self._ends is None or self._channels.wants_ends(self._missing.completed)
-        return Step(out, Wants(ends, rewind, self.channels, self._channels.wants_history))
+        snapshot.add_channels(self._channels.open())
+        watermarks = (
+            self._missing.needs_watermarks
+            or self._watermarks is None
+            or self._channels.needs_watermarks(self._missing.completed)
+        )
+        return Step(out, Requests(watermarks, rewind, self.channels, self._channels.needs_history))
 
     def _receive(self, records: Sequence[Row], out: Out) -> None:
         if self._start is not None:
@@ -385,7 +391,7 @@ class Follower:
             return
         for topic, run in groupby(records, key=self._channel_of):
             if topic:
-                self._outcomes(self._channels.receive(map(Record._make, run)), out)
+                self._channel_events(self._channels.receive(map(Record._make, run)), out)
             else:
                 self._events(self.reassembler.receive(run), out)
 
@@ -395,7 +401,7 @@ class Follower:
         content = self.resuming and topic in self._resume.channels
         return topic if self._channels.is_channel(topic) and not content else ""
 
-    # --- what comes of records ---------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------
 
     def _events(self, events: Iterable[Event], out: Out) -> None:
         for event in events:
@@ -418,18 +424,18 @@ class Follower:
             out.append(event)
 
     def _announced(self, event: ReorgBegan, out: Out) -> None:
-        """Open a channel, or later where a part of it is being read again as content of delivered blocks."""
+        """Open a channel, or later where a part of it is being re-read as content of delivered blocks."""
         if self.resuming and reorg_topic(event.position[0], event.ancestor.hash) in self._resume.channels:
             if event.position[2] >= self._resume.until.get(event.position[:2], 0):
-                self._resume.announced.append(event)  # else it was announced before, and the switch was made
+                self._resume.announced.append(event)  # otherwise it was announced before, and the switch was made
         else:
-            self._outcomes(self._channels.announced(event.ancestor), out)
+            self._channel_events(self._channels.announced(event.ancestor), out)
 
-    def _outcomes(self, outcomes: Iterable[Outcome], out: Out) -> None:
+    def _channel_events(self, outcomes: Iterable[ChannelEvent], out: Out) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Graft):
                 updates = self.orderer.graft(outcome.ancestor, outcome.blocks)
-                self._begins |= {block.payload.hash: block.positions for block in outcome.blocks}
+                self._block_positions |= {block.payload.hash: block.positions for block in outcome.blocks}
                 self._order(updates, out)
             else:
                 out.append(outcome)
@@ -440,7 +446,7 @@ class Follower:
         self._evicted.discard(block.hash)
         self._missing.clear(block.hash)
         if not event.positions:
-            self._partial[block.hash] = None  # it was supplied: no reading finds it again
+            self._partial[block.hash] = None  # it was supplied: no topic has it
         if self._start is not None:
             self._start.completed(block.hash, event.published_ms)
         if self.resuming:
@@ -448,13 +454,13 @@ class Follower:
                 self._evict(surplus.payload.hash, surplus.payload.number, surplus.payload.parent, surplus.positions)
             return
         updates = self.orderer.receive(event)
-        self._begins[block.hash] = event.positions
-        if not updates and self._judges and self.orderer.awaited(block.parent):
+        self._block_positions[block.hash] = event.positions
+        if not updates and self._judging and self.orderer.awaited(block.parent):
             self._missing.suspect(block.parent, self._settings.reorg_threshold, block.number - 1)
         self._order(updates, out)
 
     def _order(self, updates: Sequence[ChainUpdate], out: Out) -> None:
-        """Give out updates and what the orderer reports."""
+        """Deliver updates and the orderer's reports."""
         for update in updates:
             self._chain.move(update, self._bridged, self._partial)
             ring, violation, won = self._chain.ring(), self.orderer.violation, self._channels.won()
@@ -468,39 +474,39 @@ class Follower:
                 self._partial.pop(block.hash, None)
         for report in self.orderer.take_reports():
             if isinstance(report, Evicted):
-                positions = self._begins.pop(report.ref.hash, {})
+                positions = self._block_positions.pop(report.ref.hash, {})
                 out.append(Overflow(report.ref.hash, report.ref.number, positions, report.reason))
                 self._evict(report.ref.hash, report.ref.number, report.parent, positions)
             else:
                 out.append(report)
         if updates:
-            self._outcomes(self._channels.judge(), out)
+            self._channel_events(self._channels.judge(), out)
             self._begin_judging()
 
     def _evict(self, block_hash: bytes, number: int, parent: bytes, positions: Mapping[Partition, int]) -> None:
-        """A complete block was dropped for want of room: it is going to be assembled again."""
+        """Note a complete block that was evicted for lack of capacity: it is going to be reassembled."""
         self.reassembler.forget(block_hash)
         self._evicted.add(block_hash, {(parent, number)}, positions)
 
     # --- the beginning -----------------------------------------------------------------------------------------
 
-    def _look_at_ends(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
-        """Judge whether everything that was there has been read.
+    def _check_caught_up(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> None:
+        """Judge whether everything that was on the topics has been read.
 
-        On a stream that was empty at opening everything is read at once, which says nothing about which block is the
-        lowest. So the ends are taken once more when there is a block: what is there beside it decides.
+        On a stream that was empty at opening everything is read at once, which does not determine the lowest block.
+        So the watermarks are taken once more when there is a block: the records on the topics by then decide.
         """
         if not self._seen_batch and (self._missing.completed or self.reassembler.lowest_open is not None):
             self._seen_batch = True
             if self.head is None:
-                self._ends, self._caught_up, self._left = None, False, None
-        if self._ends is None:
-            self._ends = ends
-        if not self._caught_up and self._ends is not None:
-            self._caught_up = all(positions.get(partition, 0) >= end for partition, end in self._ends.items())
+                self._watermarks, self._caught_up, self._waiting_at_opening = None, False, None
+        if self._watermarks is None:
+            self._watermarks = watermarks
+        if not self._caught_up and self._watermarks is not None:
+            self._caught_up = all(positions.get(partition, 0) >= end for partition, end in self._watermarks.items())
 
     def _begin_stream(self, positions: Mapping[Partition, int], out: Out, *, waited: bool) -> None:
-        """Choose the start when it is time to."""
+        """Choose the start when it is due."""
         if self._start is None:
             if self._caught_up and not self.resuming:
                 self._order(self.orderer.caught_up(), out)
@@ -512,8 +518,8 @@ class Follower:
             return
         lowest_open, below = self.reassembler.lowest_open, candidate.start.number
         doubt = candidate.lowest < below or (lowest_open is not None and lowest_open < below)
-        ends = self._ends or {}
-        unread = {partition: at for partition, at in positions.items() if at < ends.get(partition, at + 1)}
+        watermarks = self._watermarks or {}
+        unread = {partition: at for partition, at in positions.items() if at < watermarks.get(partition, at + 1)}
         if self._start.begins(
             candidate,
             unread,
@@ -529,28 +535,30 @@ class Follower:
             self._order(self.orderer.begin(candidate.start), out)
 
     def _may_begin_lower(self, start: BlockRef) -> bool:
-        """Whether a rewind may find blocks below this one."""
+        """True when a rewind may find blocks below this one."""
         return self._rewind.reaches(start.number) and not self._rewind.in_vain
 
     def _begin_judging(self) -> None:
-        """From now on a block that waits shows that its parent is missing."""
-        if not self._judges:
-            self._judges = True
+        """Begin to judge: from now on a block that waits shows that its parent is missing."""
+        if not self._judging:
+            self._judging = True
             for parent, number in self.orderer.orphans():
                 self._missing.suspect(parent, self._settings.reorg_threshold, number)
 
-    def _end_resume(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None, out: Out) -> None:
-        """Restore the orderer when what was delivered before is read again, or can no longer be read."""
+    def _end_resume(
+        self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None, out: Out
+    ) -> None:
+        """Restore the orderer when the delivered blocks were re-read, or can no longer be read."""
         resume = self._resume
         if not resume.active:
             # A step later, so that the driver has dropped the channel and reads it from its beginning.
             announced, resume.announced = resume.announced, []
             self._events(announced, out)
             return
-        if not resume.is_over(positions, ends):
+        if not resume.is_over(positions, watermarks):
             return
         if resume.lacks_content and not self._rewind.in_vain and self._evicted.any(self._needs):
-            self._needs_rewind = True  # before anything is judged: what was delivered is removed with its content
+            self._needs_rewind = True  # before anything is judged: delivered blocks are removed with their content
             return
         cursor = resume.cursor
         resume.refuse_other_topics(lambda block_hash: self.reassembler.explain(block_hash).state != "unknown")
@@ -559,17 +567,17 @@ class Follower:
             if named is not None and short(header.hash) not in named:
                 self._missing.suspect(header.hash, quiet=True)
         resume.active = False
-        past = Past(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
-        updates = self.orderer.restore(cursor.ring, cursor.weight, cursor.seq, past, resume.blocks())
-        self._begins |= {block.payload.hash: block.positions for block in resume.blocks()}
+        earlier = EarlierRun(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
+        updates = self.orderer.restore(cursor.ring, cursor.weight, cursor.seq, earlier, resume.blocks())
+        self._block_positions |= {block.payload.hash: block.positions for block in resume.blocks()}
         self._order(updates, out)
         self._begin_judging()
-        self._outcomes(self._channels.judge(), out)
+        self._channel_events(self._channels.judge(), out)
 
-    # --- what is missing ---------------------------------------------------------------------------------------
+    # --- missing blocks ----------------------------------------------------------------------------------------
 
     def _judge_absent(self, block_hash: bytes, out: Out, *, may_abandon: bool) -> None:
-        """A suspect lacks what is on no topic; unless that was read and evicted, and is read again first."""
+        """Judge a suspect whose missing messages are on no topic, unless they were evicted, and are re-read first."""
         suspect = self._missing.get(block_hash)
         lacking = self.reassembler.explain(block_hash)
         if suspect is None or lacking.state not in _LACKING or self.orderer.holds(block_hash):
@@ -582,7 +590,7 @@ class Follower:
             self._needs_rewind = True
             self._missing.look_again(block_hash, completed + 1)
         elif evicted is not None and self._links(block_hash, evicted):
-            self._missing.look_again(block_hash, completed + threshold)  # until its parent is there
+            self._missing.look_again(block_hash, completed + threshold)  # until its parent comes
         elif not suspect.reported:
             suspect.reported = awaited or not suspect.quiet
             if suspect.reported:
@@ -599,7 +607,7 @@ class Follower:
             self._abandon(block_hash, out)
 
     def _abandon(self, block_hash: bytes, out: Out) -> None:
-        """Go on without a block that is absent, where its Batch leads on; nobody knows the parent of another one."""
+        """Continue without a block that is absent, if it has a Batch; without one its parent is unknown."""
         header = self.reassembler.header_of(block_hash)
         if header is None:
             self._missing.look_again(block_hash, self._missing.completed + self._settings.reorg_threshold)
@@ -610,13 +618,13 @@ class Follower:
         self._evicted.discard(block_hash)
         self._bridged[block_hash] = header.weight
         updates = self.orderer.bridge(header)
-        self._begins[block_hash] = positions
+        self._block_positions[block_hash] = positions
         if not updates and self.orderer.awaited(header.parent):
             self._missing.suspect(header.parent, self._settings.reorg_threshold, header.number - 1)
         self._order(updates, out)
 
     def _needs(self, block_hash: bytes, evicted: EvictedBlock | None) -> bool:
-        """Whether the chain may go on with an evicted block: it stands on one that is delivered or on a side branch."""
+        """True when an evicted block may continue the chain: its parent is delivered or on a side branch."""
         if self.resuming:
             return self._resume.lacks(block_hash)
         if self.head is None:
@@ -635,7 +643,7 @@ class Follower:
     def _rewound(
         self, positions: Mapping[Partition, int], *, at_rest: bool, waited: bool
     ) -> Mapping[Partition, int] | None:
-        """Go back to what was evicted, where the chain may need it and everything readable was read."""
+        """Rewind to evicted blocks, where the chain may need them and everything readable was read."""
         wanted, self._needs_rewind = self._needs_rewind, False
         if not wanted and not (at_rest and self._caught_up and self._evicted.any(self._needs)):
             return None
@@ -650,7 +658,7 @@ class Follower:
 
 
 def assembler_of(settings: FollowerSettings, share: int = 1, evicted: EvictedBlocks | None = None) -> Assembler:
-    """The assembler of the main topics, or of one of so many channels, which share its bounds."""
+    """The assembler of the main topics, or of one of ``share`` channels, which share its bounds."""
     k = parse_policy(settings.policy)
     make: Callable[..., Assembler] = (
         partial(Reassembler, contents=settings.contents)
@@ -669,7 +677,7 @@ def assembler_of(settings: FollowerSettings, share: int = 1, evicted: EvictedBlo
 
 
 def orderer_of(settings: FollowerSettings) -> Orderer:
-    """The order of the delivered chain, within the bounds."""
+    """The orderer of the main topics, within the bounds."""
     return Orderer(
         settings.start,
         settings.start_weight,

@@ -1,16 +1,16 @@
-"""Blocks that lack messages: suspects, the proof that their messages are absent, and when a chain goes on without them.
+"""Blocks that lack messages: suspects, the proof of absence, and when a chain continues without them.
 
 Rules:
 
 1. A block is a *suspect* when the reassembler calls it overdue, or when a complete block names it as its parent and a
    threshold of blocks was completed since. Both say little while partitions are read one ahead of the other.
 2. It is *absent* when every partition has passed the watermarks that were taken after it was due. An absent block is
-   reported once, so that somebody can supply what it lacks.
+   reported once, so that a node or an archive can supply it.
 3. A threshold of blocks later new watermarks are taken. Passed, they prove that its messages did not come since: a
    chain that still waits for the block continues without it (C-RE-7).
 
-Deadlines are counted in completed blocks, never in time. Watermarks answer the last request: who takes them begins when
-:attr:`Missing.wants_ends` is true and no request is in flight.
+Deadlines are counted in completed blocks, never in time. Watermarks answer the last request: the driver requests them
+when :attr:`MissingBlocks.needs_watermarks` is true and no request is in flight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Suspect:
     """A block that lacks messages.
 
     Attributes:
-        since: how many blocks were completed when it was first suspected.
+        since: the number of blocks completed when it was first suspected.
         number: the number that its child gives to it, None where no child did.
         reported: whether its absence was reported.
         quiet: whether it is only reported when a chain waits for it.
@@ -47,15 +47,15 @@ class Suspect:
         self.reported = False
 
 
-class Missing:
-    """See the module."""
+class MissingBlocks:
+    """The suspects of one stream, and the proofs of their absence."""
 
     def __init__(self) -> None:
         self.completed = 0
-        """Blocks completed so far: the clock of all deadlines here."""
+        """Blocks completed so far: the clock of all deadlines."""
         self._suspects: dict[bytes, Suspect] = {}
         self._due: list[tuple[int, bytes]] = []
-        self._asked: list[bytes] = []
+        self._requested: list[bytes] = []
         self._proofs: deque[tuple[Mapping[Partition, int], list[bytes]]] = deque()
 
     def suspect(self, block_hash: bytes, wait: int = 0, number: int | None = None, *, quiet: bool = False) -> None:
@@ -79,12 +79,12 @@ class Missing:
         self.look_again(block_hash, due)
 
     def look_again(self, block_hash: bytes, due: int) -> None:
-        """Take new watermarks for a suspect when so many blocks are completed."""
+        """Take new watermarks for a suspect when ``due`` blocks are completed."""
         self._suspects[block_hash].due = due
         heapq.heappush(self._due, (due, block_hash))
 
     def clear(self, block_hash: bytes) -> None:
-        """A block is complete, delivered or given up."""
+        """Remove a block that is complete, delivered or abandoned."""
         self._suspects.pop(block_hash, None)
 
     def get(self, block_hash: bytes) -> Suspect | None:
@@ -92,37 +92,37 @@ class Missing:
         return self._suspects.get(block_hash)
 
     def is_quiet(self, block_hash: bytes) -> bool:
-        """Whether a block is a suspect that is only reported when a chain waits for it."""
+        """True when a block is a suspect that is only reported when a chain waits for it."""
         suspect = self._suspects.get(block_hash)
         return suspect is not None and suspect.quiet
 
     @property
-    def wants_ends(self) -> bool:
-        """Whether new watermarks would prove something."""
-        return bool(self._asked)
+    def needs_watermarks(self) -> bool:
+        """True when new watermarks would prove something."""
+        return bool(self._requested)
 
-    def proven(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> list[bytes]:
+    def proven(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> list[bytes]:
         """The suspects whose messages lie on no topic, by watermarks that every partition has passed.
 
         Arguments:
             positions: the next offset of every partition.
-            ends: new watermarks, None where there are none.
+            watermarks: new watermarks, None where there are none.
 
         """
-        if ends is not None and self._asked:
+        if watermarks is not None and self._requested:
             if len(self._proofs) == _PROOFS_MAX:
                 _, before = self._proofs.pop()
-                self._asked = [*filter(self._suspects.__contains__, before), *self._asked]
-            self._proofs.append((ends, self._asked))
-            self._asked = []
+                self._requested = [*filter(self._suspects.__contains__, before), *self._requested]
+            self._proofs.append((watermarks, self._requested))
+            self._requested = []
         found: list[bytes] = []
         while self._proofs and all(positions.get(p, end) >= end for p, end in self._proofs[0][0].items()):
             found += [block_hash for block_hash in self._proofs.popleft()[1] if block_hash in self._suspects]
-        if not self._asked:
-            # Those that become due while watermarks are taken wait for the next ones: these may be older than they.
+        if not self._requested:
+            # Suspects that become due while watermarks are taken wait for the next ones: these may be older than they.
             while self._due and self._due[0][0] <= self.completed:
                 due, block_hash = heapq.heappop(self._due)
                 suspect = self._suspects.get(block_hash)
                 if suspect is not None and suspect.due == due:
-                    self._asked.append(block_hash)
+                    self._requested.append(block_hash)
         return found

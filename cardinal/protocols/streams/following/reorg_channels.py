@@ -3,20 +3,19 @@
 Rules:
 
 1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
-   Whoever drives the stream then reads that topic too, from its beginning, as long as it is named by
-   :meth:`ReorgChannels.topics`.
+   The driver then reads that topic too, from its beginning, as long as :meth:`ReorgChannels.topics` names it.
 2. An attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg, has every
    message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers may be mixed;
-   a producer that died may begin again. What it sends to another partition is another attempt: nothing says which of
-   the two is read first.
+   a producer that died may begin again. Its messages on another partition are another attempt: the order of reading
+   two partitions is undefined.
 3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
-   ordinary fork choice decides: with what waits above them on the main topics the switch is one update. A lighter
-   chain stays, and may become heavier by what comes later.
-4. A channel is done with when its chain is delivered, no attempt is under way, and the driver has read it to its end.
+   ordinary fork choice decides: with the blocks that wait above them on the main topics the switch is one update. A
+   lighter chain stays, and may become heavier by later blocks.
+4. A channel is closed when its chain is delivered, no attempt is in progress, and the driver has read it to its end.
    It is abandoned, and reported, when nothing came on it for a threshold of blocks completed elsewhere, although the
-   driver has read it to its end, or cannot read it; and when it holds more than it may. Nothing has to come while the
-   driver looks up older Batches for it (:attr:`ReorgChannels.wants_history`), however many steps that takes.
-5. The main topics go on meanwhile; nothing here holds them up.
+   driver has read it to its end, or cannot read it; and when it exceeds its bounds. Nothing has to come while the
+   driver looks up older Batches for it (:attr:`ReorgChannels.needs_history`), in any number of steps.
+5. The main topics continue meanwhile; a channel never delays them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _ATTEMPTS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Graft:
-    """A channel's chain is to join the graph: these blocks above the ancestor, parents first."""
+    """A channel's chain that is to join the graph: these blocks above the ancestor, parents first."""
 
     ancestor: BlockRef
     blocks: tuple[Completed, ...]
@@ -62,7 +61,7 @@ class ChannelBounds:
     bytes: int = 256 << 20
 
 
-Outcome: TypeAlias = Event | Graft
+ChannelEvent: TypeAlias = Event | Graft
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +75,7 @@ class _Channel:
         ready: the chain of an attempt that ended and did not join the graph yet.
         grafted: whether a chain of it joined the graph.
         counted, since: the complete blocks when it last made progress, and the blocks completed elsewhere by then.
-        at: where the reading of it stands.
+        at: the reader's positions on it.
 
     """
 
@@ -94,7 +93,7 @@ class _Channel:
     at: dict[Partition, int] = field(default_factory=dict)
 
     def linked(self, hashes: Iterable[bytes]) -> dict[bytes, Completed]:
-        """Of these blocks the ones that are complete and linked to the ancestor, parents first."""
+        """The complete ones of these blocks that are linked to the ancestor, parents first."""
         children: dict[bytes, list[Completed]] = {}
         for block_hash in hashes:
             block = self.blocks.get(block_hash)
@@ -109,7 +108,7 @@ class _Channel:
         return found
 
     def grown(self) -> bool:
-        """Whether blocks were completed since this was asked; whatever else comes is no progress."""
+        """True when blocks were completed since the last call; nothing else counts as progress."""
         before, self.counted = self.counted, len(self.blocks)
         return self.counted > before
 
@@ -118,9 +117,9 @@ class ReorgChannels:
     """The channels of one stream.
 
     Arguments:
-        default_topic: where channels are announced; None: no topic is one.
-        orderer: the chain; asked about ancestors only.
-        reassembler: makes one for a channel.
+        default_topic: the topic on which channels are announced; None: no topic is a channel.
+        orderer: the chain; queried for ancestors only.
+        reassembler: makes the assembler of a channel.
         threshold: blocks; see rule 4.
         bounds: of the channels.
 
@@ -140,14 +139,14 @@ class ReorgChannels:
         self._threshold = threshold
         self._bounds = bounds
         self._channels: dict[str, _Channel] = {}
-        self._vain: int | None = None
+        self._unavailable: int | None = None
         self.prefix = None if default_topic is None else f"{default_topic}-re-"
         """The beginning of the names of all channels; None: there are none."""
         self.used = False
         """Whether a channel was ever open."""
 
     def is_channel(self, topic: str) -> bool:
-        """Whether a topic is a reorg channel of this stream."""
+        """True when a topic is a reorg channel of this stream."""
         return self.prefix is not None and topic.startswith(self.prefix)
 
     def topics(self) -> tuple[str, ...]:
@@ -163,7 +162,7 @@ class ReorgChannels:
         return frozenset(channel.ancestor for channel in self._channels.values() if self._won(channel))
 
     def positions(self) -> dict[Partition, int]:
-        """Where the records of the channels begin whose chain was not delivered."""
+        """The lowest offsets of the channels whose chain was not delivered."""
         return {
             (channel.topic, number): first
             for channel in self._channels.values()
@@ -172,14 +171,14 @@ class ReorgChannels:
         }
 
     def holds(self, block_hash: bytes) -> bool:
-        """Whether a complete block waits in a channel."""
+        """True when a complete block waits in a channel."""
         return any(block_hash in channel.blocks for channel in self._channels.values())
 
     @property
-    def wants_history(self) -> int | None:
+    def needs_history(self) -> int | None:
         """The number of the lowest ancestor that the orderer does not remember, and could; None where there is none.
 
-        After it was asked in vain (:meth:`recalled`) it is asked again when another channel's is the lowest.
+        After a look-up in vain (:meth:`recalled`) it is requested again when another channel's is the lowest.
         """
         forgotten = (
             channel.ancestor.number
@@ -187,19 +186,19 @@ class ReorgChannels:
             if self._is_forgotten(channel) and self._orderer.recalls(channel.ancestor.number)
         )
         lowest = min(forgotten, default=None)
-        return None if lowest == self._vain else lowest
+        return None if lowest == self._unavailable else lowest
 
-    def recalled(self, parents: Mapping[bytes, bytes]) -> list[Outcome]:
-        """Older blocks' parents were looked up, as far down as they are there: what can join the graph now."""
+    def recalled(self, parents: Mapping[bytes, bytes]) -> list[ChannelEvent]:
+        """Take the parents of older blocks, as far down as they were found; returns what can join the graph now."""
         found = self._orderer.recall(parents)
-        self._vain = None
-        self._vain = self.wants_history
+        self._unavailable = None
+        self._unavailable = self.needs_history
         return self.judge() if found else []
 
     # --- events ----------------------------------------------------------------------------------------------
 
-    def announced(self, ancestor: BlockRef) -> list[Outcome]:
-        """A Reorg was read on the default topic, or stands in a cursor."""
+    def announced(self, ancestor: BlockRef) -> list[ChannelEvent]:
+        """Open the channel of a Reorg that was read on the default topic, or that a cursor names."""
         if self._default_topic is None:
             return []
         topic = reorg_topic(self._default_topic, ancestor.hash)
@@ -209,43 +208,43 @@ class ReorgChannels:
         start = self._orderer.start
         if start is not None and self._orderer.reach(ancestor) is Reach.BELOW_START:
             return [ForkBelowStart(ancestor, start)]
-        out: list[Outcome] = []
+        out: list[ChannelEvent] = []
         if len(self._channels) >= CHANNELS_MAX:
-            # An empty one makes room before one that holds blocks, and then the one that stood still for longest.
+            # An empty one is abandoned before one that holds blocks, and then the one without progress for longest.
             least = min(self._channels.values(), key=lambda channel: (bool(channel.blocks), channel.since or 0))
             out += self._abandon(least, f"{CHANNELS_MAX} newer reorg channels are open")
         self._channels[topic] = _Channel(ancestor, topic, self._make())
         return out
 
-    def receive(self, records: Iterable[Record]) -> Iterator[Outcome]:
+    def receive(self, records: Iterable[Record]) -> Iterator[ChannelEvent]:
         """Take records of channels, in order; those of a channel that is not open are skipped."""
         for (topic, is_content), run in groupby(records, key=lambda record: (record.topic, _is_content(record))):
             channel = self._channels.get(topic)
             if channel is not None:
-                yield from (self._content if is_content else self._marks)(channel, list(run))
+                yield from (self._content if is_content else self._reorg_messages)(channel, list(run))
 
     def progress(
         self,
         completed: int,
         positions: Mapping[Partition, int],
-        ends: Mapping[Partition, int] | None,
+        watermarks: Mapping[Partition, int] | None,
         *,
         patient: bool,
-    ) -> list[Outcome]:
-        """Where the reading stands: abandon what nothing comes on.
+    ) -> list[ChannelEvent]:
+        """Note the reading's positions, and abandon the attempts on which nothing more comes.
 
         Arguments:
             completed: blocks completed on the main topics so far.
             positions: the next offset of every partition that is read.
-            ends: watermarks that were just taken.
-            patient: whether old blocks are still being caught up with; their number says nothing about time.
+            watermarks: watermarks that were just taken.
+            patient: whether the reader is still catching up; the number of old blocks is no measure of time.
 
         """
-        out: list[Outcome] = []
+        out: list[ChannelEvent] = []
         for channel in list(self._channels.values()):
-            channel.at = {where: at for where, at in positions.items() if where[0] == channel.topic}
+            channel.at = {tp: at for tp, at in positions.items() if tp[0] == channel.topic}
             read = not channel.at or (
-                ends is not None and all(at >= ends.get(where, at) for where, at in channel.at.items())
+                watermarks is not None and all(at >= watermarks.get(tp, at) for tp, at in channel.at.items())
             )
             if read and self._done(channel):
                 self._drop(channel)
@@ -255,34 +254,34 @@ class ReorgChannels:
                 out += self._abandon(channel, self._reason(channel))
         return out
 
-    def wants_ends(self, completed: int) -> bool:
-        """Whether watermarks would show that nothing is left to read on a channel."""
+    def needs_watermarks(self, completed: int) -> bool:
+        """True when watermarks would show that nothing is left to read on a channel."""
         return any(
             bool(channel.at) and (self._done(channel) or self._stalled(channel, completed))
             for channel in self._channels.values()
         )
 
-    def judge(self) -> list[Outcome]:
-        """The chain has moved, or more is remembered of it: the chains that can join the graph now."""
-        out: list[Outcome] = []
+    def judge(self) -> list[ChannelEvent]:
+        """The chains that can join the graph after the delivered chain moved, or more of it is remembered."""
+        out: list[ChannelEvent] = []
         for channel in list(self._channels.values()):
             reach = self._orderer.reach(channel.ancestor)
             if channel.ready and reach is Reach.FORGOTTEN:
-                # A reorg of before: what was delivered down to the ancestor came through this channel.
+                # An earlier reorg: the blocks delivered down to the ancestor came through this channel.
                 self._orderer.recall({block.payload.hash: block.payload.parent for block in channel.ready.values()})
                 reach = self._orderer.reach(channel.ancestor)
             if reach is Reach.BELOW_START and self._orderer.start is not None:
                 self._drop(channel)
                 out.append(ForkBelowStart(channel.ancestor, self._orderer.start))
-            elif channel.ready and reach is Reach.KNOWN:
+            elif channel.ready and reach is Reach.ON_CHAIN:
                 blocks, channel.ready, channel.grafted = channel.ready, {}, True
                 out.append(Graft(channel.ancestor, tuple(blocks.values())))
         return out
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _content(self, channel: _Channel, records: Sequence[Record]) -> Iterator[Outcome]:
-        """Messages of blocks."""
+    def _content(self, channel: _Channel, records: Sequence[Record]) -> Iterator[ChannelEvent]:
+        """Take messages of blocks."""
         for record in records:
             channel.first.setdefault(record.partition, record.offset)
             attempt = channel.attempts.setdefault((record.partition, producer_of(record.headers)), {})
@@ -297,10 +296,10 @@ class ReorgChannels:
             yield from self._abandon(channel, excess)
         while sum(one.size for one in self._channels.values()) > self._bounds.bytes:
             largest = max(self._channels.values(), key=lambda one: one.size)
-            yield from self._abandon(largest, "it holds the most of what reorg channels may hold together")
+            yield from self._abandon(largest, "reorg channels are over their common bound, and it holds the most")
 
-    def _marks(self, channel: _Channel, records: Sequence[Record]) -> Iterator[Outcome]:
-        """A Reorg, a ReorgComplete, or what is no message of a channel."""
+    def _reorg_messages(self, channel: _Channel, records: Sequence[Record]) -> Iterator[ChannelEvent]:
+        """Take a Reorg, a ReorgComplete, or a record that is no message of a channel."""
         for record in records:
             channel.first.setdefault(record.partition, record.offset)
             attempt = record.partition, producer_of(record.headers)
@@ -321,24 +320,24 @@ class ReorgChannels:
     def _excess(self, channel: _Channel) -> str:
         """The bound that a channel exceeds; empty for none."""
         if len(channel.attempts) > _ATTEMPTS_MAX:
-            return "more attempts are in flight on it than may be"
+            return "it has more attempts in flight than allowed"
         if sum(map(len, channel.attempts.values())) > 4 * self._bounds.blocks:
-            return "it speaks of more blocks than it may"
-        return "it holds more than it may" if len(channel.blocks) > self._bounds.blocks else ""
+            return "its messages name more blocks than allowed"
+        return "it holds more blocks than allowed" if len(channel.blocks) > self._bounds.blocks else ""
 
     def _is_forgotten(self, channel: _Channel) -> bool:
         return self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
 
     def _is_looked_up(self, channel: _Channel) -> bool:
-        """Whether a look-up that the driver is asked for, and may be at, may show what the channel stands on."""
-        return self.wants_history is not None and self._is_forgotten(channel)
+        """True while a requested look-up, possibly in flight, may show what the channel stands on."""
+        return self.needs_history is not None and self._is_forgotten(channel)
 
     def _done(self, channel: _Channel) -> bool:
-        """Whether the chain is delivered and no attempt is under way; another one may follow."""
+        """True when the chain is delivered and no attempt is in progress; another one may follow."""
         return channel.grafted and not channel.attempts and self._won(channel)
 
     def _won(self, channel: _Channel) -> bool:
-        """Whether a block of this channel stands on the ancestor in the delivered chain."""
+        """True when a block of this channel stands on the ancestor in the delivered chain."""
         above = channel.ancestor.number + 1
         return self._orderer.hash_at(above) in channel.blocks
 
@@ -347,23 +346,23 @@ class ReorgChannels:
 
     def _reason(self, channel: _Channel) -> str:
         if channel.grafted:
-            return "its chain did not become the better one"
+            return "its chain did not become the heavier one"
         match self._orderer.reach(channel.ancestor):
-            case Reach.OTHER:
+            case Reach.OFF_CHAIN:
                 return "its ancestor is not part of the delivered chain"
             case Reach.FORGOTTEN:
-                return "the delivered chain is not remembered so far down; recall older Batches"
+                return "its ancestor is below the remembered part of the delivered chain"
             case _:
-                return f"nothing came on it for {self._threshold} blocks, and no attempt is whole"
+                return f"nothing came on it for {self._threshold} blocks, and no attempt is complete"
 
-    def _abandon(self, channel: _Channel, reason: str) -> Iterator[Outcome]:
+    def _abandon(self, channel: _Channel, reason: str) -> Iterator[ChannelEvent]:
         won = self._won(channel)
         self._drop(channel)
         if not won:
             yield ReorgAbandoned(channel.ancestor, reason)
 
     def _drop(self, channel: _Channel) -> None:
-        self._channels.pop(channel.topic, None)  # a switch that its own records brought may have ended it
+        self._channels.pop(channel.topic, None)  # a switch by its own records may have ended it
         self._orderer.settle(channel.ancestor)
 
 

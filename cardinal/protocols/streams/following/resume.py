@@ -1,16 +1,16 @@
-"""Resuming from a cursor: whether that is possible, from which offsets, and what is collected until it is done.
+"""Resuming from a cursor: its checks, the offsets to read from, and the blocks collected until it is done.
 
 Rules:
 
 1. A cursor of another application, chain or choice of options is refused: ``seq`` counts within a lineage.
-2. A partition that the cursor does not know was added since: it is read from its beginning.
-3. Records between a cursor's ``next`` and the earliest one that is kept were never read: refused. Records between its
-   ``floor`` and its ``next`` were: where they are gone, the content of blocks that have to be removed is missing, and
+2. A partition that the cursor does not name was added since: it is read from its beginning.
+3. Records between a cursor's ``next`` and the earliest retained one were never read: refused. Records between its
+   ``floor`` and its ``next`` were: where they expired, the content of blocks that have to be removed is missing, and
    blocks that were not complete have to be supplied or are abandoned.
-4. A partition that ends before the cursor's ``next`` was created anew: refused. So was one that is gone, unless nothing
-   of it is needed and others of its topic are here: a drained member of a mux may go. A reorg channel may go.
-5. Topics that were created anew and are longer by now show it by what they do not hold: where everything from the
-   floors on is kept, and nothing of any delivered block was read again, these are other topics.
+4. A partition that ends before the cursor's ``next`` was recreated: refused. So is one that is gone, unless nothing
+   of it is needed and others of its topic exist: a drained member of a mux may go. A reorg channel may go.
+5. Recreated topics that are longer by now are detected by the blocks that they lack: where everything from the
+   floors on is retained, and nothing of any delivered block was re-read, these are other topics.
 6. Complete blocks are collected until every partition has passed ``next``; the orderer is restored with them at once.
 """
 
@@ -28,19 +28,19 @@ from .settings import FollowerSettings
 
 
 class Resume:
-    """A stream that goes on after a cursor, until what it delivered is read again.
+    """State of a stream that resumes from a cursor, until the delivered blocks are re-read.
 
     Arguments:
         settings: of the follower.
-        cursor: where the stream stood.
+        cursor: the stream's cursor.
         is_channel: whether a topic is a reorg channel.
 
     Attributes:
         cursor: the cursor, without partitions that are gone and of which nothing is needed.
-        active: whether what was delivered is still being read again.
-        until: the offsets to be passed; none where everything that was delivered had been supplied.
+        active: whether delivered blocks are still being re-read.
+        until: the offsets to be passed; none where all delivered blocks had been supplied.
         channels: topics of channels that are read for the content of delivered blocks alone.
-        announced: announcements that wait until such a topic is read no longer.
+        announced: announcements that wait until such a topic is no longer read.
 
     """
 
@@ -60,22 +60,22 @@ class Resume:
         self._max_blocks = settings.max_waiting + settings.max_side
         self._max_bytes = 2 * settings.max_bytes
 
-    def begin_at(self, marks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+    def begin_at(self, watermarks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """The offset from which to read every partition.
 
         Arguments:
-            marks: for every partition the lowest offset that is kept and the one after the highest.
+            watermarks: for every partition the lowest retained offset and the one after the highest.
 
         Raises:
-            CursorExpiredError: rules 3 and 4; ``missing`` has for every partition the offsets that are gone.
+            CursorExpiredError: rules 3 and 4; ``missing`` has for every partition the offsets that expired.
 
         """
-        cursor, here = self.cursor, {topic for topic, _ in marks}
+        cursor, here = self.cursor, {topic for topic, _ in watermarks}
         missing: dict[Partition, tuple[int, int]] = {}
         gone: set[Partition] = set()
         for partition, following in cursor.next.items():
-            low, high = marks.get(partition, (0, 0))
-            if partition not in marks:
+            low, high = watermarks.get(partition, (0, 0))
+            if partition not in watermarks:
                 if cursor.floor[partition] == following and partition[0] in here:
                     gone.add(partition)
                 elif not self._is_channel(partition[0]):
@@ -93,13 +93,13 @@ class Resume:
                 floor={partition: at for partition, at in cursor.floor.items() if partition not in gone},
             )
             self.until = {partition: at for partition, at in self.until.items() if partition not in gone}
-        kept = all(partition in marks and marks[partition][0] <= at for partition, at in cursor.floor.items())
-        # With a channel open, what was delivered may be read again there, and be no part of the stream yet.
+        kept = all(partition in watermarks and watermarks[partition][0] <= at for partition, at in cursor.floor.items())
+        # With a channel open, delivered blocks may be re-read there, and be no part of the stream yet.
         self._is_kept = kept and not cursor.channels
-        return {partition: max(low, cursor.floor.get(partition, low)) for partition, (low, _) in marks.items()}
+        return {partition: max(low, cursor.floor.get(partition, low)) for partition, (low, _) in watermarks.items()}
 
     def collect(self, event: Completed, disputed: Container[bytes]) -> list[Completed]:
-        """Keep a complete block; returns those that there is no room for.
+        """Collect a complete block; returns the blocks that are evicted for it.
 
         Arguments:
             event: its completion.
@@ -125,37 +125,41 @@ class Resume:
         return evicted
 
     def seen(self, block_hash: bytes) -> None:
-        """Messages of a block were read. Those of a delivered block prove that these are the cursor's topics."""
+        """Note that messages of a block were read. Those of a delivered block prove that the topics did not change."""
         if block_hash in self._ring:
             self._is_kept = False
 
     def lacks(self, block_hash: bytes) -> bool:
-        """Whether the content of this block was delivered, and was not read again."""
+        """True when the content of this block was delivered, and was not re-read."""
         return block_hash in self._ring and block_hash not in self._blocks
 
     @property
     def lacks_content(self) -> bool:
-        """Whether the content of a delivered block was not read again, and may be on the topics."""
+        """True when the content of a delivered block was not re-read, and may be on the topics."""
         return not self._blocks.keys() >= self._ring - self.cursor.missing
 
     def blocks(self) -> Iterable[Completed]:
         """The blocks that were collected, in the order in which they were completed."""
         return self._blocks.values()
 
-    def is_over(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> bool:
-        """Whether everything up to ``until`` was read, or can no longer be read.
+    def is_over(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> bool:
+        """True when everything up to ``until`` was read, or can no longer be read.
 
         Raises:
-            CursorExpiredError: a partition ends before the position to be passed: it never would be.
+            CursorExpiredError: a partition ends before the position to be passed.
 
         """
-        short = {p: (ends[p], at) for p, at in self.until.items() if ends is not None and ends.get(p, at) < at}
+        short = {
+            p: (watermarks[p], at)
+            for p, at in self.until.items()
+            if watermarks is not None and watermarks.get(p, at) < at
+        }
         if short:
             raise _expired(short)
         return all(positions.get(partition, at) >= at for partition, at in self.until.items())
 
     def refuse_other_topics(self, was_read: Callable[[bytes], bool]) -> None:
-        """CursorExpiredError where nothing of what was delivered is there, although everything is kept (rule 5).
+        """Raise CursorExpiredError where no delivered block was re-read, although everything is retained (rule 5).
 
         Arguments:
             was_read: whether anything of a block was read.
@@ -164,15 +168,14 @@ class Resume:
         delivered = [ref for ref in self.cursor.ring if ref.hash not in self.cursor.missing]
         if self._is_kept and delivered and not any(was_read(ref.hash) for ref in delivered):
             raise CursorExpiredError(
-                f"the topics were created anew: they hold none of the blocks {delivered[-1].number} to "
-                f"{delivered[0].number} where this cursor's stream had them; start anew without a cursor, or restore "
-                "the topics",
+                f"the topics were recreated: they hold none of the blocks {delivered[-1].number} to "
+                f"{delivered[0].number} at this cursor's positions; start without a cursor, or restore the topics",
                 missing={partition: (self.cursor.floor[partition], at) for partition, at in self.cursor.next.items()},
             )
 
 
 def check(settings: FollowerSettings, cursor: Cursor) -> None:
-    """CursorMismatchError where the cursor is of another lineage than these settings make."""
+    """Raise CursorMismatchError where the cursor is of another lineage than that of these settings."""
     expected = (settings.app, settings.chain)
     if (cursor.app, cursor.chain) != expected:
         raise CursorMismatchError(
@@ -183,17 +186,17 @@ def check(settings: FollowerSettings, cursor: Cursor) -> None:
     if cursor.lineage[:SHORT] != settings.fingerprint():
         raise CursorMismatchError(
             "this cursor was made with another whitelist, threshold, policy or choice of prefixes; "
-            "give the same options, or start anew without a cursor",
+            "pass the same options, or start without a cursor",
             expected=settings.fingerprint().hex(),
             found=cursor.lineage[:SHORT].hex(),
         )
     if settings.start is not None and cursor.start is not None:
-        # A switch through a given start delivers blocks down to the threshold below it first.
+        # A switch through a configured start delivers blocks down to the threshold below it first.
         above = cursor.start.number - settings.start.number
         if not 1 - settings.reorg_threshold <= above <= 1:
             raise CursorMismatchError(
                 f"this cursor's stream began with block {cursor.start.number}, not after block "
-                f"{settings.start.number}; give the start that it was made with, or none",
+                f"{settings.start.number}; pass the start that it was made with, or none",
                 expected=settings.start,
                 found=cursor.start,
             )
@@ -201,9 +204,9 @@ def check(settings: FollowerSettings, cursor: Cursor) -> None:
 
 def _expired(missing: Mapping[Partition, tuple[int, int]]) -> CursorExpiredError:
     return CursorExpiredError(
-        f"records that this cursor needs are gone from {_named(missing)}: the topics were created anew, retention has "
-        "cut off what was not read yet, a member of a mux was left out too early, or a recording is not as far yet; "
-        "start anew without a cursor, restore the topics, or wait for the recording",
+        f"records that this cursor needs are missing from {_named(missing)}: topics were recreated, records expired "
+        "before they were read, a member of a mux was left out too early, or a recording has not caught up yet; "
+        "start without a cursor, restore the topics, or wait for the recording",
         missing=dict(missing),
     )
 

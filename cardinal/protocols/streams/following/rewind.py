@@ -1,16 +1,16 @@
-"""Recovery from eviction: go back to where evicted messages begin, and read on, as a restart does.
+"""Recovery from eviction: rewind to the first offsets of evicted messages, and read on, as a restart does.
 
 Rules:
 
-1. The source is rewound when the chain may go on with an evicted block and everything readable was read: to where the
-   messages of such blocks begin (:mod:`~cardinal.protocols.streams.assembly.evicted`).
+1. The source is rewound when an evicted block may continue the chain and everything readable was read: to the first
+   offsets of such blocks' messages (:mod:`~cardinal.protocols.streams.assembly.evicted`).
 2. A rewind helped when it delivered a block, or left fewer blocks evicted than any before it. One that did not is
-   repeated only after 2, 4, 8… new records: what is left on the topics costs less and less. A delivered block counts as
-   a record: it leaves capacity. The first such rewind is repeated at once: it may have kept Batches in place of content
+   repeated only after 2, 4, 8… new records, so that its share of the work shrinks. A delivered block counts as
+   a record: it frees capacity. The first such rewind is repeated at once: it may have held Batches in place of content
    that it evicted, and the next one completes them. Where nothing comes for long, one new record is enough: a stream
    that has ended is delivered to its end.
-3. A rewind for blocks without a name that did not help is repeated only after as many records as it read again, unless
-   a block is known to be needed.
+3. A rewind for blocks without a name that did not help is repeated only after as many records as it re-read, unless
+   a block is certainly needed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlo
 from cardinal.protocols.streams.types import Partition
 
 _IDLE_PAUSE: Final = 64
-"""Up to this pause a stream on which nothing comes any more is rewound in vain without a new record."""
+"""Up to this pause a stream without new records is rewound in vain."""
 
 
 class Rewind:
-    """See the module.
+    """Rewinds of one source.
 
     Arguments:
-        evicted: the blocks to go back for.
+        evicted: the blocks to rewind for.
         distance: records; the longest pause is twice as many.
 
     """
@@ -39,39 +39,39 @@ class Rewind:
         self._distance = distance
         self._records = 0
         self._reread: int | None = None
-        """The lowest number of those that are being re-read."""
+        """The lowest number of the blocks that are being re-read."""
         self._pause = 0
         self._moved = False
         """Whether a block was delivered since the last rewind began."""
         self._back_since = -1
-        """Records that were read when a rewind was in vain; -1 where the next one need not be."""
+        """Records that were read when a rewind was in vain; -1 where the next one may help."""
         self._not_before = 0
         """Records to be read before the next rewind."""
         self._back_at: Mapping[Partition, int] = {}
-        """Where the reading stood when it was last rewound; empty once it is back there."""
+        """The positions that the reader was last rewound from; empty once it is back there."""
         self._unnamed_after = 0
         """Records to be read before the next rewind for blocks without a name."""
         self._length = 0
-        """Records that a rewind for blocks without a name reads again."""
+        """Records that a rewind for blocks without a name re-reads."""
         self._fewest = 0
         """The fewest evicted blocks before or after any rewind; 0 where none was evicted."""
 
     @property
     def in_progress(self) -> bool:
-        """Whether the reading has not come back yet to where it stood."""
+        """True until the reading is back at the positions that it was rewound from."""
         return bool(self._back_at)
 
     @property
     def in_vain(self) -> bool:
-        """Whether the last two rewinds did not help."""
+        """True when the last two rewinds did not help."""
         return self._pause > 1
 
     def reaches(self, number: int) -> bool:
-        """Whether an evicted block, or one that is being re-read, may have this number or a lower one."""
+        """True when an evicted block, or one that is being re-read, may have this number or a lower one."""
         return any(lowest is not None and lowest <= number for lowest in (self._evicted.lowest, self._reread))
 
     def delivered(self, blocks: int) -> None:
-        """So many blocks were delivered, and hold no capacity any more."""
+        """Count delivered blocks, which free capacity."""
         self._moved = True
         self._not_before -= blocks
 
@@ -81,7 +81,7 @@ class Rewind:
         self._evicted.read(records)
 
     def is_back(self, positions: Mapping[Partition, int]) -> bool:
-        """Whether the reading is back where it stood when it was rewound."""
+        """True when the reading is back at the positions that it was rewound from."""
         at = self._back_at
         return bool(at) and all(positions.get(partition, offset) >= offset for partition, offset in at.items())
 
@@ -110,8 +110,8 @@ class Rewind:
 
         Arguments:
             positions: the next offset of every partition.
-            needed: whether to go back for an evicted block.
-            wanted: whether a block is known to be needed, and not held.
+            needed: whether to rewind for an evicted block.
+            wanted: whether a block is certainly needed, and not held.
             waited: whether nothing came for long.
 
         """

@@ -1,14 +1,14 @@
-"""When a reader that wants everything begins: not above blocks that are about to come.
+"""Start time of a reader that wants everything: it does not begin above blocks that are about to come.
 
 A stream begins with the lowest complete block from which Batches lead up to the heaviest one
 (:mod:`cardinal.protocols.streams.ordering.start`). But partitions are read one ahead of the other, so lower blocks may
-be unread although they are there; and a producer whose broker was away may have written a block before its parent.
+be on the topics and unread; and a producer whose broker was away may have written a block before its parent.
 Beginning above them would lose them for good.
 
 One rule: the stream begins when every partition was read two seconds past the candidate's Batch, by the time of the
 records, and the candidate's chain is longer than a threshold; or when everything was read. Blocks below the candidate
-that no Batch links to it leave a doubt: then the chain has to be four thresholds long, or the driver says that it has
-waited long enough. Where waiting blocks take half of their capacity there is no waiting for a longer chain.
+that no Batch links to it leave a doubt: then the chain has to be four thresholds long, or the driver has waited long
+enough. Where waiting blocks use half of their capacity the stream does not wait for a longer chain.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cardinal.protocols.streams.ordering.start import Candidate
+from cardinal.protocols.streams.ordering.start import StartCandidate
 from cardinal.protocols.streams.types import Partition, Row
 
 _PAST_MS: Final = 2_000
-"""As far as a reader lets its partitions run apart (:mod:`cardinal.transports.pace`)."""
+"""The lead that a reader allows a partition (:mod:`cardinal.transports.pace`)."""
 _DOUBTFUL: Final = 4
 _GROWTH: Final = 16
 
 
 class StartWait:
-    """See the module. ``threshold``: blocks."""
+    """The wait before a stream begins. ``threshold``: blocks."""
 
     def __init__(self, threshold: int) -> None:
         self._threshold = threshold
@@ -35,19 +35,19 @@ class StartWait:
         self._look_at = 0
 
     def read(self, records: Iterable[Row]) -> None:
-        """Note how far partitions were read."""
+        """Note the times up to which partitions were read."""
         times = self._times
         for record in records:
             times[record[0], record[1]] = record[5]
 
     def completed(self, block_hash: bytes, published_ms: int) -> None:
-        """Note when a complete block's Batch was written."""
+        """Note the time of a complete block's Batch."""
         self._published[block_hash] = published_ms
 
     def looks(self, *, caught_up: bool) -> bool:
-        """Whether to look for a candidate now: until everything is read, when the blocks have grown by a sixteenth.
+        """True when a search for a candidate is due: until everything is read, when the blocks grew by a sixteenth.
 
-        Looking costs the number of blocks, so that all looks together stay linear.
+        The cost of a search is the number of blocks, so that all searches together stay linear.
         """
         blocks = len(self._published)
         if not caught_up and blocks < self._look_at:
@@ -57,7 +57,7 @@ class StartWait:
 
     def begins(
         self,
-        candidate: Candidate,
+        candidate: StartCandidate,
         unread: Mapping[Partition, int],
         *,
         doubt: bool,
@@ -65,15 +65,15 @@ class StartWait:
         caught_up: bool,
         waited: bool,
     ) -> bool:
-        """Whether to begin with this candidate now.
+        """True when the stream begins with this candidate now.
 
         Arguments:
-            candidate: what the stream would begin with.
-            unread: partitions that were not read to their end, and where they are.
+            candidate: the block that the stream would begin with.
+            unread: partitions that were not read to their end, and their positions.
             doubt: whether there are blocks below the candidate that are not linked to it.
-            crowded: whether waiting blocks take half of their capacity.
-            caught_up: whether everything that was there has been read.
-            waited: whether the driver has waited long enough for what is missing.
+            crowded: whether waiting blocks use half of their capacity.
+            caught_up: whether everything that was on the topics has been read.
+            waited: whether the driver has waited long enough for missing blocks.
 
         """
         if caught_up and (waited or not doubt):

@@ -5,7 +5,7 @@ Rules:
 1. A block whose parent is no hash or the block itself, or whose number is negative, is refused.
 2. A whitelist pins hashes at heights; another block at such a height is refused. So is a block on the blacklist.
 3. A block that descends from a refused one is refused.
-4. A block below the floor, or below the first block of the stream, is dropped.
+4. A block below the floor, or below the first block of the stream, is pruned.
 5. A waiting chain that is heavier than the head and can only leave below the start is reported once.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cardinal.errors import CursorMismatchError
-from cardinal.protocols.streams.events import ForkBelowStart, Header
+from cardinal.protocols.streams.events import BlockHeader, ForkBelowStart
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.types import HASH_SIZE, BlockRef
 
@@ -24,7 +24,7 @@ from .forktree import ForkTree, Node
 DESCENDS: Final = "it descends from a refused block"
 
 REMEMBERED: Final = 4096
-"""Blocks that are no longer held of which the state is remembered."""
+"""Blocks that are no longer held and whose last state is remembered."""
 
 _STEPS_PER_BLOCK: Final = 16
 _STEPS_MAX: Final = 20_000
@@ -45,7 +45,7 @@ class Admission:
         self._blacklist = frozenset(blacklist)
         self.refused: BoundedDict[bytes, None] = BoundedDict(REMEMBERED)
         self.first: int | None = None
-        """Blocks with a lower number were never delivered and never will be; None when that is not known."""
+        """Blocks with a lower number were never delivered and never will be; None before that is certain."""
 
     def check_delivered(self, delivered: Iterable[BlockRef]) -> None:
         """Raise CursorMismatchError when the whitelist or the blacklist forbids a block that was delivered."""
@@ -57,10 +57,10 @@ class Admission:
                 found = f"the whitelist pins another block at {ref.number} than the cursor delivered"
             else:
                 continue
-            message = f"{found}; start anew, or take the entry out"
+            message = f"{found}: start without a cursor, or remove the entry"
             raise CursorMismatchError(message, expected=pinned, found=ref.hash)
 
-    def refusal(self, block: Header) -> str | None:
+    def refusal(self, block: BlockHeader) -> str | None:
         """The reason to refuse a block, None when there is none."""
         reason = None
         if len(block.parent) != HASH_SIZE:
@@ -77,8 +77,8 @@ class Admission:
             reason = DESCENDS
         return reason
 
-    def too_low(self, block: Header, floor: int) -> str | None:
-        """The reason to drop a block for its number, None when there is none."""
+    def too_low(self, block: BlockHeader, floor: int) -> str | None:
+        """The reason to prune a block for its number, None when there is none."""
         if block.number < floor:
             return "farther below the head than the reorg threshold"
         if self.first is not None and block.number < self.first:
@@ -104,7 +104,7 @@ class StartForks:
         Arguments:
             node: the block.
             head: the newest delivered block.
-            start: the first block of the stream, or the given one below it.
+            start: the first block of the stream, or the configured one below it.
             unlinkable: the highest number at which the parent of a block can never be linked.
 
         """
@@ -121,7 +121,7 @@ class StartForks:
         return ForkBelowStart(BlockRef(tip.number, tip.hash), start)
 
     def _lowest_below(self, node: Node) -> Node | None:
-        """The lowest ancestor that is held, None when the steps do not suffice."""
+        """The lowest ancestor that is held, None when the steps are used up."""
         lowest = node
         for ancestor in self._tree.ancestors(node):
             lowest = ancestor

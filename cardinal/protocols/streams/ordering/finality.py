@@ -1,11 +1,11 @@
-"""Finality as data: marks that only rise, and a latch for what contradicts them.
+"""Finality marks that only rise, and a latch for a switch that contradicts them.
 
 Rules:
 
 1. The marks are the highest that any delivered block carried. They never fall, also not when that block is removed.
-2. A mark above the block that carries it counts as that block's number: no node knows what is final above its head.
+2. A mark above the block that carries it counts as that block's number: nothing above a node's head can be final.
 3. A switch that would remove a finalized block latches :attr:`Finalizer.violation`. It is withheld (``halt``) or
-   made (``follow``); which of the two is no part of a lineage, so that an operator can let a halted stream go on.
+   made (``follow``); the policy is no part of a lineage, so that an operator can let a halted stream continue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.types import BlockRef, Finality, FinalityViolated
 
 
@@ -25,7 +25,7 @@ class OnFinalityViolation(Enum):
 
 
 class Finalizer:
-    """The marks of one stream.
+    """Finality marks of one stream.
 
     Arguments:
         marks_of: the marks that a block carries, None where it has none.
@@ -33,13 +33,15 @@ class Finalizer:
 
     """
 
-    def __init__(self, marks_of: Callable[[Header], Finality | None] | None, on_violation: OnFinalityViolation) -> None:
+    def __init__(
+        self, marks_of: Callable[[BlockHeader], Finality | None] | None, on_violation: OnFinalityViolation
+    ) -> None:
         self._marks_of = marks_of
         self._on_violation = on_violation
         self.marks: Finality | None = None
         self.violation: FinalityViolated | None = None
 
-    def delivered(self, block: Header) -> None:
+    def delivered(self, block: BlockHeader) -> None:
         """Raise the marks to those of a block that joins the chain."""
         if self._marks_of is None:
             return
@@ -57,7 +59,7 @@ class Finalizer:
             return True, None
         violation = FinalityViolated(tip, finalized)
         follow = self._on_violation is OnFinalityViolation.FOLLOW
-        # A withheld branch that goes on growing is reported once.
+        # A withheld branch that continues to grow is reported once.
         report = violation if follow or self.violation is None else None
         self.violation = self.violation or violation
         return follow, report

@@ -17,10 +17,10 @@ class Ties(Enum):
     """Tie rule of equally heavy waiting chains."""
 
     FIRST = "first"
-    """The one received first."""
+    """The chain received first."""
 
     HASH = "hash"
-    """The one whose tip has the lowest hash: independent of arrival, for planners that rebuild their state."""
+    """The chain whose tip has the lowest hash: independent of arrival, for planners that rebuild their state."""
 
 
 def rank(node: Node, ties: Ties) -> Rank:
@@ -43,14 +43,14 @@ def best_tip(tree: ForkTree, head: Node, fresh: Sequence[Node], ties: Ties) -> N
     best = min(fresh, key=lambda node: rank(node, ties))
     if any(node.parent == head.hash for node in fresh):
         extension = climb(tree, head, ties)
-        # A child extends the head whatever its weight, unless something new elsewhere is heavier still.
+        # A child of any weight extends the head, unless a new block elsewhere is heavier still.
         if best.weight <= extension.weight or descends(tree, best, head):
             return extension
     return climb(tree, best, ties) if best.weight > head.weight else None
 
 
 def climb(tree: ForkTree, node: Node, ties: Ties) -> Node:
-    """From a linked block up to a leaf, at every fork towards the heaviest block above it."""
+    """The leaf above a linked block, at every fork towards the heaviest block above it."""
     heaviest: dict[bytes, Rank] = {}
     for current in reversed(tree.above(node)):
         above = [heaviest[child.hash] for child in tree.children(current.hash)]

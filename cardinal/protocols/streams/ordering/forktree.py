@@ -1,11 +1,11 @@
-"""Graph of blocks, their parents and children. No policy lives here.
+"""Graph of blocks, their parents and children. It contains no policy.
 
 A node is *linked* when its ancestors reach the root without a gap; the others wait. A linked node is *delivered*
-while it is part of the delivered chain. All are held in one table, so that a parent which comes late finds everything
+while it is part of the delivered chain. All are held in one table, so that a parent that comes late finds everything
 that waited for it.
 
-Every operation costs what it returns: ten thousand children of one block, or ten thousand blocks of one number, slow
-nothing down.
+The cost of every operation is the size of its result: ten thousand children of one block, or ten thousand blocks of
+one number, slow nothing down.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.events import BlockHeader
 
 Rank: TypeAlias = tuple[int, int, bytes]
 """Order of blocks, lower first: a weight or a number, the arrival, the hash."""
@@ -30,9 +30,9 @@ class Node:
     Attributes:
         parent: its parent's hash, None where only the reference is known.
         arrival: orders ties, lower is earlier.
-        size: bytes that its content takes, 0 for a header.
+        size: bytes of its content, 0 for a header.
         item: its content, None where only the reference is known.
-        missing: delivered, or to be delivered, without content, also when its content comes later.
+        missing: delivered, or about to be delivered, without content, also when its content comes later.
         linked, delivered: see the module.
 
     """
@@ -42,7 +42,7 @@ class Node:
     parent: bytes | None
     weight: int
     arrival: int
-    item: Header | None = None
+    item: BlockHeader | None = None
     size: int = 0
     missing: bool = False
     linked: bool = False
@@ -93,7 +93,7 @@ class ForkTree:
         level[node.hash] = node
 
     def set_parent(self, node: Node, parent: bytes) -> None:
-        """The parent of a block that was known by reference only."""
+        """Set the parent of a block of which only the reference was held."""
         node.parent = parent
         self._children.setdefault(parent, {})[node.hash] = node
 

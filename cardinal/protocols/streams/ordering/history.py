@@ -1,7 +1,7 @@
 """Hashes of the delivered chain far below the fork graph, for reorgs through a channel.
 
-The blocks stand one number after another; where a chain skips a number, the history begins anew there. It is bounded,
-and can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`History.recall`).
+The blocks have consecutive numbers; where a chain skips a number, the history restarts there. It is bounded,
+and can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`ChainHistory.recall`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cardinal.protocols.streams.types import BlockRef
 from .forktree import Node
 
 
-class History:
-    """The delivered chain. ``most``: blocks that are remembered at least; 1.25 times as many at most."""
+class ChainHistory:
+    """Hashes of the delivered chain. ``most``: blocks that are remembered at least; 1.25 times as many at most."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._first = 0
         self._hashes: list[bytes] = []
-        self._known: set[bytes] = set()
+        self._members: set[bytes] = set()
 
     def __len__(self) -> int:
         """The number of blocks."""
@@ -28,7 +28,7 @@ class History:
 
     def __contains__(self, block_hash: bytes) -> bool:
         """True when this block is one of them."""
-        return block_hash in self._known
+        return block_hash in self._members
 
     @property
     def lowest(self) -> BlockRef | None:
@@ -51,30 +51,30 @@ class History:
         if block.number != self._first + len(hashes):
             self._first = block.number
             hashes.clear()
-            self._known.clear()
+            self._members.clear()
         hashes.append(block.hash)
-        self._known.add(block.hash)
+        self._members.add(block.hash)
         if len(hashes) > self._most + self._most // 4:
             cut = len(hashes) - self._most
-            self._known.difference_update(hashes[:cut])
+            self._members.difference_update(hashes[:cut])
             del hashes[:cut]
             self._first += cut
 
     def cut(self, count: int) -> None:
         """Remove the highest ``count`` blocks."""
         if count:
-            self._known.difference_update(self._hashes[-count:])
+            self._members.difference_update(self._hashes[-count:])
             del self._hashes[-count:]
 
     def recalls(self, number: int) -> bool:
-        """True when the bound leaves capacity for a block so far down."""
+        """True when the bound leaves capacity down to this number."""
         return self._first - number <= self._most - len(self)
 
     def recall(self, parents: Mapping[bytes, bytes], floor: int) -> int:
         """Extend the history downwards.
 
         Arguments:
-            parents: hash to parent hash, of any blocks (:attr:`Parents.known`).
+            parents: hash to parent hash, of any blocks (:attr:`Parents.links`).
             floor: the number below which nothing was delivered.
 
         Returns:
@@ -82,12 +82,12 @@ class History:
 
         """
         found: list[bytes] = []
-        room = min(self._first - floor, self._most - len(self))
+        capacity = min(self._first - floor, self._most - len(self))
         current = parents.get(self._hashes[0]) if self._hashes else None
         # No chain comes back to itself.
-        while current is not None and len(found) < room and current not in self._known:
+        while current is not None and len(found) < capacity and current not in self._members:
             found.append(current)
-            self._known.add(current)
+            self._members.add(current)
             current = parents.get(current)
         self._hashes[:0] = reversed(found)
         self._first -= len(found)
@@ -98,25 +98,25 @@ class Parents:
     """Parent links of Batches, hash to parent hash; a hash whose Batches disagree has none.
 
     Attributes:
-        known: the links.
+        links: the links.
 
     """
 
     def __init__(self) -> None:
-        self.known: dict[bytes, bytes] = {}
+        self.links: dict[bytes, bytes] = {}
         self._disputed: set[bytes] = set()
 
     def add(self, block_hash: bytes, parent: bytes) -> None:
         """Add the link of one more Batch."""
-        if block_hash not in self._disputed and self.known.setdefault(block_hash, parent) != parent:
-            del self.known[block_hash]
+        if block_hash not in self._disputed and self.links.setdefault(block_hash, parent) != parent:
+            del self.links[block_hash]
             self._disputed.add(block_hash)
 
     def lead(self, block: BlockRef, number: int) -> bool:
-        """True when they lead from a block down to this number."""
+        """True when the links lead from a block down to this number."""
         current = block.hash
         for _ in range(block.number - number):
-            if current not in self.known:
+            if current not in self.links:
                 return False
-            current = self.known[current]
+            current = self.links[current]
         return True

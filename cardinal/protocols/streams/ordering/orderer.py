@@ -2,22 +2,22 @@
 
 Rules:
 
-1. A child of the head extends it, whatever its weight; of several children the one with the heaviest chain above it
-   goes. Its number is its parent's plus one.
+1. A child of the head, of any weight, extends it; of several children the one with the heaviest chain above it is
+   delivered. Its number is its parent's plus one.
 2. Leaving the head takes a strictly heavier chain. Of equal ones the first received stays.
 3. A switch is one update through the common ancestor: removed newest first, added oldest first. An extension may be
-   cut into several updates (``max_extension``); a switch never is.
+   divided into several updates (``max_extension``); a switch never is.
 4. Children that came before their parents wait, and are delivered with them. Of too many waiting blocks the ones
-   farthest above the head are evicted, of too many on side branches the lightest leaves.
+   farthest above the head are evicted, of too many on side branches the lightest.
 5. Blocks farther below the head than the reorg threshold are pruned, with the side branches that hang on them, unless
    a channel lifts it (:meth:`Orderer.graft`).
-6. From nothing, the start is chosen by :mod:`.start`. No block is ever removed that was not delivered: by this stream,
-   or, where a start was given, by its giver.
+6. Without a configured start, :mod:`.start` chooses one. No block is ever removed that was not delivered: by this
+   stream, or, with a configured start, by the stream that it continues.
 7. Blocks are refused by :mod:`.admission`, with all that descends from them.
 8. Finality only rises, and withholds switches (:mod:`.finality`).
 
-The orderer reads only number, hash, parent and weight, so headers without content will do. Its work for a block does
-not grow with the blocks that are held, but for the depth of a switch.
+The orderer reads only number, hash, parent and weight, so headers without content suffice. Its work for a block does
+not grow with the blocks that are held, except for the depth of a switch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from itertools import takewhile
 from typing import Final, TypeAlias, cast
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.events import ChainUpdate, Completed, Header, OrderingEvent, Quarantined, Stale
+from cardinal.protocols.streams.events import BlockHeader, ChainUpdate, Completed, OrderingEvent, Quarantined, Stale
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
 from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated
@@ -37,12 +37,12 @@ from .admission import DESCENDS, REMEMBERED, Admission, StartForks
 from .finality import Finalizer, OnFinalityViolation
 from .forkchoice import Ties, best_tip, climb, paths
 from .forktree import ForkTree, Node
-from .history import History
+from .history import ChainHistory
 from .pool import Evicted, Pool
-from .settings import OrderingSettings, Past
-from .start import Candidate, StartRule
+from .settings import EarlierRun, OrderingSettings
+from .start import StartCandidate, StartRule
 
-__all__ = ["Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Past", "Reach", "Ties"]
+__all__ = ["EarlierRun", "Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Reach", "Ties"]
 
 Report: TypeAlias = OrderingEvent | Evicted
 
@@ -52,16 +52,16 @@ _PRUNED: Final = "pruned: farther below the head than the reorg threshold"
 class Reach(Enum):
     """Relation of a reorg channel's ancestor to the delivered chain."""
 
-    KNOWN = "known"
+    ON_CHAIN = "on the chain"
     """It is part of the chain."""
     AHEAD = "ahead"
-    """The chain has not come so far."""
-    OTHER = "other"
-    """Another block stands at its number."""
+    """It is above the chain's head."""
+    OFF_CHAIN = "off the chain"
+    """Another block of the chain has its number."""
     FORGOTTEN = "forgotten"
-    """The chain is not remembered so far down: :meth:`Orderer.recall` may help."""
+    """It is below the remembered part of the chain: :meth:`Orderer.recall` may help."""
     BELOW_START = "below the start"
-    """Nothing was delivered so far down."""
+    """It is below the first delivered block."""
 
 
 class Orderer:
@@ -105,18 +105,18 @@ class Orderer:
         self._start_rule = StartRule(reorg_threshold, settings.ties)
         self._start_forks = StartForks(self._tree)
         self._final = Finalizer(settings.finality_of, settings.on_finality_violation)
-        self._history = History(settings.history)
+        self._history = ChainHistory(settings.history)
         self._lifted: dict[bytes, int] = {}  # ancestors of deep reorgs in flight, and their numbers
-        self._fates: BoundedDict[bytes, str] = BoundedDict(REMEMBERED)
+        self._last_states: BoundedDict[bytes, str] = BoundedDict(REMEMBERED)
         self._reports: list[Report] = []
         self._arrivals = 0
         self._head: Node | None = None
-        self._given = start is not None
+        self._start_configured = start is not None
         self._root = 0  # number of the lowest block that can be a fork point
         self.seq = settings.seq
-        """The last sequence number given."""
+        """The last sequence number delivered."""
         self.start = start
-        """The first block that was delivered, or the given one below it."""
+        """The first block that was delivered, or the configured one below it."""
         if start is not None:
             self._root = start.number
             self._head = self._reference(start, None, start_weight or 0)
@@ -132,7 +132,7 @@ class Orderer:
 
     @property
     def finality(self) -> Finality | None:
-        """The marks of the delivered chain."""
+        """The finality marks of the delivered chain."""
         return self._final.marks
 
     @property
@@ -142,7 +142,7 @@ class Orderer:
 
     @property
     def first(self) -> int:
-        """The number of the first block that this stream delivered, or will; 0 while that is not known."""
+        """The number of the first block that this stream delivered, or will; 0 before that is decided."""
         return 0 if self.start is None else self._root + 1
 
     @property
@@ -207,13 +207,13 @@ class Orderer:
             return Reach.BELOW_START
         if ancestor.number < lowest.number:
             return Reach.FORGOTTEN
-        return Reach.KNOWN if self.hash_at(ancestor.number) == ancestor.hash else Reach.OTHER
+        return Reach.ON_CHAIN if self.hash_at(ancestor.number) == ancestor.hash else Reach.OFF_CHAIN
 
     def state_of(self, block_hash: bytes) -> str | None:
         """The state of a complete block, or the last one it had; None for a block that is not remembered."""
         node = self._tree.get(block_hash)
         if node is None:
-            return "delivered" if block_hash in self._history else self._fates.get(block_hash)
+            return "delivered" if block_hash in self._history else self._last_states.get(block_hash)
         if node.delivered:
             if self._admission.first is not None and node.number < self._admission.first:
                 return "below the first block of this stream"
@@ -222,7 +222,7 @@ class Orderer:
             return "abandoned"
         if not node.linked:
             return f"waiting for parent {(node.parent or b'').hex()}"
-        return "removed" if self._fates.get(block_hash) == "removed" else "on a side branch"
+        return "removed" if self._last_states.get(block_hash) == "removed" else "on a side branch"
 
     def take_reports(self) -> list[Report]:
         """The reports since the last call."""
@@ -231,7 +231,7 @@ class Orderer:
 
     # --- blocks ----------------------------------------------------------------------------------------------
 
-    def receive(self, event: Completed | Header) -> list[ChainUpdate]:
+    def receive(self, event: Completed | BlockHeader) -> list[ChainUpdate]:
         """Take one complete block; returns the updates that it makes possible."""
         item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
         head = self._head
@@ -243,8 +243,8 @@ class Orderer:
             return self.caught_up()
         return updates
 
-    def bridge(self, header: Header) -> list[ChainUpdate]:
-        """Take a block whose content cannot be had, where complete blocks wait for it.
+    def bridge(self, header: BlockHeader) -> list[ChainUpdate]:
+        """Take a block whose content cannot be read, where complete blocks wait for it.
 
         It is delivered as a :class:`~.payload.MissingPayload`, and only together with one of them.
         """
@@ -257,7 +257,7 @@ class Orderer:
         self._report_start_fork(header.hash)
         return updates
 
-    def candidate(self, incomplete: Iterable[Header] = ()) -> Candidate | None:
+    def candidate(self, incomplete: Iterable[BlockHeader] = ()) -> StartCandidate | None:
         """The block with which the stream would begin now; None where it may not. The work grows with the blocks.
 
         Arguments:
@@ -269,12 +269,12 @@ class Orderer:
         return self._start_rule.candidate(self._tree, incomplete)
 
     def begin(self, start: BlockRef) -> list[ChainUpdate]:
-        """Begin with this block, which is held (:meth:`candidate`), if nothing has begun."""
+        """Begin with this block, which is held (:meth:`candidate`), if the stream has not begun."""
         lowest = self._tree.get(start.hash)
         return [] if lowest is None or self._head is not None else self._begin(lowest)
 
     def caught_up(self) -> list[ChainUpdate]:
-        """Choose the start, if none is chosen: the reader has seen everything that was there when it opened."""
+        """Choose the start, if none is chosen: the reader has read everything that was on the topics when it opened."""
         begins = self._head is None and len(self._tree) > 0
         return self._begin(self._start_rule.lowest(self._tree)) if begins else []
 
@@ -283,16 +283,21 @@ class Orderer:
         self._admission.check_delivered(delivered)
 
     def restore(
-        self, ring: Sequence[BlockRef], weight: int, seq: int, past: Past, blocks: Iterable[Completed | Header]
+        self,
+        ring: Sequence[BlockRef],
+        weight: int,
+        seq: int,
+        earlier: EarlierRun,
+        blocks: Iterable[Completed | BlockHeader],
     ) -> list[ChainUpdate]:
         """Resume after blocks that an earlier run delivered; everything is judged once, at the end.
 
         Arguments:
             ring: delivered blocks, newest first, at least the head.
             weight: the head's weight.
-            seq: the last sequence number given.
-            past: further state of that run.
-            blocks: every complete block that was read again, in their order of arrival, of the ring or not. Blocks of
+            seq: the last sequence number delivered.
+            earlier: further state of that run.
+            blocks: every complete block that was re-read, in their order of arrival, of the ring or not. Blocks of
                 the ring that are not among them are removed as :class:`~.payload.MissingPayload`.
 
         Raises:
@@ -301,16 +306,16 @@ class Orderer:
         """
         self.check_delivered(ring)
         refs = ring[::-1]
-        parent = past.root or None
+        parent = earlier.root or None
         if parent is not None:
-            self._restore_one(BlockRef(refs[0].number - 1, parent), None, past)
+            self._restore_one(BlockRef(refs[0].number - 1, parent), None, earlier)
         for ref in refs:
-            self._head = self._restore_one(ref, parent, past)
+            self._head = self._restore_one(ref, parent, earlier)
             parent = ref.hash
         cast("Node", self._head).weight = weight
-        if not self._given:
-            self._set_start(past.start or refs[0])
-        self.seq, self._final.marks, self._final.violation = seq, past.finality, past.violation
+        if not self._start_configured:
+            self._set_start(earlier.start or refs[0])
+        self.seq, self._final.marks, self._final.violation = seq, earlier.finality, earlier.violation
         self._restore_blocks(blocks)
         self._prune()
         updates = self._judge(list(self._side))
@@ -318,31 +323,31 @@ class Orderer:
             self._report_start_fork(node.hash)
         return updates
 
-    def _restore_one(self, ref: BlockRef, parent: bytes | None, past: Past) -> Node:
-        node = self._tree.get(ref.hash)  # a given start
+    def _restore_one(self, ref: BlockRef, parent: bytes | None, earlier: EarlierRun) -> Node:
+        node = self._tree.get(ref.hash)  # a configured start
         if node is None:
             node = self._reference(ref, parent)
-            node.missing = ref.hash in past.missing
+            node.missing = ref.hash in earlier.missing
         if ref.hash not in self._history:
             self._history.append(ref)
         return node
 
-    def _restore_blocks(self, blocks: Iterable[Completed | Header]) -> None:
-        """Hold what was read again. Nothing is reported of blocks that lie too low: they were judged before."""
+    def _restore_blocks(self, blocks: Iterable[Completed | BlockHeader]) -> None:
+        """Hold the blocks that were re-read. Those that are too low are not reported: they were judged before."""
         for event in blocks:
             item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
             if item.hash in self._tree or self._admission.too_low(item, self._floor) is None:
-                self._stand_aside(self._take(item, size))
+                self._add_to_side(self._take(item, size))
 
     # --- deep reorgs -----------------------------------------------------------------------------------------
 
     def graft(self, ancestor: BlockRef, blocks: Iterable[Completed]) -> list[ChainUpdate]:
         """Take the blocks of a reorg that leaves the delivered chain at ``ancestor``, however deep.
 
-        They are held as far as the threshold would prune them until :meth:`settle`, and win when they are heavier.
+        They are held below the threshold too until :meth:`settle`, and win when they are heavier.
 
         Arguments:
-            ancestor: a block that :meth:`reach` calls known.
+            ancestor: a block for which :meth:`reach` returns ``ON_CHAIN``.
             blocks: the blocks above it, parents first.
 
         """
@@ -354,7 +359,7 @@ class Orderer:
             parent = ref.hash
         lowest = tree.get(self._history.at(ancestor.number + len(unheld)))
         if lowest is not None and lowest.parent is None and parent is not None:
-            tree.set_parent(lowest, parent)  # it was never read again after a resume
+            tree.set_parent(lowest, parent)  # it was never re-read after a resume
         self._lifted[ancestor.hash] = ancestor.number
         fresh: list[Node] = []
         for block in blocks:
@@ -376,10 +381,10 @@ class Orderer:
         held = {node.hash: node.parent for node in self._tree if node.delivered and node.parent is not None}
         return self._history.recall({**parents, **held}, self._root)
 
-    # --- coming in -------------------------------------------------------------------------------------------
+    # --- insertion -------------------------------------------------------------------------------------------
 
-    def _only_extends(self, head: Node, item: Header) -> bool:
-        """True for a child of the head that has no rival, and for which nothing waits: there is nothing to choose."""
+    def _only_extends(self, head: Node, item: BlockHeader) -> bool:
+        """True for a child of the head without a rival, and for which no block waits: there is nothing to choose."""
         tree = self._tree
         return (
             item.number == head.number + 1
@@ -389,7 +394,7 @@ class Orderer:
             and self._admission.refusal(item) is None
         )
 
-    def _extend(self, item: Header, size: int) -> ChainUpdate:
+    def _extend(self, item: BlockHeader, size: int) -> ChainUpdate:
         node = self._node(item, item, size)
         node.linked = node.delivered = True
         self._tree.insert(node)
@@ -397,24 +402,24 @@ class Orderer:
         self._prune()
         return update
 
-    def _take(self, item: Header, size: int) -> list[Node]:
+    def _take(self, item: BlockHeader, size: int) -> list[Node]:
         """Hold one block; returns the blocks that it links."""
         known = self._tree.get(item.hash)
         if known is not None:
             return self._fill(known, item, size)
         return self._place(self._node(item, item, size)) if self._admits(item) else []
 
-    def _admits(self, block: Header) -> bool:
+    def _admits(self, block: BlockHeader) -> bool:
         """True for a block that may be held; the others are reported."""
         if (reason := self._admission.refusal(block)) is not None:
             self._refuse(block, reason)
         elif (reason := self._admission.too_low(block, self._floor)) is not None:
-            self._drop_low(BlockRef(block.number, block.hash), reason)
+            self._report_low(BlockRef(block.number, block.hash), reason)
         else:
             return True
         return False
 
-    def _node(self, header: Header, item: Header | None, size: int) -> Node:
+    def _node(self, header: BlockHeader, item: BlockHeader | None, size: int) -> Node:
         self._arrivals = arrival = self._arrivals + 1
         return Node(header.number, header.hash, header.parent, header.weight, arrival, item, size, item is None)
 
@@ -423,30 +428,30 @@ class Orderer:
         liar = self._tree.get(ref.hash)
         if liar is not None:  # it claims a number that is not below its child's
             self._remove(liar)
-            self._drop_low(BlockRef(liar.number, liar.hash), f"its number should be {ref.number}")
+            self._report_low(BlockRef(liar.number, liar.hash), f"its number should be {ref.number}")
         node = Node(ref.number, ref.hash, parent, weight, 0, linked=True, delivered=True)
         self._tree.insert(node)
         return node
 
     def _place(self, node: Node) -> list[Node]:
-        """Put a new block where it belongs; returns the blocks that it links."""
+        """Insert a new block; returns the blocks that it links."""
         self._tree.insert(node)
         parent = self._tree.get(node.parent)
         if parent is not None and parent.linked:
             return self._link(node) if self._follows(node, parent) else []
-        if self._given and any(child.linked for child in self._tree.children(node.hash)):
+        if self._start_configured and any(child.linked for child in self._tree.children(node.hash)):
             return self._link_down(node)
         self._waiting.add(node)
         self._evict(self._waiting, "too many blocks wait for a parent")
         return []
 
-    def _fill(self, node: Node, item: Header, size: int) -> list[Node]:
-        """Add its content to a block that was known by reference, or delivered without."""
+    def _fill(self, node: Node, item: BlockHeader, size: int) -> list[Node]:
+        """Add the content of a block of which only the reference was held, or that was delivered without."""
         first = self._admission.first
         if node.item is not None or (first is not None and node.number < first):
             return []
         if not self._belongs(node, item):
-            self._reports.append(Quarantined(item.hash, item.number, "its Batch contradicts what was delivered"))
+            self._reports.append(Quarantined(item.hash, item.number, "its Batch contradicts the delivered block"))
             return []
         self._waiting.resize(node, size)
         self._side.resize(node, size)
@@ -455,13 +460,13 @@ class Orderer:
         if node.parent is not None:
             return []
         self._tree.set_parent(node, item.parent)
-        # A block that left the chain before its content came stays beside it.
+        # A block that left the chain before its content came stays on a side branch.
         return self._link_down(node) if node.delivered else []
 
-    def _belongs(self, node: Node, item: Header) -> bool:
-        """True when this can be the content of a block that is known by number, and perhaps by parent.
+    def _belongs(self, node: Node, item: BlockHeader) -> bool:
+        """True when this can be the content of a block of which the number is held, and perhaps the parent.
 
-        A false parent of a delivered block could make a circle of the chain.
+        A false parent of a delivered block could close the chain to a circle.
         """
         parent = self._tree.get(item.parent)
         return (
@@ -488,8 +493,8 @@ class Orderer:
     def _link_down(self, node: Node) -> list[Node]:
         """Link the blocks below one of the chain, and those that waited there: history that is read after its child.
 
-        The parent of the lowest is a known fork point, unless blocks below it were delivered and forgotten. Where
-        the start was chosen, none are below its number; another block of its parent may have taken its place.
+        The parent of the lowest is a possible fork point, unless blocks below it were delivered and forgotten. Where
+        the start was chosen, none are below its number; another child of its parent may have replaced it.
         """
         fresh: list[Node] = []
         lowest = node
@@ -498,7 +503,7 @@ class Orderer:
             ancestor.linked = ancestor.delivered = True
             self._waiting.discard(ancestor)
             fresh += [one for child in self._waiting_on(ancestor) for one in self._link(child)]
-        bottom = self._given or (self.start is not None and lowest.number == self.start.number)
+        bottom = self._start_configured or (self.start is not None and lowest.number == self.start.number)
         if bottom and lowest.parent is not None and lowest.number > self._floor:
             root = self._reference(BlockRef(lowest.number - 1, lowest.parent))
             fresh += [one for child in self._waiting_on(root) for one in self._link(child)]
@@ -532,12 +537,12 @@ class Orderer:
         return min(floor, *self._lifted.values()) if self._lifted else floor
 
     def _judge(self, fresh: Sequence[Node]) -> list[ChainUpdate]:
-        """Move the head where blocks that were just linked call for it; the others stand on side branches."""
+        """Move the head where blocks that were just linked require it; the others go to side branches."""
         if self._head is None:
             return []
         tip = best_tip(self._tree, self._head, fresh, self._settings.ties)
         updates = [] if tip is None else self._move(self._head, tip)
-        self._stand_aside(fresh)
+        self._add_to_side(fresh)
         return updates
 
     def _begin(self, lowest: Node) -> list[ChainUpdate]:
@@ -547,7 +552,7 @@ class Orderer:
         self._history.append(root)
         fresh = self._link_down(root)
         updates = self._move(root, climb(self._tree, lowest, self._settings.ties))
-        self._stand_aside(fresh)
+        self._add_to_side(fresh)
         return updates
 
     def _set_start(self, start: BlockRef) -> None:
@@ -555,7 +560,7 @@ class Orderer:
         self._admission.first = start.number if self._settings.check_numbers else None
 
     def _move(self, head: Node, tip: Node) -> list[ChainUpdate]:
-        """Make a linked block the head in place of another, unless finality forbids it.
+        """Make a linked block the head, unless finality forbids it.
 
         No block is removed that was not delivered: the path down from the new tip ends at the first delivered block.
         """
@@ -568,9 +573,9 @@ class Orderer:
         removed = tuple(_content(node) for node in old)
         for node in old:
             node.delivered = False
-            node.missing = node.missing and node.item is None  # it comes back with the content held by then
-            self._fates[node.hash] = "removed"
-        self._stand_aside(old)
+            node.missing = node.missing and node.item is None  # it returns with the content held by then
+            self._last_states[node.hash] = "removed"
+        self._add_to_side(old)
         self._history.cut(len(old))
         new.reverse()
         step = len(new) if old or self._settings.max_extension is None else self._settings.max_extension
@@ -592,9 +597,9 @@ class Orderer:
         self.seq += len(removed) + len(nodes)
         return ChainUpdate(self.seq, removed, tuple(_content(node) for node in nodes), self._final.marks)
 
-    # --- going out -------------------------------------------------------------------------------------------
+    # --- removal ---------------------------------------------------------------------------------------------
 
-    def _stand_aside(self, nodes: Sequence[Node]) -> None:
+    def _add_to_side(self, nodes: Sequence[Node]) -> None:
         """Put linked blocks that were not delivered on side branches, within the bounds."""
         for node in nodes:
             if not node.delivered and node.hash in self._tree:
@@ -605,12 +610,12 @@ class Orderer:
         for node in pool.surplus():
             self._remove(node)
             self._reports.append(Evicted(BlockRef(node.number, node.hash), node.parent or b"", node.size, reason))
-            self._fates[node.hash] = f"evicted: {reason}"
+            self._last_states[node.hash] = f"evicted: {reason}"
 
     def _prune(self) -> None:
-        """Remove the blocks below the floor, and the side branches that hang on them: none leads back to the chain.
+        """Remove the blocks below the floor, and the side branches above them: none leads back to the chain.
 
-        This happens to every uncle some day, so that nothing is reported.
+        Every uncle ends this way, so that nothing is reported.
         """
         cut: list[Node] = []
         for node in self._tree.pop_below(self._floor):
@@ -625,7 +630,7 @@ class Orderer:
     def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
-        self._fates[node.hash] = _PRUNED
+        self._last_states[node.hash] = _PRUNED
 
     def _remove(self, node: Node) -> None:
         self._tree.remove(node)
@@ -633,14 +638,14 @@ class Orderer:
         self._side.discard(node)
         parent = self._tree.get(node.parent)
         if parent is not None:
-            self._side.again(parent)
+            self._side.requeue(parent)
 
-    def _refuse(self, block: Header | Node, reason: str) -> None:
+    def _refuse(self, block: BlockHeader | Node, reason: str) -> None:
         """Refuse a block that is not held, and the blocks that wait above it; linked ones stay."""
         pending = [block]
         for current in pending:
             self._reports.append(Quarantined(current.hash, current.number, reason))
-            self._fates[current.hash] = f"refused: {reason}"
+            self._last_states[current.hash] = f"refused: {reason}"
             self._admission.refused[current.hash] = None
             above = [child for child in self._tree.children(current.hash) if not child.linked]
             for child in above:
@@ -648,9 +653,9 @@ class Orderer:
             pending += above
             reason = DESCENDS
 
-    def _drop_low(self, ref: BlockRef, reason: str) -> None:
+    def _report_low(self, ref: BlockRef, reason: str) -> None:
         self._reports.append(Stale(ref, reason))
-        self._fates[ref.hash] = f"pruned: {reason}"
+        self._last_states[ref.hash] = f"pruned: {reason}"
 
     def _report_start_fork(self, block_hash: bytes) -> None:
         """Report the chain of a block that waits, when it is heavier and can only leave below the start."""

@@ -1,6 +1,6 @@
-"""Bounded set of blocks: the one that is evicted first is known at any time.
+"""Bounded set of blocks with an eviction order.
 
-Adding, removing and evicting cost the logarithm of what is held.
+Adding, removing and evicting cost the logarithm of the blocks held.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .forktree import Node, Rank
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A complete block that the orderer dropped because too many were held; it is needed again if the chain gets there.
+    """A complete block that the orderer evicted because too many were held; the chain may need it later.
 
     Attributes:
         ref, parent: of the block.
@@ -32,13 +32,13 @@ class Evicted:
 
 
 class Pool:
-    """Blocks that are bounded together.
+    """Blocks that share a bound.
 
     Arguments:
         most: blocks.
         most_bytes: bytes of their content (:attr:`~.forktree.Node.size`).
         rank: the block with the lowest rank is evicted first.
-        free: True for a block that may be evicted; one that may not is offered again by :meth:`again`.
+        free: True for a block that may be evicted; one that may not is re-queued by :meth:`requeue`.
 
     """
 
@@ -86,8 +86,8 @@ class Pool:
         if node.hash in self._members:
             self.bytes += size - node.size
 
-    def again(self, node: Node) -> None:
-        """Offer a block for eviction that was not free before."""
+    def requeue(self, node: Node) -> None:
+        """Queue a block for eviction that was not free before."""
         if node.hash in self._members:
             self._order.put(node.hash, self._rank(node))
 

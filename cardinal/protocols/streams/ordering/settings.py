@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.types import BlockRef, Finality, FinalityViolated
 
 from .finality import OnFinalityViolation
@@ -18,21 +18,21 @@ class OrderingSettings:
 
     Attributes:
         blacklist: hashes of blocks that are refused.
-        finality_of: the marks that a block carries, None where it has none.
+        finality_of: the finality marks that a block carries, None where it has none.
         on_finality_violation: see :class:`~.finality.OnFinalityViolation`.
         check_numbers: True when a child's number must be its parent's plus one; else it must only be higher.
         ties: see :class:`~.forkchoice.Ties`; evictions follow the same rule.
-        seq: the last sequence number given.
+        seq: the last sequence number delivered.
         history: delivered blocks that are remembered by hash, for reorgs through channels.
         max_waiting, max_side: blocks.
         max_bytes: of the content of waiting blocks, and as much of side branches.
-        max_extension: blocks; an extension by more is cut into several updates. None: never.
-        patient: begin only at :meth:`Orderer.begin` or :meth:`Orderer.caught_up`, however long a chain there is.
+        max_extension: blocks; an extension by more is divided into several updates. None: never.
+        patient: begin only at :meth:`Orderer.begin` or :meth:`Orderer.caught_up`, even with a long chain.
 
     """
 
     blacklist: Iterable[bytes] = ()
-    finality_of: Callable[[Header], Finality | None] | None = None
+    finality_of: Callable[[BlockHeader], Finality | None] | None = None
     on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
     check_numbers: bool = True
     ties: Ties = Ties.FIRST
@@ -46,16 +46,16 @@ class OrderingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """State of an earlier run of the stream, beside its ring.
+class EarlierRun:
+    """State of an earlier run of the stream, in addition to its ring.
 
     Attributes:
         start: the first block that it delivered; None where that is the ring's lowest.
-        finality: the marks at the head.
+        finality: the finality marks at the head.
         violation: the first switch that was withheld.
-        missing: the ring's blocks to remove without content, although it may be read again: they were delivered
+        missing: the ring's blocks to remove without content, although it may be re-read: they were delivered
             without it, or a second Batch disputes it.
-        root: the hash of the start's parent, a known fork point, as long as the ring reaches down to it; else empty.
+        root: the hash of the start's parent, a possible fork point, as long as the ring reaches down to it; else empty.
 
     """
 

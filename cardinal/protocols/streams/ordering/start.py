@@ -1,16 +1,16 @@
-"""First block of a stream that was given no start.
+"""First block of a stream without a configured start.
 
 Rules:
 
 1. The lowest block of the heaviest linked chain, chosen when the reader has caught up, or when that chain is longer
    than the reorg threshold.
-2. A patient reader, who wants everything that is there, decides itself when to begin (:class:`Candidate`): partitions
-   are read one ahead of the other, and a producer whose broker was away may have written a block before its parent. So
-   blocks below the candidate that are not linked to it leave a doubt.
-3. For a patient reader a chain also leads through incomplete blocks, as far as their Batches are known: a lost message
-   near the beginning of a stream hides no complete block below it.
-4. The start's parent is the one fork point below which nothing is known. A heavier chain that shares it replaces the
-   start; one that leaves deeper is reported, and never followed: it would remove blocks that were not delivered.
+2. A patient reader, which delivers everything on the topics, decides itself when to begin (:class:`StartCandidate`):
+   partitions are read one ahead of the other, and a producer whose broker was away may have written a block before its
+   parent. So blocks below the candidate that are not linked to it leave a doubt.
+3. For a patient reader a chain also leads through incomplete blocks that have a Batch: a lost message near the
+   beginning of a stream hides no complete block below it.
+4. The start's parent is the lowest possible fork point. A heavier chain that shares it replaces the start; one that
+   leaves deeper is reported, and never followed: it would remove blocks that were not delivered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cardinal.protocols.streams.events import Header
+from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.types import BlockRef
 
 from .forkchoice import Ties, rank
@@ -27,7 +27,7 @@ from .forktree import ForkTree, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class StartCandidate:
     """Block with which a stream would begin now.
 
     Attributes:
@@ -43,7 +43,7 @@ class Candidate:
 
 
 class _Chain(NamedTuple):
-    """Chain of rule 3 up to one block: its lowest complete block, its complete blocks, and the number of that one."""
+    """Chain of rule 3 up to one block: its lowest complete block, its count of complete blocks, that block's number."""
 
     start: Node
     length: int
@@ -68,7 +68,7 @@ class StartRule:
     def long_enough(self, tree: ForkTree) -> bool:
         """True when one more block made the heaviest chain longer than the threshold.
 
-        It is looked at when the blocks seen have grown by a quarter, so that the work stays linear.
+        The check runs when the blocks seen have grown by a quarter, so that the work stays linear.
         """
         self._seen += 1
         if self._seen <= self._look_at or not len(tree):
@@ -76,7 +76,7 @@ class StartRule:
         self._look_at = self._seen + self._seen // 4
         return sum(1 for _ in tree.ancestors(self._heaviest(tree))) > self._threshold
 
-    def candidate(self, tree: ForkTree, incomplete: Iterable[Header]) -> Candidate:
+    def candidate(self, tree: ForkTree, incomplete: Iterable[BlockHeader]) -> StartCandidate:
         """The start for a patient reader; the graph is not empty.
 
         Of the chains that are longer than the threshold the one with the lowest start: blocks that stand higher and are
@@ -106,7 +106,7 @@ class StartRule:
         long = [tip for tip in heaviest if chains[tip.hash].length > self._threshold]
         tip = min(long, key=lambda tip: chains[tip.hash].start.number) if long else heaviest[0]
         chain = chains[tip.hash]
-        return Candidate(
+        return StartCandidate(
             BlockRef(chain.start.number, chain.start.hash), chain.length, min(node.number for node in tree)
         )
 

@@ -1,4 +1,4 @@
-"""The sealing queue: which Batch may be sent when, as a pure state machine.
+"""Sealing queue: the order in which Batches may be sent, as a pure state machine.
 
 The promise is that a sealed Batch which can be read means that its block is complete on the topics. Hence:
 
@@ -8,13 +8,13 @@ The promise is that a sealed Batch which can be read means that its block is com
    per block; the broker keeps the order of what one producer sends.
 3. The first Batch that a producer ever sends is acknowledged before the next is sent: until then the stream's
    beginning is not certain. Where it fails, another may be the first.
-4. When a block fails, all its descendants wait until its Batch was sent again, also those that were free to go and
-   those whose own parent is in order. What was sent before stays so.
-5. A parent that this queue does not hold was published before, and holds nobody up.
+4. When a block fails, all its descendants wait until its Batch was resent, also those that were free to be sent and
+   those whose own parent did not fail. Batches that were sent before stay sent.
+5. A parent that this queue does not hold was published before, and delays no block.
 
 A block moves through these states; every call names the transition::
 
-    add ──▶ CONTENT ──acknowledged──▶ READY ──(rules 2, 3, 4)──▶ FREE ──hand_over──▶ HANDED ──sealed──▶ SEALED
+    add ──▶ CONTENT ──acknowledged──▶ READY ──(rules 2, 3, 4)──▶ FREE ──hand_over──▶ SENT ───sealed───▶ SEALED
               ▲  └────────failed────────┴──────────┬──────◀──(rule 4)──┘  │             │                  │
               └──────────────add──────────────── FAILED ◀───failed────────┴─────────────┘    forgotten after its parent
 
@@ -22,7 +22,7 @@ The queue never sends. Free Batches stand in one line, parents first: :meth:`Sea
 them and :meth:`SealQueue.hand_over` takes it out. A failure takes every descendant out of the line at once.
 
 Every step costs a constant time for each block that changes its state; a failure costs one for each descendant that
-was free to go or sent.
+was free or sent.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from typing import Final
 from cardinal.errors import LocalProtocolError
 
 BEFORE_BATCH_MS: Final = 600_000
-"""How much earlier than its Batch the rest of a block may have been sent; ample: a message may be under way for two
-minutes before it fails, and a seal waits for all of its block, and for a sub batch that was announced."""
+"""Longest time between the rest of a block and its Batch; ample: a message may be in flight for two minutes before it
+fails, and a seal waits for all of its block, and for a sub batch that was announced."""
 
 
 class _State(Enum):
     CONTENT = auto()
     READY = auto()
     FREE = auto()
-    HANDED = auto()
+    SENT = auto()
     SEALED = auto()
     FAILED = auto()
 
 
-_SENT = frozenset({_State.HANDED, _State.SEALED})
-_AGAIN = frozenset({_State.FAILED, _State.SEALED})
+_SENT = frozenset({_State.SENT, _State.SEALED})
+_RESENDABLE = frozenset({_State.FAILED, _State.SEALED})
 
 
 class _Entry:
@@ -58,7 +58,7 @@ class _Entry:
     def __init__(self, parent: bytes) -> None:
         self.parent = parent
         self.flows = False
-        """True while its Batch, and those of all its ancestors here, are free to go or sent: children may follow."""
+        """True while its Batch, and those of all its ancestors here, are free or sent: children may follow."""
         self.begin(())
 
     def begin(self, announced: Iterable[bytes]) -> None:
@@ -89,7 +89,7 @@ class SealQueue:
         return entry is not None and entry.state is not _State.SEALED
 
     def add(self, block_hash: bytes, parent: bytes, announced: Iterable[bytes] = ()) -> None:
-        """A block's messages are being sent; also the way to send a failed block again.
+        """Add a block whose messages are being sent; also the way to resend a failed block.
 
         Arguments:
             block_hash: the block.
@@ -108,7 +108,7 @@ class SealQueue:
             self._entries[block_hash] = entry = _Entry(parent)
             self._children.setdefault(parent, {})[block_hash] = None
             self._in_flight += 1
-        elif entry.state not in _AGAIN:
+        elif entry.state not in _RESENDABLE:
             raise LocalProtocolError(f"block {block_hash.hex()} is already being sent")
         elif entry.parent != parent:
             raise LocalProtocolError(f"block {block_hash.hex()} was added with another parent, {entry.parent.hex()}")
@@ -122,33 +122,33 @@ class SealQueue:
         return next(iter(self._line), None)
 
     def hand_over(self, block_hash: bytes) -> None:
-        """The Batch of a block in the line is being sent.
+        """Note that the Batch of a block in the line is being sent.
 
         Raises:
             KeyError: the block does not stand in the line.
 
         """
         del self._line[block_hash]
-        self._entries[block_hash].state = _State.HANDED
+        self._entries[block_hash].state = _State.SENT
 
     def acknowledged(self, block_hash: bytes) -> None:
-        """All messages of the block but its Batch and its announced sub batches are acknowledged."""
+        """Note that all messages of the block but its Batch and its announced sub batches are acknowledged."""
         entry = self._entries.get(block_hash)
         if entry is not None and entry.state is _State.CONTENT:
             entry.content_acknowledged = True
             self._ready(block_hash, entry)
 
     def sub_batch_acknowledged(self, block_hash: bytes, batch_id: bytes) -> None:
-        """All messages of an announced sub batch are acknowledged. One that fails is sent again; its block waits."""
+        """Note that all messages of a sub batch are acknowledged. One that fails is resent; its block waits."""
         entry = self._entries.get(block_hash)
         if entry is not None and entry.state is _State.CONTENT:
             entry.announced.discard(batch_id)
             self._ready(block_hash, entry)
 
     def sealed(self, block_hash: bytes) -> None:
-        """The block's Batch is acknowledged: the block is on the topics."""
+        """Note that the block's Batch is acknowledged: the block is on the topics."""
         entry = self._entries.get(block_hash)
-        if entry is None or entry.state is not _State.HANDED:
+        if entry is None or entry.state is not _State.SENT:
             return
         entry.state = _State.SEALED
         self._in_flight -= 1
@@ -159,9 +159,9 @@ class SealQueue:
             self._release(waiting)
 
     def failed(self, block_hash: bytes) -> None:
-        """A message of the block was not acknowledged; its descendants wait until it is sent again (rule 4)."""
+        """Note that a message of the block was not acknowledged; its descendants wait until it is resent (rule 4)."""
         entry = self._entries.get(block_hash)
-        if entry is None or entry.state in _AGAIN:
+        if entry is None or entry.state in _RESENDABLE:
             return
         self._stop(block_hash)
         entry.state = _State.FAILED
@@ -193,7 +193,7 @@ class SealQueue:
             self._release([block_hash])
 
     def _release(self, candidates: list[bytes]) -> None:
-        """Put every candidate that may go, and what waited for it, into the line, parents before children."""
+        """Put every candidate that may be sent, and the blocks that waited for it, into the line, parents first."""
         pending = candidates[::-1]
         while pending:
             block_hash = pending.pop()
@@ -218,7 +218,7 @@ class SealQueue:
         return parent is None or parent.flows
 
     def _stop(self, block_hash: bytes) -> None:
-        """Hold everything behind this block: what stands in the line leaves it until the block was sent again."""
+        """Hold everything behind this block: blocks in the line leave it until the block was resent."""
         pending = [block_hash]
         while pending:
             current = pending.pop()

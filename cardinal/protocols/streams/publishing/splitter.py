@@ -1,4 +1,4 @@
-"""A payload to its messages (specification, Producers): everything else first, the Batch last.
+"""Splitter of a payload into its messages (specification, Producers): the Batch comes last.
 
 Rules:
 
@@ -6,10 +6,10 @@ Rules:
    the text that it matched is the prefix that is counted, so one expression can count under many prefixes
    (:mod:`.topic_schema`).
 2. A path that no expression matches travels inside the Batch.
-3. Everything is checked before the first message is handed out; a refusal names the path.
+3. Everything is checked before the first message is returned; a refusal names the path.
 4. Messages come sorted by path within their kind, so that equal payloads split into equal lists.
 5. A sub batch that is announced without content (None) stands in the Batch under its id in hex until
-   :func:`name_sub_batch` gives it the path of its content. The path is what consumers follow it by and what chooses its
+   :func:`name_sub_batch` sets the path of its content. Consumers follow it by the path, and the path chooses its
    topic; and redundant producers, of which one had the content at once, must write equal Batches. A Batch waits for
    its sub batches (:mod:`.sealing`), so there is always time for that.
 """
@@ -62,10 +62,10 @@ def split(payload: Payload, schema: Mapping[str, str], default_topic: str) -> li
     Arguments:
         payload: the block; a sub batch that is None is announced without content (rule 5).
         schema: regular expression to topic.
-        default_topic: where the Batch goes.
+        default_topic: the topic of the Batch.
 
     Raises:
-        SplitError: the payload contradicts itself or the schema; ``path`` names where.
+        SplitError: the payload contradicts itself or the schema; ``path`` names the entry.
         ConfigurationError: an expression of the schema does not compile.
 
     """
@@ -96,10 +96,10 @@ class _Split:
         self._counts: dict[str, int] = {}
 
     def take_updates(self, updates: Mapping[str, bytes]) -> None:
-        """Values: counted, or inside the Batch."""
+        """Add values: counted, or inside the Batch."""
         for directory, paths in self._router.runs(sorted(updates)):
             route = self._directory(directory)
-            if route is Unsure.ASK_PATH:
+            if route is Unsure.NEEDS_PATH:
                 for path in paths:
                     self._take_one(self._router.route(path), path, updates[path])
             elif route is None or len(paths) == 1:
@@ -109,7 +109,7 @@ class _Split:
                 self._take(route, paths, list(map(updates.__getitem__, paths)))
 
     def _take(self, route: Route, paths: list[str], values: list[bytes]) -> None:
-        """Counted values that go the same way."""
+        """Add counted values that share a route."""
         if set(map(type, values)) != _ALL_BYTES:
             for path, value in zip(paths, values, strict=True):
                 if not isinstance(value, bytes):
@@ -134,7 +134,7 @@ class _Split:
         self.messages.append(_routed((topic, self._begin + _path_bytes(path), value)))
 
     def take_deletes(self, deletes: Iterable[str]) -> None:
-        """Deletes: counted, or inside the Batch."""
+        """Add deletes: counted, or inside the Batch."""
         for path in sorted(deletes):
             route = self._router.route(path)
             if route is not None:
@@ -147,14 +147,14 @@ class _Split:
                 self.entries[path] = Entry(_path_bytes(path), b"", 0, True, NO_ID)  # noqa: FBT003 - a field
 
     def enter_counts(self) -> None:
-        """Entries with the number of messages under each prefix."""
+        """Add entries with the number of messages under each prefix."""
         for prefix, count in self._counts.items():
             if prefix in self.entries:
                 raise SplitError(f"{prefix!r} is both a counted prefix and an entry of its own", path=prefix)
             self.entries[prefix] = _entry((_path_bytes(prefix), b"", count, False, NO_ID))
 
     def enter_sub_batches(self, sub_batches: Mapping[bytes, SubBatch | None]) -> None:
-        """Entries with the ids of sub batches."""
+        """Add entries with the ids of sub batches."""
         for batch_id, sub_batch in sub_batches.items():
             _check_batch_id(batch_id)
             path = batch_id.hex() if sub_batch is None else sub_batch.path
@@ -172,11 +172,11 @@ class _Split:
         return Routed(topic, *written)
 
     def _directory(self, directory: str) -> Route | Unsure | None:
-        """The answer for a directory."""
+        """The route of a directory."""
         try:
             return self._router.directory(directory)
         except SplitError:
-            return Unsure.ASK_PATH  # refused as well, by its own name
+            return Unsure.NEEDS_PATH  # refused as well, by its own name
 
 
 def split_sub_batch(
@@ -187,7 +187,7 @@ def split_sub_batch(
     Its topic is the one that its path's expression names, else the default topic.
 
     Raises:
-        SplitError: an id that is none, a path that several expressions match or that no bytes stand for.
+        SplitError: an invalid id, a path that several expressions match or that cannot be encoded.
 
     """
     _check_batch_id(batch_id)
@@ -207,7 +207,7 @@ def split_sub_batch(
 
 
 def name_sub_batch(batch: Routed, batch_id: bytes, path: str) -> Routed:
-    """The Batch with the path of a sub batch that was announced without content, now that it is known.
+    """The Batch with the path of a sub batch that was announced without content, once its content came.
 
     Arguments:
         batch: a Batch as :func:`split` made it.
@@ -245,11 +245,11 @@ def split_reorg(
     Arguments:
         ancestor: the last common block.
         payloads: the blocks above it on the new chain, oldest first.
-        schema: as for :func:`split`; everything goes to the channel's one topic all the same.
-        default_topic: where the reorg is announced.
+        schema: as for :func:`split`; every message is routed to the channel's one topic.
+        default_topic: the topic on which the reorg is announced.
 
     Returns:
-        The announcement for the default topic, to be acknowledged first; and the channel's messages in order.
+        The announcement for the default topic, which has to be acknowledged first; and the channel's messages in order.
 
     Raises:
         SplitError: see :func:`split`.
@@ -284,7 +284,7 @@ def _path_bytes(path: str) -> bytes:
     try:
         return path_bytes(path)
     except UnicodeEncodeError:
-        raise SplitError(f"{path!r} holds a character that no bytes stand for", path=path) from None
+        raise SplitError(f"{path!r} holds a character that cannot be encoded", path=path) from None
 
 
 def _encoded(topic: str, message: Message) -> Routed:

@@ -4,19 +4,19 @@ Rules:
 
 1. Producers are ranked by their configured ids, lowest first, among those that live. The lowest sends at once; rank r
    waits r steps, and then sends what is not done by then. The steps count from when the block was offered, or when the
-   one before it was done: one that has much to send, and is at it, is not overtaken.
-   A lowest one that has not read for longer than a step (it was stopped, or is short of processor time) does not know
+   one before it was done: a producer that is busy sending much is not overtaken.
+   A lowest one that has not read for longer than a step (it was stopped, or is short of processor time) may have missed
    what was done meanwhile: it reads first.
-2. A block is done when a sealed Batch of it was read, whoever sealed it, or when all its messages were. A Batch without
-   the seal says nothing: its producer may have died before the rest. What is done is skipped, also by the lowest.
-3. Blocks are sent in the order in which they were offered: none before its parent. Each is looked at for itself: a
+2. A block is done when a sealed Batch of it was read, of any producer, or when all its messages were. A Batch without
+   the seal proves nothing: its producer may have died before the rest. A done block is skipped, also by the lowest.
+3. Blocks are sent in the order in which they were offered: none before its parent. Each is judged by itself: a
    block is never skipped because its child is done.
 4. A producer lives while records of its own come, pings or Batches. Its last one may be ``alive`` older than the newest
-   record of any producer, by the topic's clock; a reader that lags behind takes nobody for dead for that reason. Which
-   producers there are is known from the beginning by what was read before the first offer.
+   record of any producer, by the topic's clock, so that a reader that lags behind takes no producer for dead. The
+   producers are known from the beginning by the records that were read before the first offer.
 
 Time here is the time *up to which the stream has been read* (seconds; any clock that goes forward). So a reader that
-lags waits for longer; it does not send what others have sealed long since. Nothing but sending too much depends on it.
+lags waits for longer; it does not send blocks that others sealed long before. At worst a block is sent twice.
 
 A block moves: offered -> WAIT -> SEND or SKIP; or at once to SEND or SKIP.
 """
@@ -38,7 +38,7 @@ REMEMBERED: Final = 65_536
 """Blocks whose end is remembered: more than any producer's feed is behind another's, and 10 MB."""
 
 _NAMES: Final = 1_024
-"""Producers whose blocks are counted; ids come from the topic, where anybody may write any."""
+"""Producers whose blocks are counted; ids come from the topic, where any writer may use any id."""
 
 
 class Verdict(Enum):
@@ -56,13 +56,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerCount:
-    """The producers of a stream, as one of them, or a consumer, sees them.
+    """Producers of a stream, as seen by one of them or by a consumer.
 
     Attributes:
         live: configured ids, lowest first; a producer that sends none is named by its ping, ``0x…``.
         rank: how many live ones come before us; 0 sends at once.
-        first: how many blocks each producer was first with.
-        doubled: whether another one pings under our id, so that both take themselves for one.
+        first: the number of blocks that each producer was first with.
+        doubled: whether another producer pings under our id, so that neither can tell them apart.
 
     """
 
@@ -78,7 +78,7 @@ class ProducerCount:
 
 
 class Peers:
-    """The live producers, and which were first. ``alive`` is in milliseconds of the topic's clock."""
+    """The live producers, and their counts of first blocks. ``alive`` is in milliseconds of the topic's clock."""
 
     def __init__(self, alive: float) -> None:
         self._alive = alive
@@ -89,7 +89,7 @@ class Peers:
         self._first: dict[str, int] = {}
 
     def heard(self, producer: str, at_ms: int, *, named: bool = True) -> None:
-        """A record of a producer was read, appended at this time. Unnamed ones count and are not ranked."""
+        """Note a record of a producer, appended at this time. Unnamed producers count and are not ranked."""
         self._newest = max(self._newest, at_ms)
         last = self._last if named else self._unnamed
         last[producer] = max(at_ms, last.get(producer, at_ms))
@@ -98,18 +98,18 @@ class Peers:
                 del last[gone]
 
     def batch(self, block_hash: bytes, producer: str) -> None:
-        """A Batch was read. Copies of it are in one partition, so the first that is read came first."""
+        """Note a Batch that was read. Copies of it are in one partition, so the first that is read came first."""
         if block_hash not in self._seen:
             self._seen[block_hash] = None
             if producer in self._first or len(self._first) < _NAMES:
                 self._first[producer] = self._first.get(producer, 0) + 1
 
     def named(self) -> list[str]:
-        """The configured ids of those that live, lowest first."""
+        """The configured ids of the live producers, lowest first."""
         return sorted((one for one, at in self._last.items() if at >= self._newest - self._alive), key=path_bytes)
 
     def live(self) -> tuple[str, ...]:
-        """All that live: the named ones by rank, then the others."""
+        """All live producers: the named ones by rank, then the others."""
         others = sorted(one for one, at in self._unnamed.items() if at >= self._newest - self._alive)
         return (*self.named(), *others)
 
@@ -121,7 +121,7 @@ class Peers:
         return ProducerCount(live, rank, MappingProxyType(dict(self._first)))
 
     def rank(self, me: str) -> int:
-        """Number of live ones that come before this one."""
+        """Number of live producers that come before this one."""
         return sum(path_bytes(one) < path_bytes(me) for one in self.named())
 
 
@@ -131,7 +131,7 @@ class Standby:
     Arguments:
         me: our configured id.
         step: seconds between two ranks.
-        peers: who lives.
+        peers: the live producers.
 
     """
 
@@ -152,7 +152,7 @@ class Standby:
         return len(self._waiting)
 
     def done(self, block_hash: bytes) -> None:
-        """This block is on the topics: its sealed Batch was read, or all of its messages were."""
+        """Note that this block is on the topics: its sealed Batch was read, or all of its messages were."""
         self._done[block_hash] = None
         if block_hash in self._waiting:
             self._moving = self._moving or block_hash == next(iter(self._waiting))
@@ -164,7 +164,7 @@ class Standby:
         return block_hash in self._done
 
     def offer(self, block_hash: bytes, now: float) -> Verdict:
-        """A block that our node has, at this time. One that waits is returned by :meth:`advance`."""
+        """Offer a block that our node has, at this time. One that waits is returned by :meth:`advance`."""
         if block_hash in self._done:
             return Verdict.SKIP
         fresh = now - self._read_until <= self._step
@@ -174,11 +174,11 @@ class Standby:
         return Verdict.WAIT
 
     def withdraw(self, block_hash: bytes) -> None:
-        """It is not ours to publish any more."""
+        """Withdraw a block that is no longer to be published."""
         self._waiting.pop(block_hash, None)
 
     def advance(self, now: float) -> list[tuple[bytes, Verdict]]:
-        """The stream has been read up to this time; decisions on blocks that waited, in order."""
+        """Note that the stream was read up to this time; returns decisions on blocks that waited, in order."""
         self._read_until = now
         out = [(block_hash, Verdict.SKIP) for block_hash in self._skips]
         self._skips.clear()

@@ -4,17 +4,17 @@ Rules:
 
 1. An expression is anchored as a whole at the start of a path. The text that it matched is the counted prefix; no text,
    no match. Two expressions that match one path are refused.
-2. Most paths of a block share a few directories, and for most directories (all up to a "/") the answer is the same
-   whatever follows. :meth:`Router.runs` says which these are, :meth:`Router.directory` finds the answer once. It holds
-   for an expression every part of which is a plain character or a class that does not match "/", none of them a "/"
-   that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it lies
+2. Most paths of a block share a few directories, and for most directories (all up to a "/") the route is the same
+   for every path below. :meth:`Router.runs` groups paths by directory, :meth:`Router.directory` finds the route once.
+   It holds for an expression every part of which is a plain character or a class that does not match "/", none of them
+   a "/" that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it lies
 
    - inside the directory, where the directory has more "/" than the expression, or as many and the expression ends in
-     one: what follows cannot change it;
+     one: the rest of the path cannot change it;
    - nowhere, where the directory has fewer: a path that lies directly in it has no more.
 
-   Only where they are as many and the expression goes on after its last "/" does it take the whole path to know.
-   Schemas with other expressions are asked path by path.
+   Only where they are as many and the expression continues after its last "/" is the complete path needed.
+   Schemas with other expressions are matched path by path.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PLAIN: Final = re.compile(
 """Expressions of which rule 2 holds: what stands before a quantifier never matches a "/"."""
 
 _BEHIND_SLASH: Final = chr(ord("/") + 1)
-"""What sorts right behind a "/", and so behind all that begins with a directory when it stands in the slash's place."""
+"""The character right after "/": in the slash's place it sorts after all paths that begin with the directory."""
 
 
 class Route(NamedTuple):
-    """Where a path goes."""
+    """Destination of a path."""
 
     topic: str
     prefix: str
@@ -56,9 +56,9 @@ _route = partial(tuple.__new__, Route)
 
 
 class Unsure(Enum):
-    """The answer to a question about a directory whose paths may go different ways."""
+    """Result for a directory whose paths may have different routes."""
 
-    ASK_PATH = "the whole path has to be looked at"
+    NEEDS_PATH = "the complete path has to be matched"
 
 
 class Router:
@@ -77,11 +77,13 @@ class Router:
             self._expressions = [(path_expression(f"(?:{source})"), topic) for source, topic in schema]
         except re.error as error:
             raise ConfigurationError(
-                f"the topic schema holds an expression that does not compile: {error.pattern!r} ({error.msg})",
+                f"the expression {error.pattern!r} of the topic schema does not compile: {error.msg}",
                 setting="topics",
             ) from None
         if len(schema) > 1 and any(not source for source, _ in schema):
-            raise ConfigurationError("an empty expression beside others matches every path", setting="topics")
+            raise ConfigurationError(
+                "an empty expression of the topic schema matches every path: remove it, or all others", setting="topics"
+            )
         self._sources = tuple([source for source, _ in schema])
         self._plain = all(map(_PLAIN.fullmatch, self._sources))
         self._from: dict[int, re.Pattern[str]] = {}
@@ -90,10 +92,10 @@ class Router:
         self._depth = max((source.count("/") + (not source.endswith("/")) for source, _ in schema), default=0)
 
     def runs(self, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
-        """Sorted paths in runs that have a directory in common, the one that :meth:`directory` is to be asked for.
+        """Sorted paths in runs that have a directory in common, the argument for :meth:`directory`.
 
-        It is as deep as any expression asks for; so it holds for all below it, and one question is enough for them. In
-        a directory that is not as deep it holds for what lies directly in it. A directory may come twice.
+        It is as deep as any expression; so its route holds for all below it, and one look-up is enough for them. In
+        a directory that is not as deep the route holds for the paths directly in it. A directory may come twice.
         """
         at, count = 0, len(paths)
         while at < count:
@@ -123,14 +125,14 @@ class Router:
         return found[0] if found else None
 
     def directory(self, directory: str) -> Route | Unsure | None:
-        """What :meth:`route` says of every path in a directory (empty, or up to and with a path's last "/").
+        """The result of :meth:`route` for every path in a directory (empty, or up to and with a path's last "/").
 
         Raises:
-            SplitError: several expressions match whatever lies there.
+            SplitError: several expressions match every path in it.
 
         """
         if not self._plain or directory.count("/") in self._open_ended:
-            return Unsure.ASK_PATH
+            return Unsure.NEEDS_PATH
         return self.route(directory)
 
     def _matching(self, path: str) -> list[Route]:
@@ -139,19 +141,19 @@ class Router:
         if not self._plain:
             matches = ((expression.match(path), topic) for expression, topic in self._expressions)
             return [Route(topic, match.group()) for match, topic in matches if match is not None and match.group()]
-        asked = 0
-        # One question for all of them, and mostly one for those behind the one that matches.
-        while asked < len(self._expressions) and (match := self._any_from(asked).match(path)) is not None:
-            asked += match.lastindex or 0
+        tried = 0
+        # One match for all of them, and mostly one for those after the one that matches.
+        while tried < len(self._expressions) and (match := self._any_from(tried).match(path)) is not None:
+            tried += match.lastindex or 0
             if text := match.group():
-                found.append(_route((self._expressions[asked - 1][1], text)))
+                found.append(_route((self._expressions[tried - 1][1], text)))
         return found
 
     def _any_from(self, first: int) -> re.Pattern[str]:
-        """What matches where any expression from this one on does; its group says which is the first to.
+        """One expression for this expression and all after it; the group that matches names the first of them.
 
-        Plain expressions have no groups of their own. Neighbours in one directory are asked for it once: a block's
-        hash, which most have in it, takes longer to match than what follows.
+        Plain expressions have no groups of their own. The directory that neighbours share is matched once: a block's
+        hash, which most directories contain, takes longer to match than the rest.
         """
         if (known := self._from.get(first)) is None:
             alike = groupby(self._sources[first:], _above)

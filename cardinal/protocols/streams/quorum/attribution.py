@@ -2,11 +2,11 @@
 
 Rules:
 
-1. A record's producer is what its header ``cardinal-producer`` says; no header is the id ``anonymous``. Anybody who
+1. A record's producer is named by its header ``cardinal-producer``; no header is the id ``anonymous``. Any client that
    may write to a topic may write that header: it is authentic only where the broker's access rules bind principals to
    topics.
-2. Records of producers that are not in the list do not count; each such producer is reported once
-   (:class:`~.events.Untrusted`), so many of them.
+2. Records of producers that are not in the list do not count; each of the first such producers is reported once
+   (:class:`~.events.Untrusted`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_policy(policy: str) -> int | None:
     name, _, k = policy.partition(":")
     if name != "quorum" or not (k.isascii() and k.isdigit()) or len(k) > _DIGITS_MAX or int(k) < 1:
         raise ConfigurationError(
-            f"the policy {policy!r} is not known: use 'first', or 'quorum:k' with k producers that have to agree",
+            f"the policy {policy!r} does not exist: use 'first', or 'quorum:k' with k producers that have to agree",
             setting="policy",
         )
     return int(k)
@@ -46,11 +46,11 @@ def check_quorum(k: int, producers: Sequence[str]) -> None:
     """ConfigurationError where k of these producers cannot agree."""
     if not producers or not all(producers) or len(set(producers)) < len(producers):
         raise ConfigurationError(
-            "a quorum needs the ids of the producers that count, each once and none of them empty", setting="producers"
+            "a quorum needs the ids of the producers that count: name each once, and no empty one", setting="producers"
         )
     if not 1 <= k <= len(producers):
         raise ConfigurationError(
-            f"a quorum of {k} cannot be had of {len(producers)} producers: choose 1 to {len(producers)}",
+            f"a quorum of {k} is impossible with {len(producers)} producers: choose 1 to {len(producers)}",
             setting="policy",
         )
 
@@ -61,7 +61,7 @@ class Attribution:
     def __init__(self, producers: Sequence[str]) -> None:
         self._indexes = {path_bytes(name): index for index, name in enumerate(producers)}
         self._untrusted: dict[bytes, None] = {}
-        # Most records have one header, and it says the producer.
+        # Most records have one header, the producer's.
         self._alone: dict[Headers, int] = {((PRODUCER_HEADER, name),): index for name, index in self._indexes.items()}
 
     def index_of(self, record: Row, events: list[ReassemblyEvent]) -> int | None:

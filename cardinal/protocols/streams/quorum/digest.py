@@ -3,9 +3,9 @@
 Rules:
 
 1. Two producers agree on a block where their digests are equal: the same Batch (number, weight, parent, entries) and
-   the same content as a consumer gets it, whatever the order of maps on the wire and however sub batches were cut.
+   the same content for a consumer, for any order of maps on the wire and any division of sub batches.
    Values at volatile paths are left out, the paths are not.
-2. A block that is larger than what may be kept of completed blocks is agreed on by its header and content alone.
+2. A block that exceeds the bound on held completed blocks is agreed on by its header and content alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import Partition, path_bytes, path_expression
 
 _ALTERNATIVES: Final = re.compile(r"\||\(\?")
-"""What lets an expression that begins with an anchor be found elsewhere."""
+"""Syntax that lets an expression that begins with an anchor match elsewhere."""
 
 
 class Volatile:
@@ -33,7 +33,7 @@ class Volatile:
         self._tests = [_test(source) for source in expressions]
 
     def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """Those of these paths that are volatile; every path of every block is looked at, so many at once."""
+        """The volatile ones of these paths; every path of every block is tested, so many are tested at once."""
         if not self._tests:
             return set()
         texts = [path.decode("utf-8", "surrogateescape") for path in paths]
@@ -43,7 +43,7 @@ class Volatile:
 def _test(source: str) -> Callable[[str], object]:
     pattern = path_expression(source)
     if source.startswith("^") and not _ALTERNATIVES.search(source):
-        return pattern.match  # the same answer, without a look at every place of the path
+        return pattern.match  # the same result, without a search at every position of the path
     return pattern.search
 
 
@@ -68,11 +68,11 @@ class Vote:
 
 
 def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
-    """The vote that a producer's complete copy is.
+    """The vote for a producer's complete copy.
 
     Arguments:
         event: its completion.
-        recent: the messages that are kept of it.
+        recent: the messages that are held of it.
         volatile: the paths whose values may differ.
 
     """

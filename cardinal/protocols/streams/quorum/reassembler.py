@@ -2,20 +2,20 @@
 
 Rules:
 
-1. Each producer has a Reassembler of its own, with an equal share of the bounds, that gets its records alone. So a
+1. Each producer has a Reassembler of its own, with an equal share of the bounds, for its records alone. So a
    producer that lies, floods or contradicts itself spoils its own copies and uses up its own share.
 2. A complete copy is a vote (:mod:`.digest`). When k votes for a block are equal it is delivered, once, with the
    positions of all copies. Every copy that differs from it is compared message by message: when the block is delivered,
    or later when that copy becomes complete or falls below the threshold.
-3. Of too many votes of a producer those farthest from the head are evicted, and what its Reassembler keeps of them is
-   forgotten: their records, read again, make the vote again.
+3. Of too many votes of a producer those farthest from the head are evicted, and its Reassembler forgets those blocks:
+   their records, re-read, make the vote again.
 4. A block that is not delivered is overdue when its votes have waited, or a copy has been incomplete, for as many
-   completed blocks as the deadline. It is reported once, with who agrees and what the others lack.
-5. The header of such a block is believed where k producers' Batches give the same: one producer's lie leads nobody on.
+   completed blocks as the deadline. It is reported once, with the producers that agree and what the others lack.
+5. The header of such a block is accepted where k producers' Batches give the same: one producer cannot forge it.
    A :class:`~.events.Stale` gives the number of one producer's copy, and the producer.
 6. Messages that are supplied complete the copies that producers began. A Batch cannot be supplied.
 7. Records of producers that are not in the list do not count. Pings and announcements of reorg channels belong to no
-   block: they are events whoever sent them.
+   block: they are events of any producer.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from cardinal.protocols.streams.assembly.evicted import EvictedBlocks, Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds, RecentBlock, RecentBlocks, distance
 from cardinal.protocols.streams.events import (
+    BlockHeader,
     Completed,
     Divergence,
     Explanation,
-    Header,
     Incomplete,
     Overflow,
     Quarantined,
@@ -61,7 +61,7 @@ _PARTITION_OVERHEAD: Final = 150
 _STALE_SHARE: Final = 8
 
 
-class Producer:
+class QuorumProducer:
     """One producer of a quorum: its own Reassembler, and its votes for blocks that are not decided.
 
     ``most`` bounds the number of votes.
@@ -77,7 +77,7 @@ class Producer:
         self._withdrawn = 0
         self._vote_bytes = 0
         self.wanted: Container[bytes] = ()
-        """Hashes of blocks that are read again because the chain needs them: they are evicted last."""
+        """Hashes of blocks that are re-read because the chain needs them: they are evicted last."""
 
     def open(self, block_hash: bytes) -> OpenBlock | None:
         """Its copy of a block that is not complete."""
@@ -85,7 +85,7 @@ class Producer:
         return held if isinstance(held, OpenBlock) else None
 
     def is_complete(self, block_hash: bytes) -> bool:
-        """True while the messages of its complete copy are kept."""
+        """True while the messages of its complete copy are held."""
         held = self.own.held(block_hash)
         return isinstance(held, RecentBlock) and held.candidate is not None
 
@@ -194,7 +194,7 @@ class QuorumReassembler:
             evicted=evicted,
         )
         self._evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
-        self._producers = [Producer(name, make(), bounds.votes) for name in producers]
+        self._producers = [QuorumProducer(name, make(), bounds.votes) for name in producers]
         self._k = k
         self._attribution = Attribution(producers)
         self._volatile = Volatile(volatile)
@@ -296,7 +296,7 @@ class QuorumReassembler:
                 events.append(Overflow(other, evicted.number, dict(evicted.positions), reason))
             if vote.number >= self._past and block.hash not in self._due:
                 self._due.put(block.hash, self._completed + self._deadline)
-        # What comes late, or stands on nothing that is held, proves nothing about deadlines.
+        # A late block, or one whose parent is not held, says nothing about deadlines.
         if not before and vote.number >= self._past and (block.parent in self._decided or self._is_held(block.parent)):
             self._completed += 1
             for due in self._due.pop_below(self._completed + 1):
@@ -347,14 +347,14 @@ class QuorumReassembler:
         )
 
     def _differences(self, block_hash: bytes, kept: Decision, index: int, vote: Vote | None) -> list[ReassemblyEvent]:
-        """The differences of a producer's copy from one that counts; as a whole where messages are no longer kept."""
+        """The differences of a producer's copy from one that counts; one for all where messages are no longer held."""
         mine = self._producers[index].own.held(block_hash)
         owns = (self._producers[other] for other in kept.agreed)
         reference = next((one.own for one in owns if one.is_complete(block_hash)), None)
         found = [] if mine is None or reference is None else reference.compare(block_hash, mine)
         if found or vote is None:
             return found
-        # A copy that was supplied as a whole has no positions.
+        # A copy that was supplied completely has no positions.
         (topic, partition), offset = min(vote.positions.items(), default=(("", _SUPPLIED), _SUPPLIED))
         key = block_key(BATCH, block_hash)
         return [Divergence(block_hash, key, kept.digest, vote.digest, (None, (topic, partition, offset)))]
@@ -362,7 +362,7 @@ class QuorumReassembler:
     # --- deadlines -------------------------------------------------------------------------------------------
 
     def _overdue(self, block_hash: bytes, events: list[ReassemblyEvent]) -> None:
-        """Report an undecided block once, after the differences of those who completed it."""
+        """Report an undecided block once, after the differences between the complete copies."""
         if block_hash in self._decided or block_hash in self._reported:
             return
         self._reported[block_hash] = None
@@ -375,10 +375,10 @@ class QuorumReassembler:
                     events += self._differences(block_hash, most, other, votes.get(other))
         events.append(Incomplete(self.explain(block_hash)))
 
-    # --- blocks as a whole -----------------------------------------------------------------------------------
+    # --- complete and abandoned blocks -----------------------------------------------------------------------
 
     def abandon(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
-        """Wait no longer for an open block, whatever others may send of it."""
+        """Abandon an open block, also for copies that come later."""
         if block_hash in self._decided or not self._is_held(block_hash):
             return []
         header, number = self.header_of(block_hash), self.number_of(block_hash)
@@ -388,7 +388,7 @@ class QuorumReassembler:
         return [Quarantined(block_hash, None if header is None else header.number, reason, header)]
 
     def forget(self, block_hash: bytes) -> None:
-        """Forget that a block was completed or abandoned: its records, read again, assemble it again."""
+        """Forget that a block was completed or abandoned: its records, re-read, assemble it again."""
         self._decided.forget(block_hash)
         self._due.discard(block_hash)
         self._reported.pop(block_hash, None)
@@ -397,13 +397,13 @@ class QuorumReassembler:
             producer.own.forget(block_hash)
 
     def reread(self, begin: Mapping[Partition, int], wanted: Container[bytes]) -> None:
-        """Records are read again from ``begin`` on, because these blocks are wanted."""
+        """Note that records are re-read from ``begin`` on, because these blocks are wanted."""
         for producer in self._producers:
             producer.own.reread(begin, wanted)
             producer.wanted = wanted
 
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
-        """Drop copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
+        """Prune copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
         self._head = number
         head = number - number % max(1, self._threshold // 8)
         if head == self._trimmed:
@@ -411,7 +411,7 @@ class QuorumReassembler:
         self._trimmed, self._past = head, head - self._threshold
         events: list[ReassemblyEvent] = []
         for block_hash, decided in self._decided.head_moved(head):
-            # A copy without a Batch has no number of its own: it goes with its block.
+            # A copy without a Batch has no number of its own: it is pruned with its block.
             for index, producer in enumerate(self._producers):
                 if producer.open(block_hash) is not None:
                     events += self._differences(block_hash, cast("Decision", decided), index, None)
@@ -443,23 +443,23 @@ class QuorumReassembler:
         return list(found)
 
     def header_of(self, block_hash: bytes) -> HeaderOnly | None:
-        """The header of an open block that k producers' Batches give; None where fewer give the same."""
+        """The header of an open block on which k producers' Batches agree; None where fewer agree."""
         for (number, parent, weight), producers in self._batches(block_hash).items():
             if producers >= self._k:
                 return HeaderOnly(number, block_hash, parent, weight)
         return None
 
     def links_of(self, block_hash: bytes) -> set[Link]:
-        """Parent and number as any producer's Batch of an open block gives them."""
+        """Parent and number by any producer's Batch of an open block."""
         votes = {(vote.parent, vote.number) for vote in self._votes(block_hash).values()}
         return votes.union(*(producer.own.links_of(block_hash) for producer in self._producers))
 
-    def headers(self) -> list[Header]:
-        """The headers of all open blocks of which k producers' Batches give the same."""
+    def headers(self) -> list[BlockHeader]:
+        """The headers of all open blocks on which k producers' Batches agree."""
         return [header for one in self.open_blocks() if (header := self.header_of(one)) is not None]
 
     def _batches(self, block_hash: bytes) -> Counter[tuple[int, bytes, int]]:
-        """Number, parent and weight that the Batches of an undecided block give, and of how many producers."""
+        """Number, parent and weight by the Batches of an undecided block, and the count of producers for each."""
         found: Counter[tuple[int, bytes, int]] = Counter()
         if block_hash not in self._decided:
             for producer in self._producers:
@@ -469,7 +469,7 @@ class QuorumReassembler:
         return found
 
     def number_of(self, block_hash: bytes) -> int | None:
-        """The number of a block: before it is delivered the lowest that any producer's Batch gives; None without."""
+        """The number of a block: before delivery the lowest of any producer's Batch; None without a Batch."""
         decision = self._decision(block_hash)
         if decision is not None:
             return decision.number
@@ -482,7 +482,7 @@ class QuorumReassembler:
 
     @property
     def lowest_open(self) -> int | None:
-        """The lowest number that a Batch gives to an open block; None without one."""
+        """The lowest number of an open block by its Batches; None without one."""
         numbers = map(self.number_of, self.open_blocks())
         return min((number for number in numbers if number is not None), default=None)
 
@@ -541,11 +541,11 @@ class QuorumReassembler:
 
 
 Assembler: TypeAlias = Reassembler | QuorumReassembler
-"""Whatever makes blocks out of records, by policy ``first`` or ``quorum:k``."""
+"""An assembler of blocks out of records, by policy ``first`` or ``quorum:k``."""
 
 
 def _largest(votes: Mapping[int, Vote]) -> tuple[int, ...]:
-    """The producers of the largest group that agrees, of several the first one."""
+    """The producers of the largest group that agrees; of several groups the first one."""
     groups: dict[bytes, list[int]] = {}
     for index, vote in votes.items():
         groups.setdefault(vote.digest, []).append(index)

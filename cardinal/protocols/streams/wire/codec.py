@@ -4,7 +4,7 @@ Rules:
 
 1. ``decode(*encode(message)) == message`` for every message that has a place on the wire.
 2. ``encode`` raises :class:`~cardinal.errors.EncodeError` before it builds anything; ``decode`` raises
-   :class:`~cardinal.errors.DecodeError` and nothing else, whatever the bytes.
+   :class:`~cardinal.errors.DecodeError` and nothing else, for any bytes.
 3. Maps are written sorted by path, so that equal messages are equal bytes.
 """
 
@@ -67,7 +67,7 @@ def _path(field: str, path: str) -> bytes:
     try:
         return path_bytes(path)
     except UnicodeEncodeError:
-        raise EncodeError(f"{field} holds a character that no bytes stand for", field=field, value=path) from None
+        raise EncodeError(f"{field} holds a character that cannot be encoded", field=field, value=path) from None
 
 
 # --- encoding ----------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def _encode_batch(message: Batch) -> tuple[bytes, bytes]:
 def encode_batch(
     block_hash: bytes, number: int, weight: int, parent: bytes, entries: list[avro.Entry]
 ) -> tuple[bytes, bytes]:
-    """The key and value of a Batch, of its parts: what :func:`encode` does with one. The entries come in any order.
+    """The key and value of a Batch, made of its parts, as by :func:`encode`. The entries come in any order.
 
     Raises:
         EncodeError: a field has no place on the wire.
@@ -113,7 +113,7 @@ def _encode_header(message: SubBatchHeader) -> tuple[bytes, bytes]:
 
 
 def encode_content(deletes: tuple[str, ...] | frozenset[str], updates: Mapping[str, bytes]) -> bytes:
-    """The value of a SubBatchMsg: deletes in the order given unless a set, updates sorted by path."""
+    """The value of a SubBatchMsg: deletes of a tuple in its order, of a set sorted; updates sorted by path."""
     removed = [_path("deletes", path) for path in deletes]
     if not isinstance(deletes, tuple):
         removed.sort()
@@ -219,7 +219,7 @@ def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:
 
 
 def sub_batch_index(key: bytes) -> int:
-    """The index at the end of a SubBatchMsg's key. DecodeError where it is not a whole Avro int."""
+    """The index at the end of a SubBatchMsg's key. DecodeError where it is not exactly one Avro int."""
     index, size = avro.read_int_and_size(key[ID_END:])
     if index < 0 or ID_END + size != len(key):
         raise DecodeError("a SubBatchMsg's key ends in its index, an Avro int of 0 or more")
@@ -267,7 +267,7 @@ def _decode_ping(key: bytes, value: bytes) -> Ping:
         raise DecodeError("a ping's key is its type and a producer's id")
     version = value[0] if value else 0
     if version not in (_TIME_V1, _TIME_V2) or len(value) != _TIME_V1_SIZE + (version == _TIME_V2):
-        raise DecodeError("a ping's value is no time")
+        raise DecodeError("a ping's value is not a time")
     seconds = int.from_bytes(value[1:9], "big", signed=True) - _YEAR_1_TO_1970
     nanoseconds = int.from_bytes(value[9:13], "big")
     minutes = int.from_bytes(value[13:15], "big", signed=True)
@@ -290,14 +290,14 @@ _DECODERS: Final[dict[int, Callable[[bytes, bytes], Message]]] = {
 
 
 def decode(key: bytes, value: bytes) -> Message:
-    """The message that a key and value are. DecodeError, with the reason, where they are none."""
+    """Decode a key and value to their message. DecodeError, with the reason, where they are none."""
     if not key:
         return Heartbeat()
     decoder = _DECODERS.get(key[0])
     if decoder is None:
         raise DecodeError(f"type {key[0]} is unknown", key=key)
     if len(key) < HASH_END:
-        raise DecodeError(f"a key of {len(key)} bytes has no room for a hash", key=key)
+        raise DecodeError(f"a key of {len(key)} bytes is too short for a hash", key=key)
     try:
         return decoder(key, value)
     except DecodeError as error:

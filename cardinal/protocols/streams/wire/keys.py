@@ -1,7 +1,7 @@
-"""How a message's key is laid out: type byte, block hash, rest (specification, Messages).
+"""Layout of a message's key: type byte, block hash, rest (specification, Messages).
 
-The key is also what partitions are chosen by, so that copies of one (block, key) from any number of producers
-meet in one partition.
+The partition is chosen by the key, so that copies of one (block, key) from any number of producers lie in one
+partition.
 """
 
 from __future__ import annotations

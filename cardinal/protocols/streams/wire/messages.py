@@ -1,7 +1,7 @@
-"""The messages of Cardinal Streams 1.0.0. This file is their definition; `codec` is how they are written.
+"""The messages of Cardinal Streams 1.0.0. This file is their definition; `codec` encodes and decodes them.
 
 ========================  ====  =========================  ==================================================
-message                   type  key after the block hash   said by a producer
+message                   type  key after the block hash   sent by a producer
 ========================  ====  =========================  ==================================================
 :class:`Batch`            0x00                             last of its block, when all else is acknowledged
 :class:`SubBatchHeader`   0x01  batch id                   once for every sub batch that the Batch announces
@@ -46,7 +46,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a block is and which messages make it up (specification, Batch)."""
+    """A block's header, its own entries, and the messages that make up the rest of it (specification, Batch)."""
 
     hash: bytes
     number: int
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SubBatchHeader:
-    """How many messages a sub batch has (specification, SubBatchHeader)."""
+    """The number of messages of a sub batch (specification, SubBatchHeader)."""
 
     hash: bytes
     batch_id: bytes
@@ -120,7 +120,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A record without a key: it moves a partition's position and says nothing else."""
+    """A record without a key: it moves a partition's position and carries nothing else."""
 
 
 Message: TypeAlias = (

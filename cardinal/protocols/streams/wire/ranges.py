@@ -52,10 +52,10 @@ _SCHEMA: Final = parse_schema(RANGES_SCHEMA)
 
 
 class BlockRanges(NamedTuple):
-    """What the header says.
+    """Content of the header.
 
     Attributes:
-        log: what names the log that the offsets belong to, such as the id of a Kafka cluster.
+        log: the name of the log that the offsets belong to, such as the id of a Kafka cluster.
         size: bytes of keys and values of these messages.
         ranges: for every partition the offset of the first of them, and the one after the last.
         values: by path, those of them that decide about the chain.
@@ -97,14 +97,14 @@ def _sized(content: bytes) -> tuple[bytes, bytes]:
 
 
 def decode_ranges(value: bytes) -> BlockRanges:
-    """What the header's value says. DecodeError where it is none."""
+    """Decode the header's value. DecodeError where it is malformed."""
     try:
         fields: Any = schemaless_reader(BytesIO(value), _SCHEMA, None)
         ranges = read_topics(fields["topics"])
     except (EOFError, IndexError, ValueError, OverflowError, MemoryError):
-        raise DecodeError(f"the header {RANGES_HEADER} does not make sense") from None
+        raise DecodeError(f"the header {RANGES_HEADER} is malformed") from None
     if any(low < 0 or high <= low for low, high in ranges.values()):
-        raise DecodeError(f"the header {RANGES_HEADER} names offsets that cannot be")
+        raise DecodeError(f"the header {RANGES_HEADER} names impossible offsets")
     values = {path_bytes(path): value for path, value in fields["values"].items()}
     return BlockRanges(fields["log"], fields["size"], ranges, values)
 
@@ -119,7 +119,7 @@ def read_topics(topics: Any) -> dict[Partition, tuple[int, int]]:  # noqa: ANN40
 
 
 def ranges_of(headers: Headers) -> BlockRanges | None:
-    """What a Batch's headers say of its block's content; None where they say nothing, or nothing that makes sense."""
+    """The ranges that a Batch's headers give for its block's content; None where there are none, or malformed ones."""
     for name, value in headers:
         if name == RANGES_HEADER and value is not None:
             try:
