@@ -1,6 +1,6 @@
-"""Writes the generated parts of the pages beside this file: ``python docs/reference.py``.
+"""Generated parts of the pages in this folder: ``python docs/reference.py`` writes them.
 
-A generated part stands between a mark ``<!-- name -->`` and the next ``<!-- end -->``.
+A generated part stands between a marker ``<!-- name -->`` and the next ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DOCS: Final = Path(__file__).parent
 
 _TYPED: Final = DOCS.parent / "schemas/evm-tables.json"
 _MEANINGS: Final = {
-    "_seq": "numbers what joins or leaves, from 1, without a gap",
+    "_seq": "number of the change, from 1, without a gap",
     "_change": "+1: its block joins the chain, −1: it leaves",
     "_update_id": "the `_seq` with which its update begins; a reorg is one update",
     "_block_number": "the block's number",
     "_block_hash": "the block's hash",
-    "_block_time": "when the block says that it was made; null in `events`",
-    "_published_at": "when its Batch was published",
-    "_lineage": "what `_seq` belongs to: chain, options and first block",
-    "lineage": "what `seq` belongs to: chain, options and first block",
-    "parent": "the parent's hash; null where the block's content was not to be had",
+    "_block_time": "the block's own time; null in `events`",
+    "_published_at": "the time at which its Batch was published",
+    "_lineage": "the lineage of `_seq`: chain, options and first block",
+    "lineage": "the lineage of `seq`: chain, options and first block",
+    "parent": "the parent's hash; null where the block's content is missing",
     "weight": "of the chain up to the block, big-endian",
-    "path": "of the value, as text; null where it is not UTF-8",
+    "path": "the value's path as text; null where it is not UTF-8",
     "raw_path": "the path's bytes where it is not UTF-8",
     "value": "the value; null: the path is deleted",
     "seq": "as `_seq`",
@@ -51,15 +51,15 @@ _MEANINGS: Final = {
     "block_time": "as `_block_time`",
     "published_at": "as `_published_at`",
     "bucket": "10,000 heights: the partition",
-    "transaction_index": "the place of its transaction",
-    "log_index": "its place in the block",
-    "address": "who wrote it",
-    "name": "the event's name; null where no signature of `abi` fits",
-    "signature": "the one that fits",
+    "transaction_index": "the index of its transaction",
+    "log_index": "its index in the block",
+    "address": "the contract that emitted it",
+    "name": "the event's name; null where no signature of `abi` matches",
+    "signature": "the signature that matches",
     "arguments": "JSON: an array of `{name, type, value}`, numbers as text",
-    "reason": "why it could not be decoded",
+    "reason": "the reason why it could not be decoded",
     "topics": "as in `logs`",
-    "data": "what is not indexed",
+    "data": "the arguments that are not indexed",
 }
 
 

@@ -1,7 +1,7 @@
 """Cardinal on Spark: the source ``format("cardinal")`` and the lake ``format("cardinal_lake")``.
 
-PySpark finds both formats by itself (``pyspark_cardinal``, ``pyspark_cardinal_lake``). :func:`register` is for
-sessions in which another package on the path keeps it from looking.
+PySpark discovers both formats (``pyspark_cardinal``, ``pyspark_cardinal_lake``). :func:`register` is for sessions in
+which another package on the path prevents the discovery.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def views(
 ) -> tuple[str, ...]:
     """Make a temporary view of every table of a lake, ``current_logs`` and so on; returns their names.
 
-    A query reads each view as it stands when the query is planned.
+    A query reads the state of each view when the query is planned.
 
     Arguments:
         spark: the session.
         path: folder or URL of the lake.
-        prefix: what the names begin with, for several lakes in one session.
+        prefix: beginning of the names, for several lakes in one session.
         storage: settings of an object store.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`cardinal lake`: run the pipeline, look into a lake, keep it small. Arguments and printing only."""
+"""`cardinal lake`: run the pipeline, query a lake, maintain it. Arguments and printing only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cardinal_spark.metrics import LakeMetrics
-    from cardinal_spark.pipeline import BatchStatus, Job
+    from cardinal_spark.pipeline import BatchStatus, PipelineJob
 
 _WIDEST = 44
 
@@ -37,7 +37,7 @@ def lake() -> None:
         try:
             importlib.import_module(module)
         except ImportError:
-            raise MissingExtraError("a lake", "spark") from None
+            raise MissingExtraError("cardinal lake", "spark") from None
 
 
 def _options(values: Sequence[str]) -> dict[str, str]:
@@ -66,13 +66,18 @@ _option = click.option(
 )
 @click.option("--config", metavar="FILE", help="TOML file that names streams (or set CARDINAL_CONFIG).")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
-@click.option("--exit-at-end", is_flag=True, help="End when the lake has what is there now.")
-@click.option("--trigger", default="1 second", show_default=True, help="Pause between batches, in Spark's words.")
+@click.option("--exit-at-end", is_flag=True, help="End at the current end of the stream.")
+@click.option("--trigger", default="1 second", show_default=True, help="Interval of batches, as in Spark.")
 @click.option("--master", default="", metavar="URL", help="A Spark cluster  [default: this machine]")
-@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Spark tasks at a time.")
-@click.option("--compact-every", type=click.IntRange(0), metavar="BATCHES", help="0: never.  [default: 256]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
-@click.option("--metrics", metavar="HOST:PORT", help="Answer /metrics (Prometheus), /healthz and /readyz there.")
+@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Concurrent Spark tasks.")
+@click.option(
+    "--compact-every",
+    type=click.IntRange(0),
+    metavar="BATCHES",
+    help="Compaction interval; 0: never.  [default: 256]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per batch.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz there.")
 @_option
 def run(
     *,
@@ -108,7 +113,7 @@ def run(
     chosen = _options(options) | {name: str(value) for name, value in named.items() if value is not None}
     if compact_every is not None:
         chosen["compactEvery"] = str(compact_every)
-    job = pipeline.Job(source, target, checkpoint, exit_at_end, trigger, chosen)
+    job = pipeline.PipelineJob(source, target, checkpoint, exit_at_end, trigger, chosen)
     pipeline.check(job)
     stopping = threading.Event()
     nothing = True
@@ -124,18 +129,18 @@ def run(
             if numbers is not None:
                 numbers.batch(status)
     if nothing and not stopping.is_set():
-        click.echo("nothing new: the lake has all that is on the topics", err=True)
+        click.echo("nothing new: the lake has all blocks that are on the topics", err=True)
 
 
-def _answering(stack: contextlib.ExitStack, address: str, job: Job) -> LakeMetrics:
+def _answering(stack: contextlib.ExitStack, address: str, job: PipelineJob) -> LakeMetrics:
     from cardinal.metrics import Endpoint  # noqa: PLC0415 - an extra of its own
 
     from .lake.state import find_state  # noqa: PLC0415 - `--help` needs no extra
     from .metrics import LakeMetrics  # noqa: PLC0415 - an extra of its own
 
-    numbers, state = LakeMetrics(), find_state(job.place)
+    numbers, state = LakeMetrics(), find_state(job.location)
     if state is not None:
-        numbers.stands(state.number, state.seq)
+        numbers.set_head(state.number, state.seq)
     endpoint = stack.enter_context(contextlib.closing(Endpoint(address, numbers.registry, numbers.waits_for)))
     click.echo(f"metrics at http://{endpoint.address}/metrics", err=True)
     return numbers
@@ -154,11 +159,11 @@ def _line(status: BatchStatus) -> str:
 @click.option("--table", help="Print this table instead of running SQL; needs no DuckDB.")
 @click.option("--from-block", type=click.IntRange(0), help="Lowest block, with --table.")
 @click.option("--to-block", type=click.IntRange(0), help="Highest block, with --table.")
-@click.option("--columns", help="Names with commas between, with --table.")
-@click.option("--as-of-seq", type=click.IntRange(1), help="As it was after this row of events.")
-@click.option("--as-of-block", type=click.IntRange(0), help="As it was when this block had just joined.")
-@click.option("--as-of-time", metavar="TIME", help="As it was then: 2026-01-31T12:00:00Z.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows, with --table.")
+@click.option("--columns", help="Comma-separated names, with --table.")
+@click.option("--as-of-seq", type=click.IntRange(1), help="The state after this row of events.")
+@click.option("--as-of-block", type=click.IntRange(0), help="The state when this block had just joined.")
+@click.option("--as-of-time", metavar="TIME", help="The state at this time: 2026-01-31T12:00:00Z.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most rows, with --table.")
 @click.option("--format", "shape", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @_option
 def query(
@@ -178,21 +183,21 @@ def query(
 ) -> None:
     """Run SQL on one state of the lake at PATH, or print one of its tables.
 
-    Every table and its current_ view can be named in the SQL, for example current_logs.
+    The SQL may name every table and its current_ view, for example current_logs.
     """
     from cardinal_spark.lake.as_of import AsOf  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
-    from cardinal_spark.lake.query import Heights, Snapshot  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.query import HeightRange, Snapshot  # noqa: PLC0415 - the same
     from cardinal_spark.lake.sql import run_sql  # noqa: PLC0415 - the same
 
     if (sql is None) == (table is None):
-        raise click.UsageError("give either SQL or --table")
+        raise click.UsageError("pass either SQL or --table")
     given = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
     as_of = AsOf.of({name: str(value) for name, value in given.items() if value is not None})
-    snapshot = Snapshot.of(Place.of(path, _options(options)), as_of)
+    snapshot = Snapshot.of(LakeLocation.of(path, _options(options)), as_of)
     if table is not None:
         names = [name.strip() for name in columns.split(",")] if columns else None
-        found = _first(snapshot.scan(table, Heights(from_block, to_block), names), limit)
+        found = _first(snapshot.scan(table, HeightRange(from_block, to_block), names), limit)
     else:
         found = run_sql(snapshot, sql or "")
     click.echo(_SHAPES[shape](found.column_names, found.to_pylist()), nl=False)
@@ -213,14 +218,14 @@ def _first(reader: pa.RecordBatchReader, limit: int) -> pa.Table:
 
 @lake.command()
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_option
 def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
-    """Say where the lake at PATH stands: its head, its last seq and its tables."""
-    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - `--help` needs no extra
+    """Print the state of the lake at PATH: its head, its last seq and its tables."""
+    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
 
-    snapshot = Snapshot.of(Place.of(path, _options(options)))
+    snapshot = Snapshot.of(LakeLocation.of(path, _options(options)))
     state = snapshot.state
     if as_json:
         facts = {"seq": state.seq, "number": state.number, "hash": f"0x{state.hash.hex()}", "lineage": state.lineage}
@@ -232,48 +237,48 @@ def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
 
 @lake.command()
 @click.argument("path")
-@click.option("--schema", default="cardinal", show_default=True, help="Where the tables are to lie: catalog.schema.")
+@click.option("--schema", default="cardinal", show_default=True, help="Schema of the tables: schema or catalog.schema.")
 @click.option("--dialect", default="spark", show_default=True, help="spark (Databricks, EMR, Hive), trino or duckdb.")
 @_option
 def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -> None:
-    """Print the SQL that makes the lake at PATH known to a catalog, its current_ views included."""
+    """Print the SQL that registers the lake at PATH in a catalog, with its current_ views."""
     from cardinal_spark.lake.catalog import statements  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
     from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
 
-    for line in statements(Snapshot.of(Place.of(path, _options(options))), schema, dialect):
+    for line in statements(Snapshot.of(LakeLocation.of(path, _options(options))), schema, dialect):
         click.echo(line)
 
 
 @lake.command()
 @click.argument("path")
-@click.option("--from", "source", metavar="URL", help="Compare it with the stream that it was made of, too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a difference.")
+@click.option("--from", "source", metavar="URL", help="Compare it with this stream, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per difference.")
 @_option
 def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, ...]) -> None:
     """Compare the tables of the lake at PATH with each other, and its chain and content with its stream's.
 
-    Ends with 1 where something differs.
+    Exits with status 1 where there are differences.
     """
     from cardinal_spark.lake.check import Check, stream_chain  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
     from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
 
-    snapshot = Snapshot.of(Place.of(path, _options(options)))
+    snapshot = Snapshot.of(LakeLocation.of(path, _options(options)))
     checking = Check(snapshot)
     found = 0
-    beside = () if source is None else checking.beside(stream_chain(source, snapshot.state.app))
-    for difference in itertools.chain(checking.itself(), beside):
+    streamed = () if source is None else checking.stream(stream_chain(source, snapshot.state.app))
+    for difference in itertools.chain(checking.tables(), streamed):
         found += 1
         click.echo(json.dumps(asdict(difference)) if as_json else str(difference))
-    compared = f"{checking.blocks} blocks compared" + (f", {checking.beside_blocks} with the stream" if source else "")
+    compared = f"{checking.blocks} blocks compared" + (f", {checking.stream_blocks} with the stream" if source else "")
     click.echo(f"{found or 'no'} difference{'' if found == 1 else 's'}; {compared}", err=as_json)
     if found:
         raise SystemExit(1)
 
 
 def _columns(values: Sequence[str]) -> dict[str, list[str]]:
-    """The columns of each table, of ``table=column`` with commas between."""
+    """The columns of each table, parsed from comma-separated ``table=column``."""
     columns: dict[str, list[str]] = {}
     for value in ",".join(values).split(",") if values else ():
         table, equals, column = value.strip().partition("=")
@@ -285,18 +290,24 @@ def _columns(values: Sequence[str]) -> dict[str, list[str]]:
 
 @lake.command()
 @click.argument("path")
-@click.option("--min-files", type=click.IntRange(2), default=64, show_default=True, help="Small files that start it.")
+@click.option(
+    "--min-files",
+    type=click.IntRange(2),
+    default=64,
+    show_default=True,
+    help="Small files that start a compaction.",
+)
 @click.option(
     "--z-order",
     multiple=True,
     metavar="TABLE=COLUMN,…",
-    help="Sort what is joined, so that a filter on the column reads few files: logs=address,transactions=to_address. "
-    "Writes the whole table again and takes up to 1 GB of memory and temporary files beyond; a range of blocks then "
-    "reads every file. Stop the query before a sort of more than two minutes.",
+    help="Sort the table, so that a filter on the column reads few files: logs=address,transactions=to_address. "
+    "Rewrites the complete table with up to 1 GB of memory and temporary files; a range of blocks then reads every "
+    "file. Stop the query before a sort of more than two minutes.",
 )
-@click.option("--no-clean", is_flag=True, help="Leave the files that nothing within the retention names.")
+@click.option("--no-clean", is_flag=True, help="Do not remove expired files.")
 @click.option(
-    "--retention-hours", type=click.IntRange(0), default=24, show_default=True, help="More than any query runs."
+    "--retention-hours", type=click.IntRange(0), default=24, show_default=True, help="Longer than any query runs."
 )
 @_option
 def maintain(
@@ -308,25 +319,25 @@ def maintain(
     retention_hours: int,
     options: tuple[str, ...],
 ) -> None:
-    """Join the small files of the lake at PATH and remove the old ones, beside a running query."""
+    """Compact the small files of the lake at PATH and remove the old ones, also while a query runs."""
     from cardinal_spark.lake import maintenance  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.place import Place  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
 
-    place = Place.of(path, _options(options))
-    done = maintenance.compact(place, min_files=min_files, z_order=_columns(z_order))
+    location = LakeLocation.of(path, _options(options))
+    done = maintenance.compact(location, min_files=min_files, z_order=_columns(z_order))
     for found in done:
         click.echo(f"{found.table}: {found.removed} files became {found.added}")
     if not done:
         click.echo("nothing to compact")
     if not no_clean:
-        click.echo(f"removed {maintenance.clean(place, retention_hours=retention_hours)} files")
+        click.echo(f"removed {maintenance.clean(location, retention_hours=retention_hours)} files")
 
 
 # --- how rows are printed ------------------------------------------------------------------------------------
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: bytes as 0x text, times as ISO 8601."""
+    """A value for JSON: bytes as 0x text, times as ISO 8601."""
     if isinstance(value, bytes):
         return f"0x{value.hex()}"
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""What ``cardinal lake run`` says of itself, as numbers: from Spark's progress of the query."""
+"""Metrics of ``cardinal lake run``, from Spark's progress of the query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ImportError as absent:  # pragma: no cover - the development environment 
 
 
 class LakeMetrics:
-    """The numbers. :meth:`batch` and :meth:`progress` feed them."""
+    """The metrics of one query. :meth:`batch` and :meth:`progress` update them."""
 
     def __init__(self) -> None:
         self.registry = registry = new_registry()
@@ -48,47 +48,47 @@ class LakeMetrics:
         self._withheld = Gauge("cardinal_lake_withheld_blocks", "Blocks that are not final yet.", registry=registry)
         self._reports = Gauge(
             "cardinal_lake_reports",
-            "What the stream has reported since the query started.",
+            "Reports of the stream since the query started.",
             ["kind"],
             registry=registry,
         )
 
     def waits_for(self) -> str:
-        """What the query waits for, in a sentence; empty while blocks come."""
+        """A sentence about what the query waits for; empty while blocks come."""
         return self._waits_for
 
-    def stands(self, number: int, seq: int) -> None:
-        """The lake's newest block, and the last row of its ledger."""
+    def set_head(self, number: int, seq: int) -> None:
+        """Set the lake's newest block, and the last row of its ledger."""
         self._head.set(number)
         self._seq.set(seq)
 
     def batch(self, status: BatchStatus) -> None:
-        """A batch is in the lake."""
-        self.stands(status.number, status.seq)
+        """Count a batch that is in the lake."""
+        self.set_head(status.number, status.seq)
         self._blocks.inc(status.blocks)
         self._seconds.observe(status.seconds)
 
     def progress(self, progress: Mapping[str, Any]) -> None:
-        """Spark's progress of the query, whether it had blocks or not."""
-        said = _reading(progress)
-        if said is None:
+        """Take Spark's progress of the query, with blocks or without."""
+        report = _planner_report(progress)
+        if report is None:
             return
-        self._read.set(said["number"])
-        self._lag.set(said["lag_records"])
-        self._connected.set(said["connected"])
-        self._waiting.set(len(said["waits_for"]))
-        self._withheld.set(said["withheld"])
-        for kind, count in said["reports"].items():
+        self._read.set(report["number"])
+        self._lag.set(report["lag_records"])
+        self._connected.set(report["connected"])
+        self._waiting.set(len(report["waits_for"]))
+        self._withheld.set(report["withheld"])
+        for kind, count in report["reports"].items():
             self._reports.labels(kind).set(count)
-        away = "" if said["connected"] else "the stream's server does not answer"
-        self._waits_for = away or "; ".join(said["waits_for"])
+        away = "" if report["connected"] else "the stream's server does not answer"
+        self._waits_for = away or "; ".join(report["waits_for"])
 
 
-def _reading(progress: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the planner said of its reading; None where it has not begun."""
+def _planner_report(progress: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The planner's report; None before it reads."""
     for source in progress["sources"]:
         text = source["latestOffset"]
-        said = json.loads(text) if isinstance(text, str) else text
-        if isinstance(said, dict) and "lag_records" in said:
-            return said
+        report = json.loads(text) if isinstance(text, str) else text
+        if isinstance(report, dict) and "lag_records" in report:
+            return report
     return None

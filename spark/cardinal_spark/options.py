@@ -1,7 +1,7 @@
-"""The options that Spark hands to a format: names without case, nothing unknown, no copies.
+"""Options that Spark passes to a format: case-insensitive, without unknown names or copies.
 
-Of a table of the catalog (``CREATE TABLE … USING``) Spark 4.2 gives them when the table is made, and none when it is
-read. So they are kept in the metadata of the table's first column. What may hold a password is refused there.
+For a table of the catalog (``CREATE TABLE … USING``) Spark 4.2 passes them when the table is created, and none when it
+is read. So they are stored in the metadata of the table's first column, which refuses values that may hold a password.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STORAGE: Final = "storage."
-"""What the settings of an object store begin with."""
+"""Prefix of the settings of an object store."""
 
 _SPARKS: Final = frozenset(
     {
@@ -31,11 +31,11 @@ _SPARKS: Final = frozenset(
 """Options that Spark itself may add, the second row with tables of a catalog."""
 _KEPT: Final = "cardinal.options"
 _COPIES: Final = "option."
-"""What ``CREATE TABLE … OPTIONS`` puts before an option, or before a second copy of it."""
+"""Prefix that ``CREATE TABLE … OPTIONS`` adds to an option, or to a second copy of it."""
 
 
 def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The schema of a table: of one in the catalog, with its options.
+    """The schema of a table; for a table of the catalog, with its options.
 
     Raises:
         ConfigurationError: an option may hold a password.
@@ -47,8 +47,8 @@ def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
     for name, value in given.items():
         if name.startswith(STORAGE) or _may_hold_secret(value):
             raise ConfigurationError(
-                f"the catalog would keep the option {name} for all to read: give secrets by file (password_file=…) or "
-                "by the environment, or use a temporary view",
+                f"the catalog would store the option {name} readable for all users: pass secrets by file "
+                "(password_file=…) or environment, or use a temporary view",
                 setting=name,
             )
     from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 - planners and tests without Spark are here
@@ -59,7 +59,7 @@ def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def _may_hold_secret(value: str) -> bool:
-    """Whether a value is a URL with a password, or with an option of which nobody shows the value."""
+    """True when a value is a URL with a password, or with an option whose value is secret."""
     if "://" not in value:
         return False
     parts = urlsplit(value)
@@ -67,7 +67,7 @@ def _may_hold_secret(value: str) -> bool:
 
 
 def options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options; of a table in the catalog those that its schema keeps, and what was given beside them."""
+    """The options; for a table of the catalog those that its schema stores, overridden by the reader's own."""
     kept = schema.fields[0].metadata.get(_KEPT) if schema.fields else None
     return options if kept is None else {**json.loads(kept), **options}
 
@@ -91,7 +91,7 @@ def given_options(options: Mapping[str, str], known: Iterable[str], format_name:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at what a name was meant to be."""
+    """A hint at the intended name."""
     names = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), names, 1)
     return f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(names.values())}"

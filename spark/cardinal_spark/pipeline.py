@@ -1,10 +1,10 @@
-"""The whole job: one query from the stream into the lake, and what it tells while it runs.
+"""Pipeline job: one query from the stream into the lake, and its reports while it runs.
 
 Rules:
 
 1. One query reads ``table=raw`` and writes every table of the lake.
-2. The checkpoint belongs to the lake and lies in it unless it is named. A lake that has rows and no checkpoint goes
-   on from its ledger (``restartFrom=sink``).
+2. The checkpoint belongs to the lake and lies in it unless another is named. A lake that has rows and no checkpoint
+   resumes from its ledger (``restartFrom=sink``).
 3. A failure is one sentence: the error that a task, the planner or the commit raised, without Spark's frames.
 
 On a cluster the same two calls run under ``spark-submit``.
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import ConfigurationError, LakeError
 
+from .lake.location import LakeLocation
 from .lake.options import SINK_OPTIONS
-from .lake.place import Place
 from .lake.query import last_committed
 from .lake.state import find_state
 from .options import STORAGE
-from .source.options import SourceOptions, Stream
+from .source.options import SourceOptions, StreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CHECKPOINT: Final = "_checkpoint"
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _DIED: Final = re.compile(
-    # a task's or a commit's; the planner's, of whose end Spark's text says nothing
+    # a task's or a commit's; the planner's, whose death Spark's text does not mention
     r"Python worker exited unexpectedly"
     r"|Caused by: java\.\w+\.(?:EOF|IO|Socket)Exception.*(?:\n\tat .*)*?\n\tat .*PythonStreamingSourceRunner"
 )
@@ -46,8 +46,8 @@ _ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What to run.
+class PipelineJob:
+    """Definition of a pipeline.
 
     Attributes:
         source: URL of the stream.
@@ -67,20 +67,20 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def place(self) -> Place:
+    def location(self) -> LakeLocation:
         """The lake."""
-        return Place.of(self.lake, self.options)
+        return LakeLocation.of(self.lake, self.options)
 
     @property
     def checkpoint_path(self) -> str:
-        """Where the checkpoint lies. ConfigurationError where a lake in an object store names none."""
+        """The path of the checkpoint. ConfigurationError where a lake in an object store names none."""
         if self.checkpoint is not None:
             return self.checkpoint
-        if not self.place.is_local:
+        if not self.location.is_local:
             raise ConfigurationError(
                 "a lake in an object store needs --checkpoint: a path that Spark itself can write", setting="checkpoint"
             )
-        return f"{self.place.root}/{_CHECKPOINT}"
+        return f"{self.location.root}/{_CHECKPOINT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,61 +95,63 @@ class BatchStatus:
     hash: str
 
 
-def start(spark: SparkSession, job: Job) -> StreamingQuery:
+def start(spark: SparkSession, job: PipelineJob) -> StreamingQuery:
     """Start the query. ConfigurationError where the job cannot work."""
     source = _of_source(job)
     lake = {name: value for name, value in job.options.items() if name not in source}
     rows = spark.readStream.format("cardinal").options(**{**source, **source_options(job)}).load()
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)
     writer = writer.trigger(availableNow=True) if job.until_caught_up else writer.trigger(processingTime=job.trigger)
-    return writer.start(job.place.root)
+    return writer.start(job.location.root)
 
 
-def check(job: Job) -> None:
-    """Look at both ends of a job before Spark is started, which takes longer.
+def check(job: PipelineJob) -> None:
+    """Check stream and lake of a job before Spark is started, which takes longer.
 
     Raises:
         ConfigurationError: an option cannot work.
-        UnreachableError, TopicError: the stream is not there.
+        UnreachableError, TopicError: the stream cannot be read.
         LakeError: the lake cannot be written.
 
     """
     checkpoint = job.checkpoint_path
-    job.place.need_writable()
+    job.location.need_writable()
     if "://" not in checkpoint:
-        Place.of(checkpoint).need_writable()
+        LakeLocation.of(checkpoint).need_writable()
     given = SourceOptions.of({**_of_source(job), **source_options(job)})
-    Stream.find(given).open().close()
+    StreamSpec.find(given).open().close()
 
 
-def _of_source(job: Job) -> dict[str, str]:
+def _of_source(job: PipelineJob) -> dict[str, str]:
     """The options that are not the lake's own."""
     return {
         name: value for name, value in job.options.items() if not name.startswith(STORAGE) and name not in SINK_OPTIONS
     }
 
 
-def source_options(job: Job) -> dict[str, str]:
+def source_options(job: PipelineJob) -> dict[str, str]:
     """The source's options that follow from the job."""
     options = {"url": job.source, "table": "raw"}
-    if _has_rows(job):  # what a checkpoint says comes before it
-        storage = {f"{STORAGE}{name}": value for name, value in job.place.storage.items()}
-        options |= {"restartFrom": "sink", "sinkPath": job.place.root, **storage}
+    if _has_rows(job):  # a checkpoint has precedence
+        storage = {f"{STORAGE}{name}": value for name, value in job.location.storage.items()}
+        options |= {"restartFrom": "sink", "sinkPath": job.location.root, **storage}
     return options
 
 
-def _has_rows(job: Job) -> bool:
-    return last_committed(job.place.root, depth=1, storage=job.place.storage) is not None
+def _has_rows(job: PipelineJob) -> bool:
+    return last_committed(job.location.root, depth=1, storage=job.location.storage) is not None
 
 
-def run(spark: SparkSession, job: Job, stopping: threading.Event, watch: Watch | None = None) -> Iterator[BatchStatus]:
-    """Run the job to its end and give every batch as it is done; stops Spark in the end.
+def run(
+    spark: SparkSession, job: PipelineJob, stopping: threading.Event, watch: Watch | None = None
+) -> Iterator[BatchStatus]:
+    """Run the job to its end and yield every batch when it is done; stops Spark at the end.
 
     Arguments:
         spark: the session.
-        job: what to run.
-        stopping: once it is set, ends the query within the second; what is under way is done again by the next run.
-        watch: is given Spark's progress of the query several times a second.
+        job: the job to run.
+        stopping: once it is set, ends the query within the second; the next run repeats the batch in flight.
+        watch: called with Spark's progress of the query several times a second.
 
     Raises:
         LakeError: the query or Spark itself fails.
@@ -173,20 +175,18 @@ def run(spark: SparkSession, job: Job, stopping: threading.Event, watch: Watch |
         if not stopping.is_set():
             raise failure(str(error.java_exception)) from None
     except (Py4JError, ConnectionError) as error:
-        # who sends a signal to the whole group ends Java before us
+        # a signal to the complete process group ends Java before us
         if not stopping.is_set():
-            raise LakeError(
-                "Spark's Java process ended; started again, the query goes on from its checkpoint"
-            ) from error
+            raise LakeError("Spark's Java process ended: restart the query, it resumes from its checkpoint") from error
     finally:
         with contextlib.suppress(Py4JError, ConnectionError):
             spark.stop()
 
 
 def batches(
-    query: StreamingQuery, job: Job, watch: Watch | None = None, *, wait_seconds: float = 0.2
+    query: StreamingQuery, job: PipelineJob, watch: Watch | None = None, *, wait_seconds: float = 0.2
 ) -> Iterator[BatchStatus | None]:
-    """Every batch as it is done, None when nothing happened for a while; ends with the query."""
+    """Every batch when it is done, None when nothing happened for a while; ends with the query."""
     shown = -1
     active = True
     while active:
@@ -200,8 +200,8 @@ def batches(
         yield None
 
 
-def _status(progress: Any, job: Job) -> BatchStatus | None:  # noqa: ANN401 - Spark's progress is a dict or a class
-    state = find_state(job.place) if progress["numInputRows"] else None
+def _status(progress: Any, job: PipelineJob) -> BatchStatus | None:  # noqa: ANN401 - Spark's progress is a dict or a class
+    state = find_state(job.location) if progress["numInputRows"] else None
     if state is None:
         return None
     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
@@ -211,12 +211,11 @@ def _status(progress: Any, job: Job) -> BatchStatus | None:  # noqa: ANN401 - Sp
 
 
 def failure(text: str, stack: str = "") -> LakeError:
-    """The sentence that a failed query's text is about. ``stack``: Java's, for where Spark's text says nothing."""
+    """The error of a failed query, by its text. ``stack``: Java's, for failures that Spark's text does not mention."""
     found = _OURS.findall(text)
     if not found and _DIED.search(text + stack):
         return LakeError(
-            "a Python worker died: something killed it, or memory ran out; started again, the query goes on from its "
-            "checkpoint"
+            "a Python worker died, killed or out of memory: restart the query, it resumes from its checkpoint"
         )
     found = found or _ANY.findall(text)
     if found:

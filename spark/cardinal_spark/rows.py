@@ -1,8 +1,8 @@
-"""Whole blocks as rows: what the source's internal ``table=raw`` emits and what the lake's sink takes.
+"""Complete blocks as rows: the source's internal ``table=raw``, and the input of the lake's sink.
 
 Rules:
 
-1. One row is one block that was added (+1) or removed (-1); a block is never split over rows.
+1. One row is one block that was added (+1) or removed (-1); a block is never split into several rows.
 2. ``_seq`` is dense and belongs to ``_lineage``. The rows of one update follow each other: removed blocks newest
    first, then added blocks oldest first; ``_update_id`` is the first ``_seq`` among them.
 3. A removed block's row carries the same columns as when it was added, content included.
@@ -41,7 +41,7 @@ KEY_DDL: Final = (
     "_seq BIGINT, _change TINYINT, _update_id BIGINT, _block_number BIGINT, _block_hash BINARY, "
     "_block_time TIMESTAMP, _published_at TIMESTAMP"
 )
-"""The columns that every row of the source begins with, whatever its ``table`` (DESIGN §9)."""
+"""The columns that every row of every ``table`` of the source begins with (DESIGN §9)."""
 
 RAW_DDL: Final = f"{KEY_DDL}, _lineage STRING, _app STRING, parent BINARY, weight BINARY, content BINARY"
 """The columns of ``table=raw`` as Spark DDL."""
@@ -72,7 +72,7 @@ RAW_ARROW: Final = pa.schema(
         ("content", pa.binary()),
     ]
 )
-"""``RAW_DDL`` in Arrow: equal to what PySpark derives from it, which a test holds it to."""
+"""``RAW_DDL`` in Arrow: equal to the schema that PySpark derives from it, as a test checks."""
 
 
 def spark_schema(ddl: str) -> StructType:
@@ -117,14 +117,14 @@ class RawRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppSpec:
-    """Which application a task has to rebuild: the arguments of ``cardinal.apps.get``."""
+    """Specification of the application that a task rebuilds: the arguments of ``cardinal.apps.get``."""
 
     name: str
     options: Mapping[str, Any]
 
     @classmethod
     def parse(cls, text: str) -> AppSpec:
-        """Read the ``_app`` column. ConfigurationError where it is no specification."""
+        """Parse the ``_app`` column. ConfigurationError where it is no specification."""
         try:
             options = json.loads(text)
             name = options.pop("name")
@@ -140,7 +140,7 @@ class AppSpec:
 
 
 def weight_bytes(weight: int) -> bytes:
-    """A weight as the Batch writes it: big-endian, minimal, empty for zero."""
+    """A weight as in a Batch: big-endian, minimal, empty for zero."""
     return weight.to_bytes((weight.bit_length() + 7) // 8, "big")
 
 
@@ -150,7 +150,7 @@ def encode_content(deletes: Iterable[bytes], updates: Mapping[bytes, bytes]) -> 
 
 
 def decode_content(content: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """Deletes and updates of a ``content`` column. DecodeError where the bytes are none."""
+    """Deletes and updates of a ``content`` column. DecodeError where the bytes are malformed."""
     return avro.read_content(content)
 
 
@@ -162,7 +162,7 @@ def payload_content(payload: Payload) -> bytes:
 
 
 def row_payload(row: RawRow) -> Payload:
-    """The payload that a row stands for. DecodeError where its content is none."""
+    """The payload of a row. DecodeError where its content is malformed."""
     deletes, updates = decode_content(row.content or b"")
     return Payload(
         number=row.number,
@@ -175,7 +175,7 @@ def row_payload(row: RawRow) -> Payload:
 
 
 def raw_batch(rows: Iterable[RawRow]) -> pa.RecordBatch:
-    """Rows as one Arrow batch of ``RAW_ARROW``. Keep a batch to 8–32 MB: Spark holds it whole."""
+    """Rows as one Arrow batch of ``RAW_ARROW``. Keep a batch to 8–32 MB: Spark holds it in memory."""
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [()] * len(RAW_ARROW)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, RAW_ARROW, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=RAW_ARROW)

@@ -1,6 +1,6 @@
-"""A Spark session for a laptop: no jar, no UI, quiet, its clock in UTC.
+"""Spark session for one machine: no jar, no UI, quiet, its clock in UTC.
 
-On a cluster the same formats work in whatever session ``spark-submit`` gives; this file is for ``cardinal lake run``,
+On a cluster the same formats work in any session of ``spark-submit``; this file is for ``cardinal lake run``,
 notebooks and tests.
 """
 
@@ -24,9 +24,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # block-sized rows: a batch between JVM and Python is cut by bytes before it is cut by rows
+    # block-sized rows: a batch between JVM and Python is limited by bytes before rows
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
-    # a killed query must not leave temporary checkpoints of others behind, and ours is always named
+    # a killed query must not leave temporary checkpoints of other queries, and ours is always named
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 
@@ -36,7 +36,7 @@ _ALONE: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Of a session on this machine alone: executors elsewhere could not reach its driver."""
+"""Settings of a session on this machine alone: executors elsewhere could not reach its driver."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets for a driver in Python."""
@@ -52,9 +52,9 @@ def local_session(
 ) -> SparkSession:
     """A local Spark session with Cardinal's formats registered.
 
-    Finds a Java that this Spark runs on and names this Python as the workers' interpreter (Spark would start
-    whatever ``python3`` is). ``settings`` are Spark's and win over ours. ``master`` names a cluster instead. Under
-    spark-submit the session is where, and as, that says.
+    Finds a Java that this Spark runs on and sets this Python as the workers' interpreter (Spark would start
+    ``python3``). ``settings`` are Spark's and override ours. ``master`` names a cluster instead. Under spark-submit,
+    its own settings decide.
 
     Raises MissingExtraError without PySpark or any Java, JavaNotFoundError where the Java found does not run, LakeError
     where Spark does not start.
@@ -86,9 +86,9 @@ def local_session(
 
 
 def prepare_environment(*, alone: bool = True) -> None:
-    """Name the Java that this Spark runs on, and this Python as the workers' interpreter; before a session is made.
+    """Set the Java that this Spark runs on, and this Python as the workers' interpreter; before a session is created.
 
-    ``alone``: nothing but this machine takes part.
+    ``alone``: the session uses this machine alone.
     """
     from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
 
@@ -96,4 +96,4 @@ def prepare_environment(*, alone: bool = True) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if alone:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a warning for every host whose name is a loopback
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # avoids a warning on hosts whose name is a loopback

@@ -1,4 +1,4 @@
-"""Chains as raw rows and lakes as values, for tests of whatever writes or takes ``table=raw``.
+"""Chains as raw rows and lakes as values, for tests of writers and readers of ``table=raw``.
 
 ``script("1a 2a 3a | -3a -2a 2b 3b")`` is two updates: three blocks join, then a reorg removes two and adds two. A
 block's name is its number and its fork; its hash, content and time follow from the name alone.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .lake.as_of import NOW, AsOf
-from .lake.commit import Committer
+from .lake.commit import LakeCommitter
 from .lake.decode import write_task
 from .lake.opened import OpenTables
 from .lake.query import Snapshot
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .lake.place import Place
+    from .lake.location import LakeLocation
     from .lake.state import LakeState
 
 APP: Final = AppSpec("test", {}).text()
@@ -41,7 +41,7 @@ def block_hash(name: str) -> bytes:
 
 
 def content(name: str) -> Mapping[bytes, bytes]:
-    """A few paths and values that tell blocks apart; one path is not UTF-8."""
+    """A few paths and values that distinguish blocks; one path is not UTF-8."""
     return {f"x/{name}/{index}".encode(): name.encode() * index for index in range(3)} | {b"\xff/" + name.encode(): b""}
 
 
@@ -69,7 +69,7 @@ class Script:
         return list(self._chain)
 
     def update(self, text: str) -> list[RawRow]:
-        """The rows of one update, for example ``-3a -2a 2b 3b``. ValueError where it is not what the chain allows."""
+        """The rows of one update, for example ``-3a -2a 2b 3b``. ValueError where the chain does not allow it."""
         update_id = self._seq
         return [self._row(sign, number, fork, update_id) for sign, number, fork in _NAME.findall(text)]
 
@@ -101,7 +101,7 @@ class Script:
 
 
 def script(text: str, **settings: str) -> list[list[RawRow]]:
-    """The updates of a text in which ``|`` stands between them. ``settings``: ``lineage``, ``app``."""
+    """The updates of a text, separated by ``|``. ``settings``: ``lineage``, ``app``."""
     writer = Script(**settings)  # type: ignore[arg-type] # the settings of texts only
     return [writer.update(update) for update in text.split("|")]
 
@@ -123,7 +123,7 @@ def _number(name: str) -> int:
 
 @dataclass(frozen=True)
 class LakeImage:
-    """What a lake says, in a form that can be compared. Order is by seq or height, then by path.
+    """Content of a lake, in a form that can be compared. Order is by seq or height, then by path.
 
     Attributes:
         chain: number, hash and seq of every canonical block.
@@ -140,7 +140,7 @@ class LakeImage:
 
 
 def image_of(rows: Sequence[RawRow]) -> LakeImage:
-    """What a lake must say after these rows, however they arrived."""
+    """The image that a lake must have after these rows, in any order of arrival."""
     chain = replay(rows)
     return LakeImage(
         chain=[(number, chain[number].hash, chain[number].seq) for number in sorted(chain)],
@@ -151,7 +151,7 @@ def image_of(rows: Sequence[RawRow]) -> LakeImage:
 
 
 def image(path: str, as_of: AsOf = NOW, *, storage: Mapping[str, str] | None = None) -> LakeImage:
-    """What the lake at a path or URL says, now or as of then, through its Python reader. LakeError where there is none.
+    """The image of the lake at a path or URL, now or earlier, by its Python reader. LakeError where there is no lake.
 
     ``storage``: settings of the object store.
     """
@@ -167,7 +167,7 @@ def image(path: str, as_of: AsOf = NOW, *, storage: Mapping[str, str] | None = N
 
 
 def commit_batch(
-    place: Place,
+    location: LakeLocation,
     tasks: Iterable[Sequence[RawRow]],
     *,
     on_commit: Callable[[str], None] = lambda table: None,  # noqa: ARG005 - called with it
@@ -176,11 +176,11 @@ def commit_batch(
 ) -> LakeState | None:
     """Write one batch as Spark would: every element of ``tasks`` is a task's rows, then the driver commits.
 
-    ``opened``: what the driver has kept open since its last batch.
+    ``opened``: the tables that the driver has open since its last batch.
     """
     chosen = settings or LakeSettings()
-    results = [write_task([raw_batch(rows)], place, chosen) for rows in tasks]
-    return Committer(place, chosen, on_commit, opened or OpenTables()).commit(results)
+    results = [write_task([raw_batch(rows)], location, chosen) for rows in tasks]
+    return LakeCommitter(location, chosen, on_commit, opened or OpenTables()).commit(results)
 
 
 def _contents(rows: Iterable[RawRow]) -> list[tuple[int, bytes, bytes | None]]:

@@ -1,6 +1,6 @@
-"""``format("cardinal")`` for every Spark session of this Python: PySpark finds ``DefaultSource`` by itself.
+"""``format("cardinal")`` for every Spark session of this Python: PySpark discovers ``DefaultSource``.
 
-Nothing but PySpark is imported here. Spark imports every ``pyspark_*`` package of a machine when it looks for a
+This package imports nothing but PySpark. Spark imports every ``pyspark_*`` package of a machine when it searches for a
 format, and one that cannot be imported hides all others.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Blocks in chain order as a stream, or the chain as it stands; options: :mod:`cardinal_spark.source.options`."""
+    """Blocks in chain order as a stream, or the current chain; options: :mod:`cardinal_spark.source.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +33,7 @@ class DefaultSource(DataSource):
         return kept_in(source_schema(self.options), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The chain as it stands."""
+        """The batch reader of the current chain."""
         from cardinal_spark.options import options_of  # noqa: PLC0415 - see the module's docstring
         from cardinal_spark.source.reader import CardinalReader  # noqa: PLC0415 - the same
 

@@ -1,6 +1,6 @@
-"""``format("cardinal_lake")`` for every Spark session of this Python: PySpark finds ``DefaultSource`` by itself.
+"""``format("cardinal_lake")`` for every Spark session of this Python: PySpark discovers ``DefaultSource``.
 
-Nothing but PySpark is imported here. Spark imports every ``pyspark_*`` package of a machine when it looks for a
+This package imports nothing but PySpark. Spark imports every ``pyspark_*`` package of a machine when it searches for a
 format, and one that cannot be imported hides all others.
 """
 

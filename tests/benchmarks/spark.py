@@ -36,7 +36,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
 from cardinal.transports import open_source
 from cardinal_connectors.dev import DevChain, DevSettings
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.session import local_session
 from cardinal_spark.source.reader import CardinalReader, read_partition, source_schema
@@ -260,7 +260,7 @@ def latency(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
     steps = DevChain(DevSettings(seed=1, blocks=count, reorg_rate=0, transactions=5, chain_id=chain_id))
     producer = Producer(url, apps.get("evm", chain_id=chain_id), producer_id="one")
     with tempfile.TemporaryDirectory() as folder:
-        lake = Place.of(f"{folder}/lake")
+        lake = LakeLocation.of(f"{folder}/lake")
         rows = spark.readStream.format("cardinal").options(url=url, chainId=str(chain_id), table="raw").load()
         writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", f"{folder}/checkpoint")
         query = writer.trigger(processingTime="0 seconds").start(lake.root)

@@ -1,4 +1,4 @@
-"""What the reference's consumer makes of sequences of messages, and what ours makes of them, message by message.
+"""Sequences of messages in the reference's consumer and in ours, message by message.
 
 Compared one to one: the blocks that a message completes (every value and delete), the updates (what is removed and
 added, in order), what is reported, and why a block is not ready at the end. Where Cardinal differs the case says so
@@ -62,12 +62,12 @@ def replay(case: Case) -> list[Step]:
 
 
 def said(steps: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What a vector lists, by message."""
+    """The entries of a vector, by message."""
     return {step["i"]: outcome for step in steps if (outcome := stripped(step))}
 
 
 def expected(case: Case) -> list[dict[int, dict[str, Any]]]:
-    """What a consumer may do: one thing, but where the reference leaves it to chance."""
+    """The allowed results of a consumer: one, but where the reference leaves it to chance."""
     ours = case.get("cardinal")
     return [said(steps) for steps in ([ours["steps"]] if ours else [case["steps"], *case.get("alternatives", ())])]
 

@@ -138,7 +138,7 @@ def test_the_same_block_from_json_gives_the_same_values(case: dict[str, Any], ca
 
 
 def state_of(case: dict[str, Any], call: dict[str, Any]) -> StateDelta:
-    """What the reference published of the state with this block: its sub batch is the call that follows it."""
+    """The state that the reference published with this block: its sub batch is the call that follows it."""
     payload = payload_of(call)
     after = case["calls"][case["calls"].index(call) + 1]
     assert (after["op"], after["id"]) == ("send_batch", call["batches"][0]["id"])

@@ -1,4 +1,4 @@
-"""What Cardinal's consumer does where no vector of the reference shows it: `schemas/vectors/own.json`, in their format.
+"""Cardinal's consumer in cases without a vector of the reference: `schemas/vectors/own.json`, in their format.
 
 Each case names the rules of `schemas/SPEC.md` that it witnesses. Blocks are what a reassembler completes, one for the
 main topics and one for each reorg channel; updates and reports are a follower's.
@@ -25,7 +25,7 @@ def identity(case: Case) -> str:
 
 
 def there(case: Case) -> list[Record]:
-    """What was on the topics when the reader began."""
+    """The records on the topics when the reader began."""
     return records(case)[: case["config"].get("there_at_start")]
 
 

@@ -1,4 +1,4 @@
-"""What the reference's producer makes of a payload, and what ours makes of it."""
+"""Payloads in the reference's producer and in ours."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from object_store import BUCKET, ObjectStore
 
 from cardinal.errors import LakeError
 from cardinal_spark.lake import Snapshot, last_committed
-from cardinal_spark.lake.commit import Committer
+from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import clean, compact
-from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.options import STORAGE
 from cardinal_spark.rows import raw_batch
@@ -59,20 +59,20 @@ lakes = itertools.count()
 
 
 @pytest.fixture
-def place(store: ObjectStore) -> Place:
+def place(store: ObjectStore) -> LakeLocation:
     return place_of(store)
 
 
-def place_of(store: ObjectStore, **settings: str) -> Place:
+def place_of(store: ObjectStore, **settings: str) -> LakeLocation:
     options = {f"{STORAGE}{name}": value for name, value in {**store.storage, **settings}.items()}
-    return Place.of(f"s3://{BUCKET}/lake{next(lakes)}", options)
+    return LakeLocation.of(f"s3://{BUCKET}/lake{next(lakes)}", options)
 
 
-def commit(committer: Committer, rows: Sequence[RawRow]) -> None:
-    committer.commit([write_task([raw_batch(rows)], committer.place, committer.settings)])
+def commit(committer: LakeCommitter, rows: Sequence[RawRow]) -> None:
+    committer.commit([write_task([raw_batch(rows)], committer.location, committer.settings)])
 
 
-def test_a_lake_in_a_bucket_follows_the_chain_through_kills_and_replays(place: Place) -> None:
+def test_a_lake_in_a_bucket_follows_the_chain_through_kills_and_replays(place: LakeLocation) -> None:
     first, second, third = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
     commit_batch(place, [first])
     for last in ("payload", "events"):
@@ -92,10 +92,10 @@ def test_a_lake_in_a_bucket_follows_the_chain_through_kills_and_replays(place: P
     assert (held.seq, held.head.hash) == (8, block_hash("4b"))
 
 
-def test_compaction_and_clean_up_leave_what_is_read(place: Place) -> None:
+def test_compaction_and_clean_up_leave_what_is_read(place: LakeLocation) -> None:
     stream = Script()
     rows = [stream.update(f"{number}a") for number in range(4)]
-    committer = Committer(place)
+    committer = LakeCommitter(place)
     for update in rows[:3]:
         commit(committer, update)
     before = Snapshot.of(place)
@@ -110,15 +110,15 @@ def test_compaction_and_clean_up_leave_what_is_read(place: Place) -> None:
     assert image(place.root, storage=place.storage) == image_of(list(itertools.chain(*rows)))
 
 
-def test_of_two_drivers_that_commit_the_same_version_one_is_refused(store: ObjectStore, place: Place) -> None:
+def test_of_two_drivers_that_commit_the_same_version_one_is_refused(store: ObjectStore, place: LakeLocation) -> None:
     """Both put the same commit at the same time; the store's condition decides, and nothing is overwritten."""
     [first, *_], *forks = (script(f"1a | 2{fork} 3{fork}") for fork in "abc")
     commit_batch(place, [first])
-    drivers = [Committer(place) for _ in forks]
+    drivers = [LakeCommitter(place) for _ in forks]
     batches = [write_task([raw_batch(fork[1])], place, LakeSettings()) for fork in forks]
     refused: list[LakeError] = []
 
-    def drive(driver: Committer, number: int) -> None:
+    def drive(driver: LakeCommitter, number: int) -> None:
         try:
             driver.commit([batches[number]])
         except LakeError as error:
@@ -132,7 +132,7 @@ def test_of_two_drivers_that_commit_the_same_version_one_is_refused(store: Objec
     for thread in threads:
         thread.join(60)
     assert [str(error) for error in refused] == [
-        "another query committed to payload at the same time: one lake, one query; stop one of them"
+        "another query committed to payload at the same time: stop one of them, a lake has one writer"
     ]
     commits = [noted for noted in store.requests[start:] if noted.method == "PUT" and noted.path.endswith(".json")]
     assert {noted.condition for noted in commits} == {"*"}
@@ -164,9 +164,9 @@ def test_the_server_refuses_what_exists(store: ObjectStore) -> None:
 
 
 def test_a_batch_costs_few_requests_however_many_came_before(
-    store: ObjectStore, place: Place, capsys: pytest.CaptureFixture[str]
+    store: ObjectStore, place: LakeLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stream, committer, costs = Script(), Committer(place), []
+    stream, committer, costs = Script(), LakeCommitter(place), []
     for number in range(7):
         start = len(store.requests)
         commit(committer, stream.update(f"{number}a"))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cardinal_spark.lake import Snapshot, last_committed
-from cardinal_spark.lake.commit import Committer
+from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import clean
-from cardinal_spark.lake.place import Place
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import Script
 
@@ -40,7 +40,7 @@ def data_files(lake: Path) -> int:
     return sum("_delta_log" not in file.parts for file in lake.rglob("*.parquet"))
 
 
-def named_files(place: Place) -> int:
+def named_files(place: LakeLocation) -> int:
     return sum(len(place.open(name).file_uris()) for name in TABLES)
 
 
@@ -73,8 +73,8 @@ class Times:
 @pytest.mark.timeout(4 * 3600)
 def test_a_lake_of_many_small_batches_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = tmp_path / "lake"
-    place, stream = Place.of(str(lake)), Script()
-    committer, wall, processor = Committer(place), Times(time.perf_counter), Times(time.process_time)
+    place, stream = LakeLocation.of(str(lake)), Script()
+    committer, wall, processor = LakeCommitter(place), Times(time.perf_counter), Times(time.process_time)
     for number in range(COMMITS):
         batch = raw_batch(stream.update(f"{number}a"))
         with wall, processor:

@@ -15,7 +15,7 @@ from cardinal.errors import UnreachableError
 from cardinal.producer import Producer
 from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.rows import AppSpec
-from cardinal_spark.source.options import SourceOptions, Stream
+from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
 from cardinal_spark.source.tasks import read_blocks
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cardinal.embedded import EmbeddedKafka
     from cardinal_connectors.dev.chain import Step
-    from cardinal_spark.source.offsets import PlannedBlock
+    from cardinal_spark.source.offsets import PlannedRow
 
 pytestmark = pytest.mark.broker
 
@@ -52,7 +52,7 @@ def test_a_broker_that_is_killed_is_waited_for(cardinal_killable_broker: Embedde
     url = f"{written}?cardinal.connect.timeout.ms=3000"
     steps = iter(DevChain(DevSettings(seed=3, blocks=40, transactions=2, chain_id=CHAIN_ID)))
     head = publish(written, islice(steps, 25))
-    stream = Stream(url, AppSpec("evm", {"chain_id": CHAIN_ID, "reorg_threshold": 8}).text(), 0.0)
+    stream = StreamSpec(url, AppSpec("evm", {"chain_id": CHAIN_ID, "reorg_threshold": 8}).text(), 0.0)
     planner = Planner(stream, SourceOptions.of({"url": url}))
     rows, end = until(planner, planner.first(), head)
 
@@ -71,9 +71,9 @@ def test_a_broker_that_is_killed_is_waited_for(cardinal_killable_broker: Embedde
     planner.close()
 
 
-def until(planner: Planner, start: dict[str, Any], number: int) -> tuple[list[PlannedBlock], dict[str, Any]]:
+def until(planner: Planner, start: dict[str, Any], number: int) -> tuple[list[PlannedRow], dict[str, Any]]:
     """The rows up to a block of this number, and where they end."""
-    rows: list[PlannedBlock] = []
+    rows: list[PlannedRow] = []
     deadline = time.monotonic() + 60
     while not rows or rows[-1].row.number < number:
         assert time.monotonic() < deadline

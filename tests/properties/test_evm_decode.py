@@ -76,7 +76,7 @@ def deposits(draw: st.DrawFn, index: int = 0) -> Transaction:
 
 @st.composite
 def state_syncs(draw: st.DrawFn, index: int = 0) -> Transaction:
-    """What Polygon is told from the chain below."""
+    """State syncs of Polygon, from the chain below."""
     synced = st.builds(SyncedState, longs, addresses, st.binary(max_size=80), hashes)
     made = Transaction(
         *(index, b"", b"", 127, None, 0, 0, 0, 0, 0, bytes(20), 0, b"", 0, 0, 0),

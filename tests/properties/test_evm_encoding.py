@@ -1,4 +1,4 @@
-"""What is written from JSON-RPC is what typed values write, and hostile bytes and texts end in our own errors."""
+"""Encoding from JSON-RPC equals that of typed values, and hostile bytes and texts end in our own errors."""
 
 from __future__ import annotations
 

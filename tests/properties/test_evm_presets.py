@@ -85,7 +85,7 @@ FREE = frozenset({"totalDifficulty"})
 
 
 def covered(path: tuple[str | int, ...], shown: Shown) -> bool:
-    """Whether a root, a hash or another check covers a text of a block or receipt."""
+    """True when a root, a hash or another check covers a text of a block or receipt."""
     part, *rest = path
     if part == "receipts":
         index, name = rest[0], rest[1]

@@ -1,4 +1,4 @@
-"""What changed between two tries is found whole from proofs, or refused; the tries here are built on their own."""
+"""Changes between two tries are found completely from proofs, or refused; the tries here are built on their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of the delivered chain, beside a list of its blocks."""
+"""History of the delivered chain, compared with a list of its blocks."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams import Cursor, Record
     from cardinal.protocols.streams.following.follower import FollowerSettings
     from cardinal.protocols.streams.types import Partition, Routed, Row
-    from cardinal_spark.source.options import Stream
+    from cardinal_spark.source.options import StreamSpec
 
 SEEDS = 310
 """Two hundred of them are about one producer and enough memory, and are compared."""
@@ -97,11 +97,11 @@ def test_the_planner_has_the_consumers_chain(piece: int, monkeypatch: pytest.Mon
         for ours, theirs in PAIRS:
             for whole, planned in zip(ours.added, theirs.added, strict=True):
                 if isinstance(planned, HeaderOnly) and isinstance(whole, Payload):
-                    compared += need_equal(cast("Stream", stream), scenario.records, whole, planned)
+                    compared += need_equal(cast("StreamSpec", stream), scenario.records, whole, planned)
     assert compared
 
 
-def need_equal(stream: Stream, records: Iterable[Record], whole: Payload, planned: HeaderOnly) -> bool:
+def need_equal(stream: StreamSpec, records: Iterable[Record], whole: Payload, planned: HeaderOnly) -> bool:
     """The block that a task makes of the ranges; False where some of it was supplied and lies on no topic."""
     found = []
     for record in records:

@@ -28,7 +28,7 @@ HEIGHT = 30
 
 
 def history() -> Iterator[Payload]:
-    """What a node sees: every fifth block comes second, after two of another branch."""
+    """History of a node: every fifth block comes second, after two of another branch."""
     for number in range(1, HEIGHT + 1):
         if number % 5 == 0 and number < HEIGHT:
             yield true(f"{number}b", f"{number - 1}a")

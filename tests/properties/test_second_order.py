@@ -270,7 +270,7 @@ def test_no_block_is_lost_at_the_seam_of_backfill_and_subscription(seed: int, se
 
 
 def without_logs(payload: Payload) -> list[Routed]:
-    """What a producer makes of a null answer: the same block, a count of 0 where there are logs, and no logs."""
+    """A producer's block of a null answer: the same block, a count of 0 where there are logs, and no logs."""
     *content, sealed = messages(payload)
     batch = decode(sealed.key, sealed.value)
     assert isinstance(batch, Batch)

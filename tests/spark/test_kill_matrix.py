@@ -30,12 +30,12 @@ from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal_spark.lake.check import Check
 from cardinal_spark.lake.decode import key_columns, payload_rows
 from cardinal_spark.lake.ledger import event_rows
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.query import Snapshot
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.lake.tables import CANONICAL, CURRENT, EVENTS, PAYLOAD, LakeSettings
 from cardinal_spark.lake.typed import typed_rows
-from cardinal_spark.pipeline import Job, start
+from cardinal_spark.pipeline import PipelineJob, start
 from cardinal_spark.rows import ADDED, AppSpec
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ REFUSED: Final = re.compile("another query committed|new checkpoint")
 
 ADVICE: Final = re.compile(
     "error: (Spark did not start: "
-    "|(a Python worker died: .*|Spark's Java process ended); started again, the query goes on from its checkpoint)"
+    "|(a Python worker died, .*|Spark's Java process ended): restart the query, it resumes from its checkpoint)"
 )
 """How it ends without a part that Spark does not replace."""
 
@@ -141,7 +141,7 @@ class KilledLake:
 
     @property
     def state(self) -> LakeState | None:
-        return find_state(Place.of(str(self.path)))
+        return find_state(LakeLocation.of(str(self.path)))
 
     @property
     def seq(self) -> int:
@@ -163,7 +163,7 @@ class KilledLake:
         if self._drivers:
             self.wait(lambda: self.seq > seq + 3)
         if after := self.seq:
-            assert [str(found) for found in Check(Snapshot.at(str(self.path))).itself()] == []
+            assert [str(found) for found in Check(Snapshot.at(str(self.path))).tables()] == []
         return f"killed at new file {due} and seq {seq}, {'without a restart ' if victim.survived else ''}then {after}"
 
     def run_to_end(self) -> None:
@@ -175,7 +175,7 @@ class KilledLake:
         self.wait(lambda: self._below.isdisjoint(living(process.pid for process in self._below)))
 
     def wait(self, done: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is waited for
-        """What ``done`` returns once it is true; until then drivers run that may."""
+        """Wait until ``done`` returns a true value, and return it; until then drivers run that may."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if found := done():
@@ -320,7 +320,7 @@ def need_equal(lake: str, undisturbed: str) -> None:
 
 def undisturbed_lake(spark: SparkSession, chain: PublishedChain, folder: Path) -> str:
     options = {**OPTIONS, "maxBlocksPerTrigger": "50", "chainId": str(chain.chain_id)}
-    query = start(spark, Job(chain.url, str(folder / "undisturbed"), until_caught_up=True, options=options))
+    query = start(spark, PipelineJob(chain.url, str(folder / "undisturbed"), until_caught_up=True, options=options))
     assert query.awaitTermination(PATIENCE)
     return str(folder / "undisturbed")
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from cardinal.errors import ConfigurationError, LakeError
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.reader import read_schema
 from cardinal_spark.lake.stream import LedgerReader
 from cardinal_spark.testing import Script, commit_batch, script
@@ -48,10 +48,10 @@ def stream(spark: SparkSession, lake: Path, folder: Path, **options: str) -> lis
 def test_a_second_job_follows_the_ledger(spark: SparkSession, tmp_path: Path) -> None:
     lake, folder = tmp_path / "lake", tmp_path / "checkpoint"
     first, second, *rest = script(UPDATES)
-    commit_batch(Place.of(str(lake)), [[*first, *second]])
+    commit_batch(LakeLocation.of(str(lake)), [[*first, *second]])
     assert stream(spark, lake, folder) == [told([*first, *second])]
     for update in rest:
-        commit_batch(Place.of(str(lake)), [update])
+        commit_batch(LakeLocation.of(str(lake)), [update])
     assert stream(spark, lake, folder) == [told(list(chain(*rest)))]
 
 
@@ -69,7 +69,7 @@ def numbers_of(reader: LedgerReader, start: dict[str, Any], end: dict[str, Any])
 @pytest.mark.parametrize(("start", "seqs"), [("earliest", 11), ("latest", 0), ("6", 6), ("40", 0)])
 def test_a_stream_of_the_ledger_begins_where_it_is_told_to(tmp_path: Path, start: str, seqs: int) -> None:
     rows = list(chain(*script(UPDATES)))
-    commit_batch(Place.of(str(tmp_path)), [rows])
+    commit_batch(LakeLocation.of(str(tmp_path)), [rows])
     reader = ledger(tmp_path, startingOffsets=start)
     begin = reader.initialOffset()
     end = reader.latestOffset(begin, ReadAllAvailable())
@@ -78,14 +78,14 @@ def test_a_stream_of_the_ledger_begins_where_it_is_told_to(tmp_path: Path, start
 
 
 def test_a_lake_that_was_written_anew_is_refused(tmp_path: Path) -> None:
-    commit_batch(Place.of(str(tmp_path / "one")), script("1a 2a"))
+    commit_batch(LakeLocation.of(str(tmp_path / "one")), script("1a 2a"))
     before = ledger(tmp_path / "one")
     end = before.latestOffset(before.initialOffset(), ReadAllAvailable())
     (tmp_path / "one").rename(tmp_path / "two")
-    commit_batch(Place.of(str(tmp_path / "one")), [Script(lineage="another").update("1a 2a 3a")])
-    with pytest.raises(LakeError, match="was written anew since this checkpoint was made"):
+    commit_batch(LakeLocation.of(str(tmp_path / "one")), [Script(lineage="another").update("1a 2a 3a")])
+    with pytest.raises(LakeError, match="was recreated after this checkpoint"):
         ledger(tmp_path / "one").latestOffset(end, ReadAllAvailable())
-    with pytest.raises(LakeError, match="was written anew since this checkpoint was made"):
+    with pytest.raises(LakeError, match="was recreated after this checkpoint"):
         ledger(tmp_path / "one").partitions(before.initialOffset(), end)
 
 
@@ -97,14 +97,14 @@ def test_a_lake_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_stream_of_a_lake_can_be_is_refused(tmp_path: Path, options: dict[str, str], sentence: str) -> None:
-    commit_batch(Place.of(str(tmp_path)), script("1a"))
+    commit_batch(LakeLocation.of(str(tmp_path)), script("1a"))
     with pytest.raises(ConfigurationError, match=sentence):
         ledger(tmp_path, **options)
 
 
 def test_spark_reads_a_lake_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     updates = script(UPDATES)
-    commit_batch(Place.of(str(tmp_path / "lake")), [list(chain(*updates))])
+    commit_batch(LakeLocation.of(str(tmp_path / "lake")), [list(chain(*updates))])
 
     def numbers(table: str, **options: str) -> list[tuple[int, int]]:
         frame = spark.read.format("cardinal_lake").options(path=str(tmp_path / "lake"), table=table, **options).load()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.apps.evm import frames
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
 from cardinal_spark.testing import commit_batch
 from evm_typed import OTHER, address, block_of, call, wish
@@ -29,7 +29,7 @@ def test_spark_reads_lists_of_structures(spark: SparkSession, tmp_path: Path) ->
         *(payload.parent, weight_bytes(payload.weight), payload_content(payload)),
     )
     folder = str(tmp_path / "lake")
-    commit_batch(Place.of(folder), [[row]])
+    commit_batch(LakeLocation.of(folder), [[row]])
     table = spark.read.format("cardinal_lake").option("table", "current_transactions").load(folder)
     wanted = frames([payload])["transactions"]
     found = table.toArrow().sort_by("transaction_index")

@@ -87,7 +87,7 @@ def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
 
 
 def shown(path: Path) -> Iterator[dict[str, Any]]:
-    """What each output of a notebook shows, by its media type, as one text."""
+    """The outputs of a notebook, by media type, as one text."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         for output in cell.get("outputs", ()):
             data = output.get("data", {"text/plain": output.get("text", "")})

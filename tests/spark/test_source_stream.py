@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from cardinal.apps.evm import Abi, decoded_frames
 from cardinal_spark.lake import read
 from cardinal_spark.metrics import LakeMetrics
-from cardinal_spark.pipeline import Job, batches, start
+from cardinal_spark.pipeline import PipelineJob, batches, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +179,7 @@ def test_a_lake_says_in_numbers_where_it_stands(spark: SparkSession, published: 
     published.publish()
     numbers = LakeMetrics()
     more = {name: value for name, value in options(published).items() if name != "url"}
-    job = Job(published.url, str(tmp_path / "lake"), until_caught_up=True, options=more)
+    job = PipelineJob(published.url, str(tmp_path / "lake"), until_caught_up=True, options=more)
     for status in batches(start(spark, job), job, numbers.progress):
         if status is not None:
             numbers.batch(status)

@@ -1,4 +1,4 @@
-"""What tasks read of a plan is what was published, whichever way it takes."""
+"""Tasks read the published blocks of a plan, on the fast path and on the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload, SubBatch
 from cardinal.transports.written import Written
 from cardinal_connectors.dev import DevChain, DevSettings
-from cardinal_spark.source.options import SourceOptions, Stream
+from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
 from cardinal_spark.source.reader import Blocks, CardinalReader, CardinalStreamReader, read_partition, source_schema
 
@@ -139,7 +139,7 @@ def test_a_batch_that_is_run_again_reads_the_ranges_that_were_planned(cardinal_b
     url, chain_id = url_of(cardinal_broker), next(CHAIN_IDS)
     publish(url, apps.get("evm", chain_id=chain_id), mixed_chain(chain_id, 40), "one", "two")
     options = SourceOptions.of({"url": url, "chainId": str(chain_id), "table": "payload"})
-    stream = Stream.find(options)
+    stream = StreamSpec.find(options)
     planner = Planner(stream, options)
     start = planner.first()
     planner.freeze()

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from cardinal.errors import ConfigurationError, LakeError, UnreachableError
 from cardinal_spark import views
-from cardinal_spark.lake.place import Place
-from cardinal_spark.pipeline import Job, check
+from cardinal_spark.lake.location import LakeLocation
+from cardinal_spark.pipeline import PipelineJob, check
 from cardinal_spark.testing import commit_batch, script
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_a_stream_and_its_lake_are_tables_of_the_catalog(
     "url", ["kafka://user:s3cr3t@h", "kafka://h?sasl.password=s3cr3t", "kafka://h?ssl.key.pem=s3cr3t"]
 )
 def test_a_table_of_the_catalog_keeps_no_password(spark: SparkSession, url: str) -> None:
-    with pytest.raises(PySparkException, match="give secrets by file") as refused:
+    with pytest.raises(PySparkException, match="pass secrets by file") as refused:
         spark.sql(f"CREATE TABLE kept USING cardinal OPTIONS (url '{url}', chainId '5', table 'blocks')")
     assert "s3cr3t" not in str(refused.value)
 
@@ -83,7 +83,7 @@ def test_an_option_that_the_lake_does_not_have_is_refused(
 
 
 def test_every_table_of_a_lake_is_a_view(spark: SparkSession, tmp_path: Path) -> None:
-    commit_batch(Place.of(str(tmp_path)), script("1a 2a 3a -3a 3b"))
+    commit_batch(LakeLocation.of(str(tmp_path)), script("1a 2a 3a -3a 3b"))
     names = views(spark, str(tmp_path), "mine_")
     assert set(names) >= {"mine_events", "mine_canonical", "mine_payload", "mine_current_payload"}
     assert spark.sql("SELECT count(*) AS n FROM mine_canonical").first()["n"] == 3
@@ -97,8 +97,8 @@ def test_every_table_of_a_lake_is_a_view(spark: SparkSession, tmp_path: Path) ->
 def test_both_ends_of_a_job_are_looked_at_before_spark_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeError, match="write to the lake"):
-        check(Job("kafka://127.0.0.1:1", str(tmp_path / "file" / "lake")))
+        check(PipelineJob("kafka://127.0.0.1:1", str(tmp_path / "file" / "lake")))
     with pytest.raises(UnreachableError, match="no Kafka broker answered"):
-        check(Job("kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500", str(tmp_path / "lake")))
+        check(PipelineJob("kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500", str(tmp_path / "lake")))
     with pytest.raises(ConfigurationError, match="did you mean chainId"):
-        check(Job("kafka://127.0.0.1:1", str(tmp_path / "lake"), options={"chainid_": "1"}))
+        check(PipelineJob("kafka://127.0.0.1:1", str(tmp_path / "lake"), options={"chainid_": "1"}))

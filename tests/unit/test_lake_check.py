@@ -21,7 +21,7 @@ from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.cli import lake
 from cardinal_spark.lake import Snapshot
 from cardinal_spark.lake.check import Check, stream_chain
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
 from cardinal_spark.testing import commit_batch, script
@@ -65,18 +65,18 @@ class Made:
             del self.chain[len(self.chain) - len(step.move.removed) :]
             self.chain += [known[name] for name in step.move.added]
         producer.close()
-        commit_batch(Place.of(self.path), [rows[:30], rows[30:]], settings=settings)
+        commit_batch(LakeLocation.of(self.path), [rows[:30], rows[30:]], settings=settings)
 
     def differences(self, *, stream: bool = False) -> list[str]:
         checking = Check(Snapshot.at(self.path))
-        found = [str(difference) for difference in checking.itself()]
+        found = [str(difference) for difference in checking.tables()]
         if stream:
-            found += map(str, checking.beside(stream_chain(self.broker.url, Snapshot.at(self.path).state.app)))
+            found += map(str, checking.stream(stream_chain(self.broker.url, Snapshot.at(self.path).state.app)))
         return found
 
     def plant(self, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
         """Change the rows of a table where they lie."""
-        place = Place.of(self.path)
+        place = LakeLocation.of(self.path)
         snapshot = Snapshot.of(place)
         first, *others = [f"{self.path}/{table}/{file}" for file in snapshot.files(table).files]
         rows = pa.concat_tables([pq.read_table(file, partitioning=None) for file in (first, *others)])
@@ -111,10 +111,10 @@ def test_a_lake_that_is_right_has_no_difference(tmp_path: Path, integers: str, s
 
 
 def test_a_lake_without_typed_tables_is_checked_too(tmp_path: Path) -> None:
-    place = Place.of(str(tmp_path / "lake"))
+    place = LakeLocation.of(str(tmp_path / "lake"))
     for update in script("1a 2a 3a | -3a -2a 2b 3b | 4b"):
         commit_batch(place, [update])
-    assert list(Check(Snapshot.of(place)).itself()) == []
+    assert list(Check(Snapshot.of(place)).tables()) == []
 
 
 def without(at: int) -> Callable[[pa.Table], pa.Table]:
@@ -144,7 +144,7 @@ PLANTED = {
     "a height that is missing": ("canonical", without(2), "is missing"),
     "a height too many": ("canonical", shifted("number", -1), "is not in the chain of the ledger"),
     "a row of the ledger that is missing": ("events", without(9), "does not follow seq"),
-    "a row of the ledger that stands twice": ("events", twice(4), "stands twice"),
+    "a row of the ledger that stands twice": ("events", twice(4), "is there twice"),
     "a row of the ledger of another block": ("events", with_value("hash", 1, b"y" * 32), "events: block"),
     "a path that is missing": ("payload", without(11), "rows are missing"),
     "a row of a block that never joined": ("payload", shifted("_seq", 5), "did not join under this seq"),
@@ -194,8 +194,8 @@ def test_a_stream_of_another_chain_is_found(made: Made) -> None:
             for block in step.mined:
                 producer.add(payload_from_rpc(block.block, block.receipts, chain_id=CHAIN_ID))
     checking = Check(Snapshot.at(made.path))
-    assert list(checking.itself()) == []
-    found = list(checking.beside(stream_chain(other.url, Snapshot.at(made.path).state.app)))
+    assert list(checking.tables()) == []
+    found = list(checking.stream(stream_chain(other.url, Snapshot.at(made.path).state.app)))
     assert found
     assert all("the stream has 0x" in each.what for each in found)
 

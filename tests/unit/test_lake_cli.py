@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from cardinal.errors import CardinalError, ConfigurationError, LakeError
 from cardinal_spark.cli import lake
-from cardinal_spark.lake.place import Place
-from cardinal_spark.pipeline import Job, check, failure, source_options
+from cardinal_spark.lake.location import LakeLocation
+from cardinal_spark.pipeline import PipelineJob, check, failure, source_options
 from cardinal_spark.testing import block_hash, commit_batch, script
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ UPDATES = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("cli") / "lake")
     for update in UPDATES:
-        commit_batch(Place.of(folder), [update])
+        commit_batch(LakeLocation.of(folder), [update])
     return folder
 
 
@@ -136,11 +136,11 @@ def test_an_order_names_tables_and_columns(path: str) -> None:
 
 
 def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path: Path) -> None:
-    assert source_options(Job("kafka://b", str(tmp_path / "new"))) == {"url": "kafka://b", "table": "raw"}
-    assert source_options(Job("kafka://b", path))["restartFrom"] == "sink"
-    assert source_options(Job("kafka://b", path, "s3a://bucket/checkpoint"))["restartFrom"] == "sink"
+    assert source_options(PipelineJob("kafka://b", str(tmp_path / "new"))) == {"url": "kafka://b", "table": "raw"}
+    assert source_options(PipelineJob("kafka://b", path))["restartFrom"] == "sink"
+    assert source_options(PipelineJob("kafka://b", path, "s3a://bucket/checkpoint"))["restartFrom"] == "sink"
     with pytest.raises(ConfigurationError, match="needs --checkpoint"):
-        check(Job("kafka://b", "s3://bucket/lake"))
+        check(PipelineJob("kafka://b", "s3://bucket/lake"))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_worker_that_died_is_named() -> None:
     task = f"Job aborted: Task 0 failed 4 times, most recent:\norg.apache.spark.SparkException: {committer[47:]}"
     silence, end = "[STREAM_FAILED] terminated with exception: ", f"Caused by: java.io.EOFException{frames}"
     for found in (failure(committer), failure(task), failure(silence, end)):
-        assert str(found).startswith("a Python worker died: ")
+        assert str(found).startswith("a Python worker died, ")
     assert str(failure("cardinal.errors.LakeError: the lake ends", end)) == "the lake ends", "the planner's own error"
     missing = "org.apache.spark.SparkException: Python worker failed to connect back."
     assert str(failure(missing, f"Caused by: {missing}{frames}")) == missing.partition(": ")[2], "it never lived"

@@ -13,9 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from cardinal.errors import ConfigurationError, LakeDivergedError, LakeError
 from cardinal_spark.lake import Snapshot, last_committed, read, scan
-from cardinal_spark.lake.commit import Committer
+from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import block_hash, commit_batch, image, image_of, script
@@ -39,11 +39,11 @@ def die_after(last: str) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place.of(str(tmp_path / "lake"))
+def place(tmp_path: Path) -> LakeLocation:
+    return LakeLocation.of(str(tmp_path / "lake"))
 
 
-def test_two_tasks_of_a_batch_become_one_state(place: Place) -> None:
+def test_two_tasks_of_a_batch_become_one_state(place: LakeLocation) -> None:
     [rows] = script("1a 2a 3a 4a")
     state = commit_batch(place, [rows[2:], rows[:2]])
     assert state is not None
@@ -51,7 +51,7 @@ def test_two_tasks_of_a_batch_become_one_state(place: Place) -> None:
     assert image(place.root) == image_of(rows)
 
 
-def test_a_reorg_to_a_shorter_chain_removes_the_heights_above(place: Place) -> None:
+def test_a_reorg_to_a_shorter_chain_removes_the_heights_above(place: LakeLocation) -> None:
     first, second = script("1a 2a 3a 4a | -4a -3a -2a 2b")
     commit_batch(place, [first])
     commit_batch(place, [second])
@@ -59,13 +59,13 @@ def test_a_reorg_to_a_shorter_chain_removes_the_heights_above(place: Place) -> N
     assert image(place.root) == image_of(first + second)
 
 
-def test_blocks_that_come_and_go_within_a_batch_leave_nothing_in_canonical(place: Place) -> None:
+def test_blocks_that_come_and_go_within_a_batch_leave_nothing_in_canonical(place: LakeLocation) -> None:
     updates = script("1a | 2a 3a | -3a -2a 2b | 3b")
     commit_batch(place, [list(chain(*updates))])
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
-def test_a_batch_whose_net_change_is_nothing_still_moves_the_state(place: Place) -> None:
+def test_a_batch_whose_net_change_is_nothing_still_moves_the_state(place: LakeLocation) -> None:
     """A MERGE that changes no row commits nothing; the seq must move all the same."""
     first, second, third = script("1a | 2a | -2a 2b")
     commit_batch(place, [first])
@@ -77,14 +77,14 @@ def test_a_batch_whose_net_change_is_nothing_still_moves_the_state(place: Place)
     assert image(place.root) == image_of([*first, *second, *third])
 
 
-def test_a_reorg_across_a_partition_of_canonical(place: Place) -> None:
+def test_a_reorg_across_a_partition_of_canonical(place: LakeLocation) -> None:
     first, second = script("9998a 9999a 10000a 10001a | -10001a -10000a -9999a 9999b 10000b")
     commit_batch(place, [first])
     commit_batch(place, [second])
     assert image(place.root) == image_of(first + second)
 
 
-def test_a_block_that_comes_back_is_once_in_current(place: Place) -> None:
+def test_a_block_that_comes_back_is_once_in_current(place: LakeLocation) -> None:
     updates = script("1a 2a | -2a 2b 3b | -3b -2b 2a 3a 4a")
     for update in updates:
         commit_batch(place, [update])
@@ -93,7 +93,7 @@ def test_a_block_that_comes_back_is_once_in_current(place: Place) -> None:
     assert len(read(place.root, "current_payload", from_block=2, to_block=2)) == 5
 
 
-def test_a_batch_committed_twice_changes_nothing(place: Place) -> None:
+def test_a_batch_committed_twice_changes_nothing(place: LakeLocation) -> None:
     [rows] = script("1a 2a 3a")
     commit_batch(place, [rows])
     before = {name: place.open(name).version() for name in ("payload", "events", "canonical")}
@@ -103,13 +103,13 @@ def test_a_batch_committed_twice_changes_nothing(place: Place) -> None:
     assert image(place.root) == image_of(rows)
 
 
-def test_an_empty_batch_is_no_state(place: Place) -> None:
+def test_an_empty_batch_is_no_state(place: LakeLocation) -> None:
     assert commit_batch(place, [[], []]) is None
     with pytest.raises(LakeError, match="there is no lake"):
         image(place.root)
 
 
-def test_another_block_under_a_known_seq_is_refused_by_both_names(place: Place) -> None:
+def test_another_block_under_a_known_seq_is_refused_by_both_names(place: LakeLocation) -> None:
     [rows], [others] = script("1a 2a"), script("1a 2b")
     commit_batch(place, [rows])
     with pytest.raises(LakeDivergedError, match="restartFrom=sink") as caught:
@@ -118,7 +118,7 @@ def test_another_block_under_a_known_seq_is_refused_by_both_names(place: Place) 
     assert image(place.root) == image_of(rows)
 
 
-def test_another_lineage_is_refused_with_what_to_do(place: Place) -> None:
+def test_another_lineage_is_refused_with_what_to_do(place: LakeLocation) -> None:
     [rows], [others] = script("1a 2a"), script("1a 2a 3a", lineage="lineage-2")
     commit_batch(place, [rows])
     with pytest.raises(LakeDivergedError, match=r"'lineage-1'.*'lineage-2'.*another folder"):
@@ -126,29 +126,29 @@ def test_another_lineage_is_refused_with_what_to_do(place: Place) -> None:
     assert image(place.root) == image_of(rows)
 
 
-def test_a_gap_is_refused(place: Place) -> None:
+def test_a_gap_is_refused(place: LakeLocation) -> None:
     first, _, third = script("1a | 2a | 3a")
-    with pytest.raises(LakeError, match="ends at seq 0 and the stream goes on at 3"):
+    with pytest.raises(LakeError, match="ends at seq 0 and the stream continues at 3"):
         commit_batch(place, [third])
     commit_batch(place, [first])
-    with pytest.raises(LakeError, match="ends at seq 1 and the stream goes on at 3"):
+    with pytest.raises(LakeError, match="ends at seq 1 and the stream continues at 3"):
         commit_batch(place, [third])
-    with pytest.raises(LakeError, match="goes from seq 1 to 3"):
+    with pytest.raises(LakeError, match="jumps from seq 1 to 3"):
         commit_batch(place, [first, third])
 
 
-def test_a_second_driver_between_write_and_commit_is_refused(place: Place) -> None:
+def test_a_second_driver_between_write_and_commit_is_refused(place: LakeLocation) -> None:
     first, second, third = script("1a | 2a | 3a")
     commit_batch(place, [first])
     late, later = (write_task([raw_batch(rows)], place, LakeSettings()) for rows in (second, second + third))
     commit_batch(place, [second])
-    Committer(place).commit([late])  # the same batch once more, as Spark may
+    LakeCommitter(place).commit([late])  # the same batch once more, as Spark may
     with pytest.raises(LakeError, match="another query committed to canonical"):
-        Committer(place).commit([later])
+        LakeCommitter(place).commit([later])
     assert image(place.root) == image_of(first + second)
 
 
-def test_mixed_lineages_and_applications_are_refused(place: Place) -> None:
+def test_mixed_lineages_and_applications_are_refused(place: LakeLocation) -> None:
     [one], [two] = script("1a"), script("1a 2a", lineage="lineage-2")
     with pytest.raises(LakeError, match="mixes the lineages"):
         commit_batch(place, [one, two[1:]])
@@ -157,12 +157,12 @@ def test_mixed_lineages_and_applications_are_refused(place: Place) -> None:
         commit_batch(place, [one, other[1:]])
 
 
-def test_rows_that_are_not_raw_are_refused(place: Place) -> None:
+def test_rows_that_are_not_raw_are_refused(place: LakeLocation) -> None:
     with pytest.raises(LakeError, match="lack _seq"):
         write_task([pa.record_batch({"number": [1]})], place, LakeSettings())
 
 
-def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: Place) -> None:
+def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: LakeLocation) -> None:
     [rows] = script("1a")
     held = pa.schema([("lineage", pa.string()), ("seq", pa.int64()), ("change", pa.string())])
     DeltaTable.create(place.uri("events"), schema=held)
@@ -170,14 +170,14 @@ def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: P
         commit_batch(place, [rows])
 
 
-def test_columns_that_a_newer_release_knows_are_added(place: Place) -> None:
+def test_columns_that_a_newer_release_knows_are_added(place: LakeLocation) -> None:
     [rows] = script("1a")
     DeltaTable.create(place.uri("events"), schema=pa.schema([("lineage", pa.string()), ("seq", pa.int64())]))
     commit_batch(place, [rows])
     assert image(place.root) == image_of(rows)
 
 
-def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: Place) -> None:
+def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: LakeLocation) -> None:
     assert last_committed(place.root) is None
     updates = script("1a 2a 3a | -3a -2a 2b | 3b 4b 5b")
     for update in updates:
@@ -192,7 +192,7 @@ def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: Place) -> 
     assert [row.hash for row in whole.chain] == [block_hash(name) for name in ("1a", "2b", "3b", "4b", "5b")]
 
 
-def test_events_that_go_on_beyond_canonical_are_of_no_use(place: Place) -> None:
+def test_events_that_go_on_beyond_canonical_are_of_no_use(place: LakeLocation) -> None:
     """A driver died between events and canonical, its replay after a cut, and the checkpoint is gone: another fork."""
     first, second = script("1a 2a | -2a 2b 3b")
     [_, other] = script("1a 2a | -2a 2c 3c 4c")
@@ -208,7 +208,7 @@ def test_events_that_go_on_beyond_canonical_are_of_no_use(place: Place) -> None:
     assert image(place.root) == image_of(first + other)
 
 
-def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: Place) -> None:
+def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: LakeLocation) -> None:
     first, second, third = script("1a 2a | 3a | 4a 5a")
     commit_batch(place, [first])
     with pytest.raises(Killed):
@@ -217,7 +217,7 @@ def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: Place) 
     assert image(place.root) == image_of(first + second + third)
 
 
-def test_a_replay_of_less_than_was_written_shows_only_that(place: Place) -> None:
+def test_a_replay_of_less_than_was_written_shows_only_that(place: LakeLocation) -> None:
     first, second, third = script("1a 2a | 3a | 4a 5a")
     commit_batch(place, [first])
     with pytest.raises(Killed):
@@ -228,7 +228,7 @@ def test_a_replay_of_less_than_was_written_shows_only_that(place: Place) -> None
     assert image(place.root) == image_of(first + second + third)
 
 
-def test_what_a_lost_checkpoint_left_beyond_events_is_written_anew(place: Place) -> None:
+def test_what_a_lost_checkpoint_left_beyond_events_is_written_anew(place: LakeLocation) -> None:
     """The payload is ahead of events, the checkpoint is gone, and the stream took another fork."""
     first, second = script("1a 2a | -2a 2b 3b")
     [_, other] = script("1a 2a | -2a 2c 3c 4c")
@@ -243,7 +243,7 @@ def test_what_a_lost_checkpoint_left_beyond_events_is_written_anew(place: Place)
 
 
 @pytest.mark.parametrize("asleep", ["payload", "events"])
-def test_a_driver_that_was_thought_dead_commits_nothing(place: Place, asleep: str) -> None:
+def test_a_driver_that_was_thought_dead_commits_nothing(place: LakeLocation, asleep: str) -> None:
     """It has written some tables; another one removes its rows, and dies or goes on; then it wakes up."""
     first, second = script("1a 2a | -2a 2b 3b")
     [_, other] = script("1a 2a | -2a 2c 3c 4c")
@@ -261,7 +261,7 @@ def test_a_driver_that_was_thought_dead_commits_nothing(place: Place, asleep: st
     assert image(place.root) == image_of(first + other)
 
 
-def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: Place) -> None:
+def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: LakeLocation) -> None:
     first, second = script("1a 2a 3a | -3a -2a 2b 3b 4b")
     commit_batch(place, [first])
     snapshot = Snapshot.at(place.root)
@@ -270,7 +270,7 @@ def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: Place) -> N
     assert len(snapshot.scan("events").read_all()) == 3
 
 
-def test_a_snapshot_outlives_the_versions_that_it_names(place: Place) -> None:
+def test_a_snapshot_outlives_the_versions_that_it_names(place: LakeLocation) -> None:
     first, second = script("1a 2a 3a | -3a -2a 2b 3b 4b")
     commit_batch(place, [first])
     snapshot = Snapshot.at(place.root)
@@ -284,7 +284,7 @@ def test_a_snapshot_outlives_the_versions_that_it_names(place: Place) -> None:
     assert len(snapshot.scan("events").read_all()) == 3
 
 
-def forget(place: Place, table: str) -> None:
+def forget(place: LakeLocation, table: str) -> None:
     """Remove what a table's log holds before its newest version, as it does itself after some minutes."""
     opened = place.open(table)
     opened.create_checkpoint()
@@ -293,24 +293,24 @@ def forget(place: Place, table: str) -> None:
             file.unlink()
 
 
-def test_unknown_names_are_refused_with_those_that_exist(place: Place) -> None:
+def test_unknown_names_are_refused_with_those_that_exist(place: LakeLocation) -> None:
     commit_batch(place, script("1a"))
     with pytest.raises(LakeError, match="current_payload"):
         read(place.root, "currrent_payload")
     with pytest.raises(ConfigurationError, match="no column 'paht'"):
         scan(place.root, "payload", columns=["paht"])
     with pytest.raises(ConfigurationError, match="needs a path"):
-        Place.of("")
+        LakeLocation.of("")
 
 
 def test_a_store_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file where the folder should be")
     with pytest.raises(LakeError) as caught:
-        commit_batch(Place.of(str(tmp_path / "lake")), script("1a"))
+        commit_batch(LakeLocation.of(str(tmp_path / "lake")), script("1a"))
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_file_is_one_sentence(place: Place) -> None:
+def test_a_damaged_file_is_one_sentence(place: LakeLocation) -> None:
     commit_batch(place, script("1a"))
     [file] = Path(place.uri("payload")).glob("*.parquet")
     file.write_bytes(b"no longer a file of Parquet")
@@ -323,7 +323,7 @@ def test_an_object_store_is_a_lake_too(tmp_path: Path) -> None:
     """The way of every store but the local one: files and log through delta-rs' own object store."""
     for table in ("payload", "events", "canonical"):  # a folder's store wants them; a bucket has no folders
         (tmp_path / "lake" / table).mkdir(parents=True)
-    store = Place(f"file://{tmp_path}/lake", {"timeout": "5s"})
+    store = LakeLocation(f"file://{tmp_path}/lake", {"timeout": "5s"})
     assert not store.is_local
     assert "5s" not in repr(store)
     first, second = script("1a 2a | -2a 2b 3b")
@@ -331,10 +331,12 @@ def test_an_object_store_is_a_lake_too(tmp_path: Path) -> None:
     commit_batch(store, [second])
     assert image(f"{tmp_path}/lake") == image_of(first + second)
     assert Snapshot.of(store).scan("current_payload").read_all().num_rows == 3 * 5
-    assert Place.of("s3://bucket/lake/", {"storage.region": "x", "integers": "string"}).storage == {"region": "x"}
+    assert LakeLocation.of("s3://bucket/lake/", {"storage.region": "x", "integers": "string"}).storage == {
+        "region": "x"
+    }
 
 
-def test_other_writers_rows_in_a_table_are_not_shown(place: Place) -> None:
+def test_other_writers_rows_in_a_table_are_not_shown(place: LakeLocation) -> None:
     """Rows beyond the state's seq belong to nobody yet."""
     [rows] = script("1a")
     commit_batch(place, [rows])
@@ -346,22 +348,22 @@ def test_other_writers_rows_in_a_table_are_not_shown(place: Place) -> None:
 # --- tables that stay open -----------------------------------------------------------------------------------
 
 
-def commit_by(committer: Committer, rows: Sequence[RawRow]) -> None:
-    committer.commit([write_task([raw_batch(rows)], committer.place, committer.settings)])
+def commit_by(committer: LakeCommitter, rows: Sequence[RawRow]) -> None:
+    committer.commit([write_task([raw_batch(rows)], committer.location, committer.settings)])
 
 
-def test_drivers_that_keep_their_tables_open_take_turns(place: Place) -> None:
+def test_drivers_that_keep_their_tables_open_take_turns(place: LakeLocation) -> None:
     """Spark may commit each batch in another process of its pool."""
     updates = script("1a 2a | 3a | -3a -2a 2b | 3b | 4b 5b")
-    committers = Committer(place), Committer(place)
+    committers = LakeCommitter(place), LakeCommitter(place)
     for number, update in enumerate(updates):
         commit_by(committers[number % 2], update)
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
-def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: Place) -> None:
+def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: LakeLocation) -> None:
     updates = script("1a 2a | 3a | -3a -2a 2b | 3b")
-    committers = Committer(place), Committer(place)
+    committers = LakeCommitter(place), LakeCommitter(place)
     for number, update in zip((0, 1, 1, 0), updates, strict=True):
         commit_by(committers[number], update)
         for table in ("payload", "events", "canonical"):
@@ -369,10 +371,10 @@ def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: Pl
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
-def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: Place) -> None:
+def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: LakeLocation) -> None:
     """It is refused, and opens its tables again when the query is started again."""
     first, second = script("1a 2a | -2a 2b 3b")
-    committer = Committer(place)
+    committer = LakeCommitter(place)
     commit_by(committer, first)
     with pytest.raises(Killed):
         commit_batch(place, [second], on_commit=die_after("payload"))
@@ -382,23 +384,23 @@ def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: Place) 
     assert image(place.root) == image_of(first + second)
 
 
-def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: Place) -> None:
+def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: LakeLocation) -> None:
     [rows], [others] = script("1a 2a 3a"), script("1c 2c", lineage="lineage-2")
-    committer = Committer(place)
+    committer = LakeCommitter(place)
     commit_by(committer, rows)
     shutil.rmtree(place.root)
     commit_by(committer, others)
     assert image(place.root) == image_of(others)
 
 
-def test_a_batch_goes_on_where_the_log_has_lost_the_state(place: Place) -> None:
+def test_a_batch_goes_on_where_the_log_has_lost_the_state(place: LakeLocation) -> None:
     """Others committed to canonical so often that the last commit of Cardinal has expired."""
     first, second = script("1a 2a | -2a 2b")
     commit_batch(place, [first])
     table = place.open("canonical")
     table.create_write_transaction([], "append", table.schema(), ["bucket"])
     forget(place, "canonical")
-    with pytest.raises(LakeError, match="the next batch that the query commits brings it back"):
+    with pytest.raises(LakeError, match="whose next batch restores it"):
         image(place.root)
     commit_batch(place, [second])
     assert image(place.root) == image_of(first + second)

@@ -20,8 +20,8 @@ from cardinal_connectors.dev.settings import DevSettings
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact
-from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.reader import LakeReader, read_schema
 from cardinal_spark.lake.sql import run_sql
 from cardinal_spark.lake.tables import LakeSettings
@@ -95,7 +95,7 @@ def lake(rows: DevRows, tmp_path_factory: pytest.TempPathFactory) -> str:
     updates = iter(rows.updates)
     batch_id = 0
     while batch := list(chain.from_iterable(islice(updates, batch_id % 4 + 1))):
-        commit_batch(Place.of(folder), [batch[::2], batch[1::2]])
+        commit_batch(LakeLocation.of(folder), [batch[::2], batch[1::2]])
         batch_id += 1
     return folder
 
@@ -155,7 +155,7 @@ def test_a_filter_on_any_column_finds_what_is_there(lake: str, tmp_path: Path, *
     folder = str(shutil.copytree(lake, tmp_path / "lake"))
     if compacted:
         order = {"logs": ["address"], "transactions": ["to_address", "from_address"]}
-        assert compact(Place.of(folder), min_files=2, z_order=order)
+        assert compact(LakeLocation.of(folder), min_files=2, z_order=order)
     snapshot = Snapshot.at(folder)
     for name in (*TYPED, "payload", "events", "canonical"):
         whole = snapshot.scan(name).read_all()
@@ -168,7 +168,7 @@ def test_a_filter_on_any_column_finds_what_is_there(lake: str, tmp_path: Path, *
             expected = whole.filter(pads.field(column) == value).num_rows
             assert counted(snapshot, name, f'"{column}" = {literal(value)}') == expected, f"{name}.{column}"
             if not compacted and not pa.types.is_binary(kind):
-                stored = Place.of(folder).open(name).to_pyarrow_dataset()
+                stored = LakeLocation.of(folder).open(name).to_pyarrow_dataset()
                 assert stored.to_table(filter=pads.field(column) == value).num_rows == expected, f"{name}.{column}"
     removed = sum(row.change < 0 for update in DevRows(SETTINGS).updates for row in update)
     assert counted(snapshot, "events", "change < 0") == removed > 0
@@ -200,7 +200,7 @@ def test_a_kill_between_any_two_tables_leaves_no_trace(
         if table == last:
             raise Killed
 
-    place = Place.of(str(tmp_path))
+    place = LakeLocation.of(str(tmp_path))
     half = len(rows.updates) // 2
     first, second, third = (
         list(chain(*part)) for part in (rows.updates[:3], rows.updates[3:half], rows.updates[half:])
@@ -238,7 +238,7 @@ def count(block: DevBlock, name: str) -> int:
 
 
 def test_wide_numbers_are_kept_as_chosen_and_stay_so(rows: DevRows, tmp_path: Path) -> None:
-    place = Place.of(str(tmp_path))
+    place = LakeLocation.of(str(tmp_path))
     commit_batch(place, rows.updates[:2], settings=LakeSettings("decimal"))
     assert str(Snapshot.of(place).schema("transactions").field("value").type) == "decimal128(38, 0)"
     with pytest.raises(LakeError, match="integers"):
@@ -250,14 +250,14 @@ def test_wide_numbers_are_kept_as_chosen_and_stay_so(rows: DevRows, tmp_path: Pa
 
 
 def test_senders_can_be_left_out(rows: DevRows, tmp_path: Path) -> None:
-    commit_batch(Place.of(str(tmp_path)), rows.updates, settings=LakeSettings(senders=False))
+    commit_batch(LakeLocation.of(str(tmp_path)), rows.updates, settings=LakeSettings(senders=False))
     assert set(read(str(tmp_path), "transactions").column("from_address").to_pylist()) == {None}
 
 
 def test_a_block_that_does_not_decode_stops_the_batch(rows: DevRows, tmp_path: Path) -> None:
     broken = rows.updates[0][0]._replace(content=payload_content(payload_with_broken_header(rows)))
     with pytest.raises(ApplicationError):
-        commit_batch(Place.of(str(tmp_path)), [[broken]])
+        commit_batch(LakeLocation.of(str(tmp_path)), [[broken]])
 
 
 def payload_with_broken_header(rows: DevRows) -> Payload:
@@ -284,7 +284,7 @@ def test_the_views_of_a_catalog_leave_out_the_rows_of_orphans(lake: str) -> None
             if "delta_scan" in line:  # an extension of DuckDB's, which is not here: delta-rs gives the same rows
                 table = line.split("eth.")[1].split()[0]
                 assert f"delta_scan('{lake}/{table}')" in line
-                place = snapshot.place
+                place = snapshot.location
                 connection.register("given", place.dataset(table, place.open(table)).to_table())
                 connection.execute(f"CREATE TABLE eth.{table} AS SELECT * FROM given")  # noqa: S608 - a table of ours
             else:
@@ -309,7 +309,10 @@ def test_other_catalogs_are_told_in_their_words(lake: str) -> None:
         f"table_location => '{lake}/logs');" in trino
     )
     assert spark[-1] == trino[-1]
-    for schema, dialect, named in (("main.eth; DROP", "spark", "no name of a schema"), ("eth", "hive", "dialect must")):
+    for schema, dialect, named in (
+        ("main.eth; DROP", "spark", "schema must be a name"),
+        ("eth", "hive", "dialect must"),
+    ):
         with pytest.raises(ConfigurationError, match=named):
             list(statements(snapshot, schema, dialect))
 
@@ -319,7 +322,7 @@ def test_a_mainnet_block_is_in_the_lake_as_the_node_gives_it(tmp_path: Path) -> 
     case = json.loads(gzip.decompress((FIXTURES / "14000000.json.gz").read_bytes()))
     total = {"totalDifficulty": "0x" + case["values"][f"c/1/b/{case['hash']}/d"]}
     payload = payload_from_rpc({**case["block"], **total}, case["receipts"], chain_id=1)
-    commit_batch(Place.of(str(tmp_path)), [[row(payload, 1, 1, 1, 1)]])
+    commit_batch(LakeLocation.of(str(tmp_path)), [[row(payload, 1, 1, 1, 1)]])
     found = current(str(tmp_path), "transactions", "transaction_index")
     assert [(t["hash"], t["from_address"]) for t in found] == [
         (t["hash"], t["from"].lower()) for t in case["block"]["transactions"]
@@ -331,7 +334,7 @@ def test_a_lake_of_an_earlier_release_gains_the_new_columns(
     rows: DevRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its old rows have no values there, for whoever reads them, and are right all the same."""
-    place, later = Place.of(str(tmp_path)), {"block_date", "topic0", "topic1", "topic2", "topic3"}
+    place, later = LakeLocation.of(str(tmp_path)), {"block_date", "topic0", "topic1", "topic2", "topic3"}
     half = len(rows.updates) // 2
     with monkeypatch.context() as earlier:
 
@@ -348,7 +351,7 @@ def test_a_lake_of_an_earlier_release_gains_the_new_columns(
         earlier.setattr(decode, "typed_rows", typed)
         commit_batch(place, [list(chain.from_iterable(rows.updates[:half]))])
     commit_batch(place, [list(chain.from_iterable(rows.updates[half:]))])
-    assert [str(found) for found in Check(Snapshot.of(place)).itself()] == []
+    assert [str(found) for found in Check(Snapshot.of(place)).tables()] == []
     days = read(str(tmp_path), "current_logs").column("block_date")
     assert 0 < days.null_count < len(days)
     options = {"path": str(tmp_path), "table": "current_logs"}

@@ -8,8 +8,8 @@ import pytest
 
 from cardinal.apps.evm import frames
 from cardinal_spark.lake import Snapshot, read
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact
-from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.sql import run_sql
 from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
 from cardinal_spark.testing import commit_batch
@@ -48,9 +48,9 @@ def test_lists_of_structures_come_out_of_a_lake_as_they_went_in(tmp_path: Path, 
         call(2),
     )
     folder = str(tmp_path / "lake")
-    commit_batch(Place.of(folder), [[row(payload)]])
+    commit_batch(LakeLocation.of(folder), [[row(payload)]])
     if compacted:
-        assert compact(Place.of(folder), min_files=1)
+        assert compact(LakeLocation.of(folder), min_files=1)
     wanted = frames([payload])["transactions"]
     found = read(folder, "current_transactions").sort_by("transaction_index")
     for column in wanted.column_names:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal_spark.lake import last_committed
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.testing import image, image_of, script
 
@@ -29,9 +29,9 @@ UPDATES = (
 DRIVER = """
 import os, sys
 from pathlib import Path
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.testing import commit_batch, script
-place, checkpoint = Place.of(sys.argv[1]), Path(sys.argv[3])
+place, checkpoint = LakeLocation.of(sys.argv[1]), Path(sys.argv[3])
 done = int(checkpoint.read_text()) if checkpoint.exists() else 0
 print("ready", flush=True)
 for number, update in enumerate(script(sys.argv[2])):
@@ -73,7 +73,7 @@ def test_a_killed_driver_leaves_what_an_uninterrupted_one_leaves(tmp_path: Path)
 
 def assert_some_state(folder: Path, rows: list[RawRow]) -> None:
     lake = str(folder / "lake")
-    if find_state(Place.of(lake)) is None:  # killed before canonical's first commit
+    if find_state(LakeLocation.of(lake)) is None:  # killed before canonical's first commit
         return
     seen = image(lake)
     assert seen == image_of([row for row in rows if row.seq <= seen.ledger[-1][0]])

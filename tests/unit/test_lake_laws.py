@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.lake import AsOf, last_committed
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact
 from cardinal_spark.lake.opened import OpenTables
-from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.testing import Script, commit_batch, image, image_of
 
@@ -96,7 +96,7 @@ def test_cuts_replays_and_kills_leave_no_trace(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 7), label="updates")):
         stream.go_on()
     with tempfile.TemporaryDirectory() as folder:
-        place = Place.of(folder)
+        place = LakeLocation.of(folder)
         position, kills = 0, 0
         drivers = [OpenTables(), OpenTables()]
         while position < len(stream.updates):
@@ -123,7 +123,7 @@ def test_cuts_replays_and_kills_leave_no_trace(data: st.DataObject) -> None:
         assert image(folder) == image_of(flat(stream.updates))
 
 
-def survives(place: Place, rows: list[RawRow], tasks: int, kill_after: int, opened: OpenTables) -> bool:
+def survives(place: LakeLocation, rows: list[RawRow], tasks: int, kill_after: int, opened: OpenTables) -> bool:
     """Commit a batch; False where the driver was killed after that many transactions, or came second."""
     done = 0
 
@@ -145,13 +145,13 @@ def survives(place: Place, rows: list[RawRow], tasks: int, kill_after: int, open
     return True
 
 
-def updates_held(place: Place, stream: Stream) -> int:
+def updates_held(place: LakeLocation, stream: Stream) -> int:
     """How many updates the ledger holds: what ``restartFrom=sink`` goes on after."""
     held = last_committed(place.root)
     return 0 if held is None else sum(update[-1].seq <= held.seq for update in stream.updates)
 
 
-def assert_readable(place: Place, stream: Stream) -> None:
+def assert_readable(place: LakeLocation, stream: Stream) -> None:
     """Whatever was killed, readers see exactly the state after some update."""
     state = find_state(place)
     if state is not None:
@@ -171,7 +171,7 @@ def test_a_lake_shows_every_state_that_it_ever_had(data: st.DataObject) -> None:
         row._replace(published_at=_micros(start + timedelta(seconds=row.update_id))) for row in flat(stream.updates)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        place = Place.of(folder)
+        place = LakeLocation.of(folder)
         cut = data.draw(st.integers(1, len(stream.updates)), label="cut")
         border = sum(map(len, stream.updates[:cut]))
         commit_batch(place, [rows[:border]])
@@ -188,7 +188,7 @@ def test_a_lake_shows_every_state_that_it_ever_had(data: st.DataObject) -> None:
             then = image(folder, AsOf(block=number))
             assert then == image_of(rows[:seq])
             assert then.chain[-1] == (number, block_hash, seq)
-        with pytest.raises(LakeError, match="nothing so old"):
+        with pytest.raises(LakeError, match="no state so old"):
             image(folder, AsOf(time=start))
         with pytest.raises(LakeError, match="has no block"):
             image(folder, AsOf(block=10_000))

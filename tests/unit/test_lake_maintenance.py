@@ -13,21 +13,21 @@ import pytest
 
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.lake import Snapshot
-from cardinal_spark.lake.commit import Committer
+from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import clean, compact, publish, upkeep
-from cardinal_spark.lake.place import Place
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import AppSpec, raw_batch
 from cardinal_spark.testing import Script, commit_batch, image, image_of, script
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place.of(str(tmp_path / "lake"))
+def place(tmp_path: Path) -> LakeLocation:
+    return LakeLocation.of(str(tmp_path / "lake"))
 
 
-def grow(place: Place, updates: int, settings: LakeSettings | None = None, threshold: int = 0) -> Script:
+def grow(place: LakeLocation, updates: int, settings: LakeSettings | None = None, threshold: int = 0) -> Script:
     """A lake of one file per table and block, from height 19,990 on, so that canonical has two partitions.
 
     ``threshold``: the stream's reorg threshold, in blocks.
@@ -38,7 +38,7 @@ def grow(place: Place, updates: int, settings: LakeSettings | None = None, thres
     return writer
 
 
-def test_small_files_are_joined_and_the_rows_stay(place: Place) -> None:
+def test_small_files_are_joined_and_the_rows_stay(place: LakeLocation) -> None:
     grow(place, 20, threshold=1)
     before = image(place.root)
     done = compact(place, min_files=8)
@@ -52,7 +52,7 @@ def test_small_files_are_joined_and_the_rows_stay(place: Place) -> None:
 
 
 def test_a_compaction_leaves_the_commit_that_says_what_the_lake_shows(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: LakeLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log that keeps nothing which is not needed: the lake stood still for long."""
     keeps_nothing = {"delta.checkpointInterval": "1", "delta.logRetentionDuration": "interval 0 seconds"}
@@ -65,13 +65,15 @@ def test_a_compaction_leaves_the_commit_that_says_what_the_lake_shows(
 
 
 @pytest.mark.parametrize(("threshold", "compacted"), [(6, []), (4, ["canonical"])])
-def test_partitions_that_a_reorg_may_touch_are_left_alone(place: Place, threshold: int, compacted: list[str]) -> None:
+def test_partitions_that_a_reorg_may_touch_are_left_alone(
+    place: LakeLocation, threshold: int, compacted: list[str]
+) -> None:
     """The reorg threshold is the stream's own, as the lake's state has it."""
     grow(place, 20, threshold=threshold)
     assert [found.table for found in compact(place, min_files=1000)] == compacted
 
 
-def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: Place) -> None:
+def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: LakeLocation) -> None:
     writer = grow(place, 12)
     compact(place, min_files=4)
     clean(place, retention_hours=0)
@@ -82,17 +84,17 @@ def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: Place) -> Non
     assert len(image(place.root).chain) == 10
 
 
-def test_a_compaction_between_write_and_commit_does_not_disturb(place: Place) -> None:
+def test_a_compaction_between_write_and_commit_does_not_disturb(place: LakeLocation) -> None:
     writer = grow(place, 12)
     rows = writer.update("-20001a -20000a -19999a 19999b 20000b")
     late = write_task([raw_batch(rows)], place, LakeSettings())
     compact(place, min_files=4)
     place.open("canonical").optimize.compact()  # what rule 1 forbids, and a MERGE survives
-    assert Committer(place).commit([late]) is not None
+    assert LakeCommitter(place).commit([late]) is not None
     assert [number for number, _, _ in image(place.root).chain] == list(range(19_990, 20_001))
 
 
-def test_a_sorted_table_has_the_same_rows_in_files_of_few_values(place: Place) -> None:
+def test_a_sorted_table_has_the_same_rows_in_files_of_few_values(place: LakeLocation) -> None:
     """A filter reads the files whose bounds hold its value: of 1.6 million logs 64 of 64 before, and 1 of 40 after."""
     noise = random.Random(3)
     writer = Script(values=lambda _: {f"{key:04}/{noise.randbytes(20).hex()}".encode(): b"" for key in range(4000)})
@@ -107,7 +109,7 @@ def test_a_sorted_table_has_the_same_rows_in_files_of_few_values(place: Place) -
     assert hit(place, "2000/") <= 2
 
 
-def hit(place: Place, path: str) -> int:
+def hit(place: LakeLocation, path: str) -> int:
     """Files of ``payload`` in which paths may lie that begin so."""
     files = pa.table(place.open("payload").get_add_actions(flatten=True)).to_pylist()
     return sum(file["min.path"][: len(path)] <= path <= file["max.path"] for file in files)
@@ -121,13 +123,13 @@ def hit(place: Place, path: str) -> int:
         ("payload", "address", "payload has no column 'address' to sort it by"),
     ],
 )
-def test_what_cannot_be_sorted_is_refused(place: Place, table: str, column: str, sentence: str) -> None:
+def test_what_cannot_be_sorted_is_refused(place: LakeLocation, table: str, column: str, sentence: str) -> None:
     grow(place, 1)
     with pytest.raises(ConfigurationError, match=sentence):
         compact(place, z_order={table: [column]})
 
 
-def test_clean_removes_orphans_and_nothing_that_is_read(place: Place) -> None:
+def test_clean_removes_orphans_and_nothing_that_is_read(place: LakeLocation) -> None:
     [first, second] = script("1a 2a | -2a 2b")
     commit_batch(place, [first])
     write_task([raw_batch(second)], place, LakeSettings())  # a task whose driver dies
@@ -139,7 +141,7 @@ def test_clean_removes_orphans_and_nothing_that_is_read(place: Place) -> None:
     assert image(place.root) == image_of(first + second)
 
 
-def test_clean_keeps_what_is_younger_than_the_retention(place: Place) -> None:
+def test_clean_keeps_what_is_younger_than_the_retention(place: LakeLocation) -> None:
     grow(place, 6)
     compact(place, min_files=4)
     assert clean(place, retention_hours=1) == 0
@@ -156,38 +158,40 @@ def test_clean_keeps_what_is_younger_than_the_retention(place: Place) -> None:
         clean(place, retention_hours=-1)
 
 
-def test_publishing_never_puts_an_old_state_behind_a_new_commit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_never_puts_an_old_state_behind_a_new_commit(
+    place: LakeLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver commits between publish's reading and its commit: publish must lose."""
     updates = script("1a 2a | 3a")
     commit_batch(place, [updates[0]])
-    opened = Place.open
+    opened = LakeLocation.open
 
-    def open_late(self: Place, table: str, version: int | None = None) -> object:
+    def open_late(self: LakeLocation, table: str, version: int | None = None) -> object:
         found = opened(self, table, version)
         if table == "canonical" and version is not None:
-            monkeypatch.setattr(Place, "open", opened)
+            monkeypatch.setattr(LakeLocation, "open", opened)
             commit_batch(place, [updates[1]])
         return found
 
-    monkeypatch.setattr(Place, "open", open_late)
+    monkeypatch.setattr(LakeLocation, "open", open_late)
     assert publish(place).seq == 3
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
 @pytest.mark.slow
-def test_the_driver_joins_the_growing_partition_by_itself(place: Place) -> None:
+def test_the_driver_joins_the_growing_partition_by_itself(place: LakeLocation) -> None:
     grow(place, 70)
     assert len(place.open("canonical").file_uris()) < 20
     assert len(image(place.root).chain) == 70
 
 
-def test_no_lake_is_said_so(place: Place) -> None:
+def test_no_lake_is_said_so(place: LakeLocation) -> None:
     for call in (compact, clean, publish):
         with pytest.raises(LakeError, match="there is no lake"):
             call(place)
 
 
-def test_the_driver_keeps_a_lake_small(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_driver_keeps_a_lake_small(place: LakeLocation, caplog: pytest.LogCaptureFixture) -> None:
     """It joins small files every so many batches and removes old ones every so many times."""
     caplog.set_level("INFO")
     grow(place, 162, LakeSettings(compact_every=10, retention_hours=1))
@@ -200,8 +204,8 @@ def test_the_driver_keeps_a_lake_small(place: Place, caplog: pytest.LogCaptureFi
 
 
 def test_upkeep_that_fails_is_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    upkeep(Place.of(str(tmp_path)), LakeSettings(compact_every=1), 0, 1)
-    assert "is tried again: there is no lake" in caplog.text
+    upkeep(LakeLocation.of(str(tmp_path)), LakeSettings(compact_every=1), 0, 1)
+    assert "will be retried: there is no lake" in caplog.text
 
 
 @pytest.mark.parametrize("options", [{"compactevery": "often"}, {"retentionhours": "-1"}])

@@ -65,7 +65,7 @@ def test_a_lake_says_where_it_stands_and_what_it_waits_for() -> None:
     assert numbers.waits_for() == "the query has not read anything yet"
     numbers.progress({"sources": [{"latestOffset": None}]})
     assert numbers.waits_for() == "the query has not read anything yet"
-    numbers.stands(39, 43)
+    numbers.set_head(39, 43)
     assert value("cardinal_lake_head") == 39
     numbers.batch(BatchStatus(0, 40, 0.7, 44, 40, "0xaa"))
     numbers.batch(BatchStatus(1, 2, 0.3, 46, 40, "0xab"))

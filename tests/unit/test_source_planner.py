@@ -30,12 +30,12 @@ from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.dev import DevChain, DevSettings
-from cardinal_spark.lake.place import Place
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.rows import AppSpec, RawRow, encode_content, weight_bytes
-from cardinal_spark.source.feed import Feed
-from cardinal_spark.source.final import Chain, final_chain
-from cardinal_spark.source.offsets import PlannedBlock
-from cardinal_spark.source.options import SourceOptions, Stream
+from cardinal_spark.source.feed import UpdateFeed
+from cardinal_spark.source.final import PackedChain, final_chain
+from cardinal_spark.source.offsets import PlannedRow
+from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
 from cardinal_spark.source.tables import KeyRow, TableSettings, block_batches
 from cardinal_spark.source.tasks import grouped, read_blocks
@@ -61,7 +61,7 @@ class Topics:
         seconds = count(1_600_000_000)  # no two records at the same time: their order is known
         self.broker = MemoryBroker(f"source-{next(NAMES)}", clock=lambda: float(next(seconds)))
         self.app = apps.get("evm", **SPEC)
-        self.stream = Stream(self.broker.url, AppSpec("evm", SPEC).text(), 0.0)
+        self.stream = StreamSpec(self.broker.url, AppSpec("evm", SPEC).text(), 0.0)
         self.producers = [Producer(self.broker.url, self.app, producer_id=name) for name in ("a", "b")]
         self.steps = DevChain(
             DevSettings(seed=seed, blocks=blocks, reorg_rate=0.4, chain_id=CHAIN_ID, transactions=2, merged=merged)
@@ -100,7 +100,7 @@ class Topics:
             self.broker.take(message, ())
         return above.number
 
-    def planner(self, stream: Stream | None = None, **options: str) -> Planner:
+    def planner(self, stream: StreamSpec | None = None, **options: str) -> Planner:
         given = SourceOptions.of({"url": self.broker.url, "topicsTimeout": "0", **options})
         made = Planner(replace(stream or self.stream, consuming=given.consuming), given)
         self.planners.append(made)
@@ -139,11 +139,11 @@ def batches(
         start = end
 
 
-def rows_of(planner: Planner, start: dict[str, Any] | None = None) -> list[PlannedBlock]:
+def rows_of(planner: Planner, start: dict[str, Any] | None = None) -> list[PlannedRow]:
     return [row for end in batches(planner, start) for row in planner.plan({}, end)]
 
 
-def whole_chain(stream: Stream, *ends: str) -> list[PlannedBlock]:
+def whole_chain(stream: StreamSpec, *ends: str) -> list[PlannedRow]:
     return [planned for rows in final_chain(stream, *(ends or ("earliest",))) for planned in rows]
 
 
@@ -153,7 +153,7 @@ def newest(topics: Topics) -> dict[str, Any]:
     return end
 
 
-def replayed(rows: Sequence[PlannedBlock]) -> list[bytes]:
+def replayed(rows: Sequence[PlannedRow]) -> list[bytes]:
     chain: list[bytes] = []
     for seq, (row, *_) in enumerate(rows, 1):
         assert row.seq == seq
@@ -164,7 +164,7 @@ def replayed(rows: Sequence[PlannedBlock]) -> list[bytes]:
     return chain
 
 
-def need_whole(topics: Topics, rows: Sequence[PlannedBlock]) -> None:
+def need_whole(topics: Topics, rows: Sequence[PlannedRow]) -> None:
     for key, payload in read_blocks(topics.stream, rows):
         published = topics.payloads[key.hash]
         assert payload is not None
@@ -176,7 +176,7 @@ def need_whole(topics: Topics, rows: Sequence[PlannedBlock]) -> None:
 def test_a_batch_is_found_again_by_its_end_alone_and_its_blocks_are_read_whole(topics: Topics, limit: Limit) -> None:
     topics.publish()
     planner = topics.planner()
-    rows: list[PlannedBlock] = []
+    rows: list[PlannedRow] = []
     sizes = []
     for end in batches(planner, limit=limit):
         planned = planner.plan({}, end)
@@ -196,7 +196,7 @@ def test_a_batch_is_found_again_by_its_end_alone_and_its_blocks_are_read_whole(t
 def test_a_stream_that_is_cut_anywhere_goes_on_to_the_same_chain(topics: Topics) -> None:
     """Every run is a new process that knows the last offset only; reorgs cross the cuts."""
     stored = None
-    rows: list[PlannedBlock] = []
+    rows: list[PlannedRow] = []
     while topics.publish(3):
         planner = topics.planner()
         for end in batches(planner, stored):
@@ -265,7 +265,7 @@ def test_topics_that_were_made_anew_are_noticed(topics: Topics) -> None:
 def test_an_option_that_changes_the_chain_is_refused(topics: Topics) -> None:
     topics.publish(8)
     end = newest(topics)
-    other = Stream(topics.broker.url, AppSpec("evm", {"chain_id": CHAIN_ID, "reorg_threshold": 64}).text(), 0.0)
+    other = StreamSpec(topics.broker.url, AppSpec("evm", {"chain_id": CHAIN_ID, "reorg_threshold": 64}).text(), 0.0)
     with pytest.raises(CursorMismatchError, match="threshold"):
         topics.planner(other).next_offset(end, UNLIMITED)
 
@@ -282,7 +282,7 @@ def test_an_offset_that_is_none_is_refused(topics: Topics, offset: dict[str, Any
 def test_an_offset_whose_batch_was_cut_is_refused(topics: Topics) -> None:
     topics.publish(8)
     end = newest(topics)
-    with pytest.raises(CursorInvalidError, match="batch does not make sense"):
+    with pytest.raises(CursorInvalidError, match="batch is malformed"):
         topics.planner().plan({}, {**end, "batch": end["batch"][:8]})
 
 
@@ -300,7 +300,7 @@ def test_latest_begins_with_the_next_block(topics: Topics) -> None:
     start = planner.first()
     before = set(topics.payloads)
     topics.publish(10)
-    rows: list[PlannedBlock] = []
+    rows: list[PlannedRow] = []
 
     def is_read() -> bool:
         nonlocal start
@@ -342,13 +342,13 @@ def test_a_lost_checkpoint_goes_on_behind_the_lake(topics: Topics, tmp_path: Pat
     assert {row.lineage for row, *_ in more} == {row.lineage for row, *_ in kept}
 
 
-def to_lake(rows: Sequence[PlannedBlock], path: Path) -> None:
+def to_lake(rows: Sequence[PlannedRow], path: Path) -> None:
     spec = AppSpec("evm", SPEC).text()
     batch = [
         RawRow(*row.key(None), row.lineage, spec, row.parent, weight_bytes(row.weight), encode_content([], {}))
         for row, *_ in rows
     ]
-    commit_batch(Place.of(str(path)), [batch])
+    commit_batch(LakeLocation.of(str(path)), [batch])
 
 
 def test_a_lake_that_the_topics_do_not_hold_is_refused(topics: Topics, tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_stream_of_final_blocks_has_no_reorgs_and_goes_on_from_every_offset(tm
     """Every batch is planned by a new process; a lake takes the place of the last checkpoint."""
     topics = Topics(blocks=60, merged=True)
     stored = None
-    rows: list[PlannedBlock] = []
+    rows: list[PlannedRow] = []
     while topics.publish(3):
         for end in batches(topics.planner(finality="finalized"), stored):
             rows += topics.planner().plan({}, end)
@@ -431,7 +431,7 @@ def test_final_blocks_of_a_stream_without_marks_are_asked_for_in_vain(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics.publish(8)
-    with pytest.raises(ConfigurationError, match="no block of this stream says which ones are safe"):
+    with pytest.raises(ConfigurationError, match="no block of this stream carries the mark safe"):
         whole_chain(topics.stream, "earliest", "latest", "safe")
     assert rows_of(topics.planner(finality="safe")) == []
     now = [0.0]
@@ -443,16 +443,16 @@ def test_final_blocks_of_a_stream_without_marks_are_asked_for_in_vain(
     eventually(lambda: (planner.report() or {})["withheld"] == len(topics.chain))
     now[0] = 61
     planner.next_offset(start, UNLIMITED)
-    assert f"{len(topics.chain)} blocks are not safe yet; no block says which ones are" in caplog.text
+    assert f"{len(topics.chain)} blocks are not safe yet; no block carries the mark" in caplog.text
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=60))
 def test_a_chain_that_is_held_packed_is_the_chain(changes: list[tuple[int, int]]) -> None:
-    chain, due, names = Chain(run=3), list[bytes](), count()
+    chain, due, names = PackedChain(run=3), list[bytes](), count()
     for removed, added in changes:
         kept = len(due) - min(removed, len(due))
         new = [b"%d" % next(names) for _ in range(added)]
-        rows = [PlannedBlock(KeyRow(0, 1, 0, 5, name, 1, "aa", b"", 1), {("a", 0): (1, 2)}, 9) for name in new]
+        rows = [PlannedRow(KeyRow(0, 1, 0, 5, name, 1, "aa", b"", 1), {("a", 0): (1, 2)}, 9) for name in new]
         chain.change(len(due) - kept, rows)
         due = due[:kept] + new
     rows = [planned for run in chain.runs() for planned in run]
@@ -485,11 +485,11 @@ def test_a_batch_read_refuses_a_block_that_is_not_whole(topics: Topics) -> None:
         ({"url": "kafka://h", "skip": "topic/1"}, "skip"),
         ({"url": "kafka://h", "onIncomplete": "wait"}, "on_incomplete"),
         ({"url": "kafka://h", "finality": "final"}, "finality must be one of latest, safe, finalized"),
-        ({"url": "kafka://h", "table": "decoded_logs"}, "table=decoded_logs and abi go together"),
-        ({"url": "kafka://h", "abi": "event A()"}, "table=decoded_logs and abi go together"),
+        ({"url": "kafka://h", "table": "decoded_logs"}, "set table=decoded_logs and abi together"),
+        ({"url": "kafka://h", "abi": "event A()"}, "set table=decoded_logs and abi together"),
         ({"url": "kafka://h", "table": "decoded_logs", "abi": "nowhere.json"}, "the path of its file.*nowhere.json"),
-        ({"url": "kafka://h", "table": "decoded_logs", "abi": "[{"}, "abi is no JSON"),
-        ({"url": "kafka://h", "table": "decoded_logs", "abi": "pay(address)"}, "abi holds no event"),
+        ({"url": "kafka://h", "table": "decoded_logs", "abi": "[{"}, "abi is not JSON"),
+        ({"url": "kafka://h", "table": "decoded_logs", "abi": "pay(address)"}, "abi must hold an event"),
         ({"url": "kafka://h", "table": "decoded_logs", "abi": "event A(; b("}, "A"),
     ],
 )
@@ -519,11 +519,11 @@ def test_options_that_a_consumer_has_too_reach_it(topics: Topics) -> None:
 
 def test_no_option_is_shown_that_may_hold_a_password() -> None:
     options = SourceOptions.of({"url": "kafka://user:s3cr3t@h", "storage.key": "s3cr3t", "chainId": "5"})
-    assert "s3cr3t" not in repr(options) + repr(Stream.find(options))
+    assert "s3cr3t" not in repr(options) + repr(StreamSpec.find(options))
 
 
 def test_without_a_chain_id_the_only_stream_is_taken(topics: Topics) -> None:
-    found = Stream.find(SourceOptions.of({"url": topics.broker.url, "topicsTimeout": "0"}))
+    found = StreamSpec.find(SourceOptions.of({"url": topics.broker.url, "topicsTimeout": "0"}))
     assert AppSpec.parse(found.spec) == AppSpec("evm", {"chain_id": CHAIN_ID})
     assert found.app.chain == topics.app.chain
 
@@ -668,11 +668,11 @@ def test_available_now_ends_with_an_error_while_nobody_answers(topics: Topics, m
     topics.publish(4)
     start = newest(topics)
     monkeypatch.setattr("cardinal_spark.source.planner._WAITED_SECONDS", 0.2)
-    monkeypatch.setattr(Feed, "connected", property(lambda _: False))
-    monkeypatch.setattr(Feed, "ended", property(lambda _: False))
+    monkeypatch.setattr(UpdateFeed, "connected", property(lambda _: False))
+    monkeypatch.setattr(UpdateFeed, "ended", property(lambda _: False))
     planner = topics.planner()
     planner.freeze()
-    with pytest.raises(UnreachableError, match="goes on from its checkpoint"):
+    with pytest.raises(UnreachableError, match="resumes from its checkpoint"):
         planner.next_offset(start, UNLIMITED)
 
 
@@ -682,5 +682,5 @@ def test_an_answer_about_a_stream_that_is_not_read_yet_does_not_take_for_ever(
     topics.publish(4)
     start = newest(topics)
     monkeypatch.setattr("cardinal_spark.source.planner._OPENING_SECONDS", 0.2)
-    monkeypatch.setattr(Feed, "is_behind", property(lambda _: True))
+    monkeypatch.setattr(UpdateFeed, "is_behind", property(lambda _: True))
     assert topics.planner().next_offset(start, UNLIMITED) == start

@@ -1,7 +1,7 @@
 """The lake: Delta tables that follow the chain, written by Spark, read by anything that reads Arrow.
 
-``read`` and ``scan`` give Arrow tables without Spark, as of now or as it was; ``last_committed`` says where a stream
-goes on.
+``read`` and ``scan`` return Arrow tables without Spark, of the current or an earlier state; ``last_committed`` returns
+the position from which a stream resumes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The lake as it was: which row of the ledger was its last, and which blocks were the chain then.
+"""Earlier state of a lake: the last row of its ledger, and the blocks of its chain then.
 
 Rules:
 
-1. As of a seq or a time: the state after the last whole update up to there. As of a block: when the block that the
+1. As of a seq or a time: the state after the last complete update up to there. As of a block: when the block that the
    chain has at this height now had just joined.
 2. A time is compared with the times at which blocks were published, in the order of the ledger: the first block that
    was published later ends it.
-3. The chain is what the ledger says: of every block the last change counts.
+3. The chain is computed from the ledger: of every block the last change counts.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class AsOf:
     def __post_init__(self) -> None:
         """Check it."""
         if sum(each is not None for each in (self.seq, self.block, self.time)) > 1:
-            raise ConfigurationError("a lake is read as of one seq, block or time, not of several", setting="asOf")
+            raise ConfigurationError("choose one of asOfSeq, asOfBlock and asOfTime", setting="asOf")
         if self.time is not None and self.time.tzinfo is None:
             raise ConfigurationError("a time needs its zone: 2026-01-31T12:00:00Z", setting="asOfTime")
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
+        """True for an earlier state, False for the current one."""
         return self != NOW
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> AsOf:
-        """Read the options by their lower-case names. ConfigurationError names the one that cannot work."""
+        """Parse the options by their lower-case names. ConfigurationError names the invalid one."""
         seq, block = _number(given, "asOfSeq"), _number(given, "asOfBlock")
         text = given.get("asoftime")
         try:
@@ -82,14 +82,14 @@ def last_seq(snapshot: Snapshot, as_of: AsOf) -> int:
     """The ledger's last row in that state.
 
     Raises:
-        LakeError: the lake has no such block or nothing so old.
+        LakeError: the lake has no such block or no state so old.
 
     """
     if as_of.block is not None:
         within = pads.field("number") == as_of.block
         found = snapshot.dataset(CANONICAL).to_table(columns=["seq"], filter=within).column("seq").to_pylist()
         if not found:
-            raise LakeError(f"the chain of the lake {snapshot.place.root} has no block {as_of.block}")
+            raise LakeError(f"the chain of the lake {snapshot.location.root} has no block {as_of.block}")
         return int(found[0])
     seq = snapshot.state.seq
     if as_of.seq is not None:
@@ -107,7 +107,7 @@ def last_seq(snapshot: Snapshot, as_of: AsOf) -> int:
     if len(updates) > 1 and updates[0] == updates[1]:
         seq = updates[0] - 1
     if seq < 1:
-        raise LakeError(f"the lake {snapshot.place.root} has nothing so old")
+        raise LakeError(f"the lake {snapshot.location.root} has no state so old: choose a later one")
     return int(seq)
 
 

@@ -27,7 +27,7 @@ _TABLE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 DIALECTS: Final = tuple(_TABLE)
-"""Spark's is Databricks', EMR's and Hive's too."""
+"""``spark`` is also for Databricks, EMR and Hive."""
 
 _CAVEAT: Final = (
     "-- A query that joins several of these while the lake is written may see one of them a batch ahead of another;",
@@ -36,21 +36,21 @@ _CAVEAT: Final = (
 
 
 def statements(snapshot: Snapshot, schema: str, dialect: str) -> Iterator[str]:
-    """What makes the lake's tables and views known to a catalog, line by line.
+    """The SQL that registers the lake's tables and views in a catalog, line by line.
 
     Arguments:
         snapshot: of the lake.
-        schema: where they are to lie, ``schema`` or ``catalog.schema``; it exists already.
+        schema: the existing schema for them, ``schema`` or ``catalog.schema``.
         dialect: one of ``DIALECTS``.
 
     Raises:
-        ConfigurationError: there is no such dialect, or the schema is no name.
+        ConfigurationError: there is no such dialect, or the schema is not a name.
 
     """
     if dialect not in DIALECTS:
         raise ConfigurationError(f"dialect must be one of {', '.join(DIALECTS)}, not {dialect!r}", setting="dialect")
     if not all(part.isidentifier() for part in schema.split(".")):
-        raise ConfigurationError(f"{schema!r} is no name of a schema, such as main.ethereum", setting="schema")
+        raise ConfigurationError(f"schema must be a name such as main.ethereum, not {schema!r}", setting="schema")
     catalog, _, last = schema.rpartition(".")
     stored = [table for table in snapshot.tables if not table.startswith(CURRENT)]
     for table in stored:
@@ -59,7 +59,7 @@ def statements(snapshot: Snapshot, schema: str, dialect: str) -> Iterator[str]:
             catalog=f"{catalog}." if catalog else "",
             schema=last,
             table=table,
-            uri=snapshot.place.uri(table).replace("'", "''"),
+            uri=snapshot.location.uri(table).replace("'", "''"),
         )
     yield from _CAVEAT
     for table in stored:

@@ -1,14 +1,14 @@
-"""Whether a lake says what it should: of itself, and beside the stream that it was made of.
+"""Check of a lake: of its tables against each other, and against the stream that it was made of.
 
 Rules:
 
 1. The ledger is dense, every row follows the chain before it, and ``canonical`` is the chain that it leads to.
 2. A row of any other table belongs to a block that joined under its seq, by the ledger.
-3. The typed rows of a block of the chain are what its content, in ``payload``, decodes to.
-4. Beside a stream: where it holds a height of the lake's chain, it holds the same block with the same content. What
-   lies above the lake's head, or is not on the topics any more, is no difference.
+3. The typed rows of a block of the chain equal those decoded from its content, in ``payload``.
+4. A stream that holds a height of the lake's chain holds the same block with the same content. Blocks above the lake's
+   head, or no longer on the topics, are no difference.
 
-A difference is told once for a block and table, however many of its rows differ.
+A difference is reported once for a block and table, for any number of rows that differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cardinal_spark.rows import ADDED, AppSpec
 
 from .decode import key_columns, payload_rows
 from .ledger import EventRow, event_rows
-from .query import Heights
+from .query import HeightRange
 from .tables import CANONICAL, CURRENT, EVENTS, INTEGERS, PAYLOAD, LakeSettings
 from .typed import typed_rows, typed_schemas
 
@@ -47,20 +47,19 @@ Rows: TypeAlias = "dict[bytes, Counter[str]]"
 """The rows of each block, as text."""
 
 _LATER: Final = "block_date"
-"""The newest column that every row has: where it is null, the rows are older than it, and the others that came with it.
-"""
+"""The newest column that every row has: where it is null, the rows are older than it and the other new columns."""
 _CAME_WITH_IT: Final = frozenset({_LATER, "topic0", "topic1", "topic2", "topic3"})
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it should be.
+    """One difference between the lake and its expected content.
 
     Attributes:
-        table: where.
-        number: the block's number, None where it is not known.
+        table: the table's name.
+        number: the block's number, None where it is unknown.
         seq: the ledger's row, None where it has none.
-        what: in words.
+        what: the difference in words.
 
     """
 
@@ -83,8 +82,8 @@ class Check:
         snapshot: of the lake.
 
     Attributes:
-        blocks: how many blocks of the chain were looked at.
-        beside_blocks: how many of them were compared with the stream's.
+        blocks: the number of blocks of the chain that were checked.
+        stream_blocks: the number of them that were compared with the stream's.
 
     """
 
@@ -93,10 +92,10 @@ class Check:
         self._spec = AppSpec.parse(snapshot.state.app)
         self._ledger = event_rows(snapshot.dataset(EVENTS).to_table())
         self._chain: dict[int, EventRow] = {}
-        self.blocks = self.beside_blocks = 0
+        self.blocks = self.stream_blocks = 0
 
-    def itself(self) -> Iterator[Difference]:
-        """What the lake's tables say of each other (rules 1 to 3)."""
+    def tables(self) -> Iterator[Difference]:
+        """Differences between the lake's tables (rules 1 to 3)."""
         yield from self._follow_ledger()
         yield from self._canonical()
         for table in self._snapshot.state.versions:
@@ -106,8 +105,8 @@ class Check:
         for at in range(0, len(numbers), _WINDOW):
             yield from self._typed([self._chain[number] for number in numbers[at : at + _WINDOW]])
 
-    def beside(self, blocks: Iterable[Payload]) -> Iterator[Difference]:
-        """What a stream's chain, lowest first, has otherwise (rule 4); after :meth:`itself`."""
+    def stream(self, blocks: Iterable[Payload]) -> Iterator[Difference]:
+        """Differences from a stream's chain, lowest first (rule 4); after :meth:`tables`."""
         window: list[Payload] = []
         for block in blocks:
             row = self._chain.get(block.number)
@@ -134,7 +133,7 @@ class Check:
         before = 0
         for row in self._ledger:
             if row.seq != before + 1:
-                what = "stands twice" if row.seq == before else f"does not follow seq {before}"
+                what = "is there twice" if row.seq == before else f"does not follow seq {before}"
                 yield Difference(EVENTS, row.number, row.seq, what)
             before = row.seq
             if row.change != ADDED:
@@ -163,7 +162,7 @@ class Check:
         for number in sorted(self._chain.keys() - counts.keys()):
             yield Difference(CANONICAL, number, self._chain[number].seq, "is missing")
         for number in sorted(number for number, count in counts.items() if count > 1):
-            yield Difference(CANONICAL, number, None, "stands twice")
+            yield Difference(CANONICAL, number, None, "is there twice")
 
     def _strangers(self, table: str) -> Iterator[Difference]:
         joined = {(row.seq, row.number, row.hash) for row in self._ledger if row.change == ADDED}
@@ -207,9 +206,9 @@ class Check:
             yield from self._unequal(table, window, _by_block(held, old), _by_block(wanted, old))
 
     def _content(self, blocks: Sequence[Payload]) -> Iterator[Difference]:
-        """Rule 4, for some blocks that the chain has."""
+        """Rule 4, for some blocks of the chain."""
         rows = [self._chain[block.number] for block in blocks]
-        self.beside_blocks += len(rows)
+        self.stream_blocks += len(rows)
         if rows:
             due = payload_rows(blocks, key_columns(rows))
             held = self._current(PAYLOAD, rows).select(due.schema.names).cast(due.schema)
@@ -223,7 +222,7 @@ class Check:
                 yield Difference(table, row.number, row.seq, f"{lacks} rows are missing, {more} should not be there")
 
     def _current(self, table: str, window: Sequence[EventRow]) -> pa.Table:
-        heights = Heights(window[0].number, window[-1].number)
+        heights = HeightRange(window[0].number, window[-1].number)
         return self._snapshot.scan(f"{CURRENT}{table}", heights).read_all()
 
     def _settings(self, stored: Mapping[str, pa.Table]) -> LakeSettings:
@@ -254,7 +253,7 @@ def _older(table: pa.Table) -> frozenset[bytes]:
 
 
 def _content_of(table: pa.Table) -> dict[bytes, tuple[PathMap, frozenset[str]]]:
-    """By block, the updates and deletes that its rows of ``payload`` are."""
+    """By block, the updates and deletes of its rows of ``payload``."""
     updates: dict[bytes, dict[bytes, bytes]] = {}
     deletes: dict[bytes, set[str]] = {}
     columns = (table.column(name).to_pylist() for name in ("_block_hash", "path", "raw_path", "value"))
@@ -275,7 +274,7 @@ def _same_kinds(due: pa.Schema, held: pa.Schema) -> bool:
 
 
 def _kind(kind: pa.DataType) -> str:
-    """A type without the ways in which files keep it."""
+    """The kind of a type, equal for all its encodings in files."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
@@ -284,7 +283,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def stream_chain(source: str, spec: str, **options: Any) -> Iterator[Payload]:  # noqa: ANN401 - a consumer's
-    """The chain that a stream holds now, lowest first, but for its last blocks until it ends.
+    """The chain that a stream holds now, lowest first; its last blocks come at the end.
 
     Arguments:
         source: the stream's URL.

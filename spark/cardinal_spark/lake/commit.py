@@ -1,14 +1,14 @@
-"""The driver's commit of one batch: typed tables, payload, events, canonical, each one Delta transaction.
+"""Commit of one batch by the driver: typed tables, payload, events, canonical, each one Delta transaction.
 
-How a batch arrives exactly once, whatever is killed:
+Rules that make a batch arrive exactly once, with a kill at any point:
 
 1. Every transaction carries (lineage, last seq).
-2. ``canonical`` comes last, and its commit names the version of every other table. Readers start from it: what was
-   committed before a kill and is not yet named is invisible, and nobody will ever need it.
-3. So a batch is appended to tables that end where ``canonical`` does. Where one goes on beyond that, by a killed driver
-   or under a checkpoint that is gone, those rows are removed first, whatever they say.
-4. Who removes rows raises the number of fences in ``canonical`` before. A driver that was thought dead finds it raised,
-   or its transaction refused: delta-rs refuses a second one of one application id from the same version. A
+2. ``canonical`` comes last, and its commit names the version of every other table. Readers start from it: rows that
+   were committed before a kill and are not yet named are invisible, and never needed.
+3. So a batch is appended to tables that end where ``canonical`` does. Where one has more rows, of a killed driver
+   or of a checkpoint that is gone, those rows are removed first, with any content.
+4. A driver that removes rows raises the number of fences in ``canonical`` before. A driver that was thought dead finds
+   it raised, or its transaction refused: delta-rs refuses a second one of one application id from the same version. A
    ``canonical`` that moved since a task began was moved by a second driver too: nothing is committed.
 
 Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
@@ -39,10 +39,10 @@ from .ledger import (
     need_next,
     need_same,
 )
+from .location import LakeLocation, mapped
 from .maintenance import upkeep
 from .opened import OpenTables
-from .parts import Part, PartWriter
-from .place import Place, mapped
+from .parts import DataFile, DataFileWriter
 from .state import LakeState, read_state
 from .tables import (
     CANONICAL,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _COLLISIONS: Final = 10
-"""How often a MERGE that met a compaction is tried again."""
+"""Retries of a MERGE that collided with a compaction."""
 
 _TIDY_EVERY: Final = 64
 """Commits of ``canonical`` after which the driver joins the newest partition's small files."""
@@ -75,24 +75,24 @@ def _nothing(table: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Committer:
-    """Commits batches into the lake at ``place``.
+class LakeCommitter:
+    """Commits batches into the lake at ``location``.
 
     Attributes:
-        place: the lake.
-        settings: what the sink's options choose.
+        location: the lake.
+        settings: the sink's.
         on_commit: called with a table's name after each of its transactions.
         opened: the tables that stay open between its batches.
 
     """
 
-    place: Place
+    location: LakeLocation
     settings: LakeSettings = field(default_factory=LakeSettings)
     on_commit: Callable[[str], None] = _nothing
     opened: OpenTables = field(default_factory=OpenTables)
 
     def commit(self, results: Iterable[TaskResult]) -> LakeState | None:
-        """Commit what the tasks of one batch wrote; the lake's state afterwards, None for a batch without rows.
+        """Commit the task results of one batch; returns the lake's state afterwards, None for a batch without rows.
 
         Raises LakeDivergedError where the lake holds other blocks or another lineage, LakeError where rows are missing
         or a second driver writes.
@@ -103,10 +103,10 @@ class Committer:
             return None
         apps = {result.app for result in done}
         if len(apps) > 1:
-            raise LakeError(f"a batch mixes the applications {' and '.join(sorted(apps))}: one query, one stream")
+            raise LakeError(f"a batch mixes the applications {' and '.join(sorted(apps))}: use one query per stream")
         batch = _Batch(self, apps.pop(), ledger, done)
         try:
-            with mapped(f"commit to the lake {self.place.root}"):
+            with mapped(f"commit to the lake {self.location.root}"):
                 return batch.run()
         except BaseException:
             self.opened.clear()
@@ -114,10 +114,10 @@ class Committer:
 
 
 class _Batch:
-    """One batch on its way into the tables."""
+    """One batch under commit."""
 
-    def __init__(self, committer: Committer, app: str, ledger: list[EventRow], results: list[TaskResult]) -> None:
-        self._place = committer.place
+    def __init__(self, committer: LakeCommitter, app: str, ledger: list[EventRow], results: list[TaskResult]) -> None:
+        self._place = committer.location
         self._settings = committer.settings
         self._on_commit = committer.on_commit
         self._opened = committer.opened
@@ -156,7 +156,7 @@ class _Batch:
         return state
 
     def _need_same(self, events: DeltaTable, shown: int) -> None:
-        """What comes again must be what the lake shows."""
+        """Raise where a repeated row differs from the lake's."""
         if not shown:  # empty, or another lineage's
             need_lineage(self._place.root, any_lineage(self._place, events), self._ledger)
         again = [row for row in self._ledger if row.seq <= shown]
@@ -166,11 +166,11 @@ class _Batch:
             need_same(event_rows(self._place.dataset(EVENTS, events).to_table(filter=within)), again)
 
     def _reaches(self, name: str, table: DeltaTable, shown: int) -> bool:
-        """Whether a table goes on beyond what is shown; LakeError where it ends before that."""
+        """True when a table has rows beyond ``shown``; LakeError where it ends before that."""
         end = self._opened.seq(name, table, self._lineage)
         if end < shown:
             raise LakeError(
-                f"{name} ends at seq {end}, before {shown} where the batch begins: the table was changed by others; "
+                f"{name} ends at seq {end}, before {shown} where the batch begins: another program changed the table; "
                 "write a new lake"
             )
         return end > shown
@@ -178,7 +178,7 @@ class _Batch:
     # --- fences ----------------------------------------------------------------------------------------------
 
     def _fence(self, canonical: DeltaTable, shown: int) -> DeltaTable:
-        """Let nobody commit to ``canonical`` who has begun before this."""
+        """Fence off every driver that began before this: it can no longer commit to ``canonical``."""
         raised = Transaction(f"{self._id}/fences", self._fences(canonical) + 1)
         self._transact(CANONICAL, canonical, [], [Transaction(self._id, shown), raised], ["bucket"])
         return self._place.open(CANONICAL)
@@ -189,22 +189,22 @@ class _Batch:
     # --- appending -------------------------------------------------------------------------------------------
 
     def _append_events(self, events: DeltaTable, new: Sequence[EventRow]) -> None:
-        writer = PartWriter(self._place, EVENTS, EVENTS_SCHEMA)
+        writer = DataFileWriter(self._place, EVENTS, EVENTS_SCHEMA)
         writer.write(events_table(new))
         self._add(EVENTS, events, writer.close())
 
     def _cut(self, name: str, table: DeltaTable, shown: int) -> DeltaTable:
         """Remove the rows beyond ``shown`` and set the table's transaction back to it."""
-        mark = CommitProperties(app_transactions=[Transaction(self._id, shown)])
-        table.delete(f"{'seq' if name == EVENTS else '_seq'} > {shown}", commit_properties=mark)
+        reset = CommitProperties(app_transactions=[Transaction(self._id, shown)])
+        table.delete(f"{'seq' if name == EVENTS else '_seq'} > {shown}", commit_properties=reset)
         table = self._place.open(name)
-        if int(table.transaction_version(self._id) or NONE) != shown:  # a delete that meets no row commits nothing
-            table.create_write_transaction([], "append", table.schema(), commit_properties=mark)
+        if int(table.transaction_version(self._id) or NONE) != shown:  # a delete without a match commits nothing
+            table.create_write_transaction([], "append", table.schema(), commit_properties=reset)
             table = self._place.open(name)
         self._on_commit(name)
         return table
 
-    def _add(self, name: str, table: DeltaTable, parts: Sequence[Part]) -> None:
+    def _add(self, name: str, table: DeltaTable, parts: Sequence[DataFile]) -> None:
         self._transact(name, table, parts, [Transaction(self._id, self._last)])
         table.update_incremental()
         self._versions[name] = table.version()
@@ -214,7 +214,7 @@ class _Batch:
         self,
         name: str,
         table: DeltaTable,
-        parts: Sequence[Part],
+        parts: Sequence[DataFile],
         transactions: list[Transaction],
         partition_by: list[str] | None = None,
     ) -> None:
@@ -248,7 +248,9 @@ class _Batch:
                 if moved or self._fences(table) != self._fences(canonical):
                     raise _second_driver(CANONICAL) from error
         else:
-            raise LakeError(f"canonical was changed by others {_COLLISIONS} times in a row; is a compaction looping?")
+            raise LakeError(
+                f"another program changed canonical {_COLLISIONS} times in a row: stop compactions that run in a loop"
+            )
         self._on_commit(CANONICAL)
         self._tidy(table, head.number)
         self._opened.reached(CANONICAL, table, self._lineage, self._last)
@@ -257,10 +259,10 @@ class _Batch:
     def _tidy(self, table: DeltaTable, number: int) -> None:
         """Join the small files of the partition that grows. The driver is its only writer, so nothing collides."""
         if table.version() % _TIDY_EVERY == 0:
-            with contextlib.suppress(CommitFailedError):  # the batch is in; tidying can wait for the next time
+            with contextlib.suppress(CommitFailedError):  # the batch is committed; tidying can wait
                 table.optimize.compact(partition_filters=[("bucket", "=", str(bucket(number)))])
 
-    # --- small things ----------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------
 
     def _table(
         self,
@@ -276,7 +278,7 @@ class _Batch:
 
 
 def merge(table: DeltaTable, changes: pa.Table, state: LakeState) -> None:
-    """Bring ``canonical`` to ``state``: removed heights go, added ones are set.
+    """Bring ``canonical`` to ``state``: removed heights are deleted, added ones are set.
 
     The predicate names the range of heights and partitions, so that files outside are neither read nor rewritten.
     """
@@ -310,9 +312,9 @@ def merge(table: DeltaTable, changes: pa.Table, state: LakeState) -> None:
         )
 
 
-def any_lineage(place: Place, events: DeltaTable) -> str | None:
+def any_lineage(location: LakeLocation, events: DeltaTable) -> str | None:
     """The lineage of the ledger, None while it is empty."""
-    for batch in place.dataset(EVENTS, events).to_batches(columns=["lineage"]):
+    for batch in location.dataset(EVENTS, events).to_batches(columns=["lineage"]):
         if batch.num_rows:
             return str(batch.column(0)[0].as_py())
     return None
@@ -326,7 +328,7 @@ def need_schema(name: str, table: DeltaTable, schema: pa.Schema) -> None:
         if column in held and held[column].type != wanted.type:
             raise LakeError(
                 f"column {column} of {name} is {held[column].type} and not {wanted.type}: "
-                "how 256-bit values are kept (integers) is fixed when a lake is created"
+                "the type of 256-bit values (integers) is fixed when a lake is created, use that one or a new lake"
             )
     missing = [wanted for column, wanted in due.items() if column not in held]
     if missing:
@@ -339,4 +341,4 @@ def _after(table: DeltaTable) -> PostCommitHookProperties:
 
 
 def _second_driver(name: str) -> LakeError:
-    return LakeError(f"another query committed to {name} at the same time: one lake, one query; stop one of them")
+    return LakeError(f"another query committed to {name} at the same time: stop one of them, a lake has one writer")

@@ -1,11 +1,11 @@
-"""A task's work: raw rows in, Parquet files and the ledger's rows out. Nothing is committed here.
+"""Decoding by a task: raw rows in, Parquet files and the ledger's rows out. It commits nothing.
 
 Rules:
 
 1. Only added blocks are decoded; a removed block changes ``events`` and ``canonical`` and nothing else.
 2. Rows that the lake shows already are left out: up to the seq that ``canonical``'s newest commit names. The driver
    refuses to commit if it has moved since.
-3. Memory is bounded by ``_CHUNK_BYTES`` of content, whatever the size of a batch.
+3. Memory is bounded by ``_CHUNK_BYTES`` of content, for any size of a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cardinal.errors import LakeError
 from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row_payload
 
 from .ledger import EventRow
-from .parts import Part, PartWriter
+from .parts import DataFile, DataFileWriter
 from .state import shown_seq
 from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
 from .typed import append_schemas, typed_rows
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.payload import Payload
 
-    from .place import Place
+    from .location import LakeLocation
     from .tables import LakeSettings
 
 _CHUNK_BYTES: Final = 8 << 20
 _CHUNK_BLOCKS: Final = 1024
 
 NONE: Final = 0
-"""The seq of what has none: below every seq."""
+"""The seq for "no seq": below every other."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task hands to the driver.
+    """Result of a task for the driver.
 
     Attributes:
         app: the application's specification, empty where the task saw no row.
         base: the last seq that the lake showed when the task began.
         ledger: the rows of ``events``, of every raw row.
-        parts: the files that it wrote.
+        parts: the written files.
 
     """
 
     app: str = ""
     base: int = NONE
     ledger: tuple[EventRow, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DataFile, ...] = ()
 
 
-def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSettings) -> TaskResult:
+def write_task(batches: Iterable[pa.RecordBatch], location: LakeLocation, settings: LakeSettings) -> TaskResult:
     """Write the files of one task of a batch.
 
     Raises LakeError where rows are not those of ``table=raw`` or a block does not decode.
@@ -66,7 +66,7 @@ def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSe
     for batch in batches:
         for row in raw_rows(_checked(batch)):
             if task is None:
-                task = _Task(place, row, settings)
+                task = _Task(location, row, settings)
             task.take(row)
     return TaskResult() if task is None else task.finish()
 
@@ -74,32 +74,32 @@ def write_task(batches: Iterable[pa.RecordBatch], place: Place, settings: LakeSe
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     missing = [name for name in RAW_ARROW.names if name not in batch.schema.names]
     if missing:
-        raise LakeError(f"cardinal_lake takes the rows of table=raw; these lack {', '.join(missing)}")
+        raise LakeError(f"the rows lack {', '.join(missing)}: cardinal_lake takes the rows of table=raw")
     return batch
 
 
 class _Task:
     """The state of one task: the versions it started from, the blocks that wait, the open files."""
 
-    def __init__(self, place: Place, first: RawRow, settings: LakeSettings) -> None:
+    def __init__(self, location: LakeLocation, first: RawRow, settings: LakeSettings) -> None:
         self._app = first.app
         self._spec = AppSpec.parse(first.app)
         self._settings = settings
         schemas = append_schemas(self._spec, settings)
-        self._writers = {table: PartWriter(place, table, schema) for table, schema in schemas.items()}
+        self._writers = {table: DataFileWriter(location, table, schema) for table, schema in schemas.items()}
         self._schemas = schemas
-        self._base = shown_seq(place, first.lineage) or NONE
+        self._base = shown_seq(location, first.lineage) or NONE
         self._ledger: list[EventRow] = []
         self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
         self._bytes = 0
 
     def take(self, row: RawRow) -> None:
         if row.app != self._app:
-            raise LakeError(f"a batch mixes the applications {self._app} and {row.app}: one query, one stream")
+            raise LakeError(f"a batch mixes the applications {self._app} and {row.app}: use one query per stream")
         self._ledger.append(EventRow.of(row))
         if row.change != ADDED or row.content is None or row.seq <= self._base:
             return
-        if row.hash in self._waiting:  # left and came back within the chunk: typed rows tell blocks apart by hash
+        if row.hash in self._waiting:  # it left and rejoined within the chunk: typed rows find their block by hash
             self._flush()
         self._waiting[row.hash] = (row, row_payload(row))
         self._bytes += len(row.content)

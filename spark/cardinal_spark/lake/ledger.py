@@ -1,9 +1,9 @@
-"""The rows of ``events``: what happened to the chain, in order, and what follows from it.
+"""Ledger of the lake: the rows of ``events``, which are the chain's changes in order, and checks on them.
 
 Rules:
 
 1. A batch's rows are one lineage, one application and dense in seq.
-2. What the lake already holds may come again only as the same (seq, change, hash).
+2. A row that the lake already holds may be repeated only with the same (seq, change, hash).
 3. Per height only the last change counts for ``canonical``.
 
 This file is pure: rows in, rows or errors out.
@@ -31,7 +31,7 @@ FIRST_SEQ: Final = 1
 """The seq of a lineage's first row."""
 
 MERGE_SCHEMA: Final = pa.schema([*CANONICAL_SCHEMA, ("change", pa.int8())])
-"""What ``canonical`` is merged with: its columns and the change."""
+"""Schema of the source of a MERGE into ``canonical``: its columns and the change."""
 
 
 class EventRow(NamedTuple):
@@ -78,21 +78,21 @@ def in_order(rows: Iterable[EventRow]) -> list[EventRow]:
     for before, after in itertools.pairwise(ledger):
         if after.seq != before.seq + 1:
             raise LakeError(
-                f"a batch goes from seq {before.seq} to {after.seq}: cardinal_lake needs the rows of table=raw, "
+                f"a batch jumps from seq {before.seq} to {after.seq}: write the rows of table=raw to cardinal_lake "
                 "unfiltered"
             )
         if after.lineage != before.lineage:
             raise LakeError(
-                f"a batch mixes the lineages {before.lineage!r} and {after.lineage!r}: one query, one stream"
+                f"a batch mixes the lineages {before.lineage!r} and {after.lineage!r}: use one query per stream"
             )
     return ledger
 
 
-def need_lineage(place: str, held: str | None, ledger: Sequence[EventRow]) -> None:
+def need_lineage(location: str, held: str | None, ledger: Sequence[EventRow]) -> None:
     """LakeDivergedError where the lake holds another lineage than the batch."""
     if held is not None and ledger and ledger[0].lineage != held:
         raise LakeDivergedError(
-            f"the lake {place} holds the lineage {held!r} and the stream is {ledger[0].lineage!r}: "
+            f"the lake {location} holds the lineage {held!r} and the stream is {ledger[0].lineage!r}: "
             "write to another folder, or start the source with the chain, start and options of the lake",
             seq=ledger[0].seq,
             expected=held.encode(),
@@ -100,19 +100,20 @@ def need_lineage(place: str, held: str | None, ledger: Sequence[EventRow]) -> No
         )
 
 
-def need_same(held: Iterable[EventRow], again: Sequence[EventRow]) -> None:
-    """LakeDivergedError where a row that comes again is not the one that the lake holds; LakeError where it is gone."""
-    known = {row.seq: row for row in held}
-    for row in again:
-        old = known.get(row.seq)
+def need_same(held: Iterable[EventRow], repeated: Sequence[EventRow]) -> None:
+    """LakeDivergedError where a repeated row differs from the lake's; LakeError where the lake lost it."""
+    stored = {row.seq: row for row in held}
+    for row in repeated:
+        old = stored.get(row.seq)
         if old is None:
             raise LakeError(
-                f"events has no row for seq {row.seq}, though it was committed: the table was changed by others"
+                f"events has no row for seq {row.seq}, though it was committed: another program changed the table; "
+                "write a new lake"
             )
         if (old.change, old.hash) != (row.change, row.hash):
             raise LakeDivergedError(
                 f"at seq {row.seq} the lake holds block {old.number} 0x{old.hash.hex()} ({old.change:+d}) "
-                f"and the stream says block {row.number} 0x{row.hash.hex()} ({row.change:+d}): "
+                f"and the stream has block {row.number} 0x{row.hash.hex()} ({row.change:+d}): "
                 "start with restartFrom=sink and a new checkpoint, or write to another folder",
                 seq=row.seq,
                 expected=old.hash,
@@ -120,13 +121,13 @@ def need_same(held: Iterable[EventRow], again: Sequence[EventRow]) -> None:
             )
 
 
-def need_next(place: str, last: int | None, new: Sequence[EventRow]) -> None:
+def need_next(location: str, last: int | None, new: Sequence[EventRow]) -> None:
     """LakeError where the first new row is not the one after the lake's last."""
     due = FIRST_SEQ if last is None else last + 1
     if new and new[0].seq > due:
         raise LakeError(
-            f"the lake {place} ends at seq {due - 1} and the stream goes on at {new[0].seq}: rows would be missing; "
-            "start with a new checkpoint and restartFrom=sink"
+            f"the lake {location} ends at seq {due - 1} and the stream continues at {new[0].seq}: rows "
+            "would be missing; start with a new checkpoint and restartFrom=sink"
         )
 
 
@@ -157,7 +158,7 @@ def last_changes(rows: Iterable[EventRow]) -> pa.Table:
 def chain_before(rows: Sequence[EventRow], depth: int) -> list[EventRow]:
     """The last ``depth`` blocks of the chain that the ledger ends in, oldest first.
 
-    ``rows`` are the ledger's end; where they do not reach far enough back, fewer blocks come out.
+    ``rows`` are the ledger's last rows; where they do not reach far enough back, fewer blocks are returned.
     """
     chain: dict[int, EventRow] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The tables that a driver keeps open from one batch to the next.
+"""Tables that a driver keeps open from one batch to the next.
 
 Opening a table reads its log since the last checkpoint, and so does the search for a transaction. In an object store
 that is a request for each commit, twice and more. An open table needs one listing.
@@ -6,9 +6,9 @@ that is a request for each commit, twice and more. An open table needs one listi
 Rules:
 
 1. They serve a batch only where ``canonical`` is as the last one left it, and ends where the batch's tasks saw it end.
-   Otherwise, and after every failure, they are opened again.
-2. Whoever else changes a table ends with a commit to ``canonical``: it alone is looked at. After a driver that did not
-   come so far, the next transaction on that table is refused.
+   Otherwise, and after every failure, they are reopened.
+2. Every other writer of a table ends with a commit to ``canonical``: it alone is checked. After a driver that did not
+   commit to it, the next transaction on that table is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from .place import Place
+    from .location import LakeLocation
 
 
 class OpenTables:
@@ -36,17 +36,17 @@ class OpenTables:
         self._tables: dict[str, DeltaTable] = {}
         self._ends: dict[str, tuple[str, int, int]] = {}
 
-    def find(self, place: Place, name: str) -> DeltaTable | None:
+    def find(self, location: LakeLocation, name: str) -> DeltaTable | None:
         """A table, None where there is no such table."""
         if name not in self._tables:
-            found = place.find(name)
+            found = location.find(name)
             if found is None:
                 return None
             self._tables[name] = found
         return self._tables[name]
 
     def keep_for(self, lineage: str, bases: Collection[int]) -> None:
-        """Open every table again unless ``canonical`` is as it was left, at the one seq that a batch's tasks saw."""
+        """Reopen every table unless ``canonical`` is as it was left, at the one seq that a batch's tasks saw."""
         canonical = self._tables.get(CANONICAL)
         if canonical is not None:
             left = canonical.version()
@@ -65,11 +65,11 @@ class OpenTables:
         return self._ends[name][2]
 
     def reached(self, name: str, table: DeltaTable, lineage: str, seq: int) -> None:
-        """Keep a table as it is now: it ends at a seq."""
+        """Keep a table at its current version, which ends at ``seq``."""
         self._tables[name] = table
         self._ends[name] = (lineage, table.version(), seq)
 
     def clear(self) -> None:
-        """Open every table again when it is needed."""
+        """Close every table; the next use reopens it."""
         self._tables.clear()
         self._ends.clear()

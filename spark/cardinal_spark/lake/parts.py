@@ -2,11 +2,11 @@
 
 Rules:
 
-1. A file has a random name and counts only when a commit names it: what a killed task leaves is an orphan that
-   ``clean`` removes.
+1. A file has a random name and counts only when a commit names it: a killed task leaves orphans that ``clean``
+   removes.
 2. Every file carries its number of rows, and bounds and null counts of every column that Delta keeps them for. A
-   count would answer 0 without the first; and where some columns have bounds, deltalake's own pyarrow dataset takes
-   a missing one for "nothing here" and a filter on that column drops the file (seen with 1.6.6).
+   count would return 0 without the first; and where some columns have bounds, deltalake's own pyarrow dataset takes
+   a missing one for "no rows" and a filter on that column drops the file (seen with 1.6.6).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from .place import Place, mapped
+from .location import LakeLocation, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,20 +39,20 @@ _HIGHEST: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ROW_GROUP_ROWS: Final = 1 << 17
 _PLAIN: Final = frozenset({"value", "raw_path", "input", "data", "logs_bloom"})
-"""Columns whose values hardly repeat: a dictionary would be built and thrown away."""
+"""Columns whose values hardly repeat: a dictionary would be built and discarded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DataFile:
     """A file that is written and not yet committed.
 
     Attributes:
         table: the table's name.
         path: within the table.
         size: in bytes.
-        rows: how many.
+        rows: number of rows.
         bounds: column to lowest and highest value, as Delta writes them in JSON.
-        nulls: column to how many rows have none.
+        nulls: column to the number of its nulls.
 
     """
 
@@ -74,11 +74,11 @@ class Part:
         return AddAction(self.path, self.size, {}, now_ms, True, json.dumps(stats))  # noqa: FBT003 - data_change
 
 
-class PartWriter:
+class DataFileWriter:
     """One table's files of one task: ``write`` rows, then ``close`` and take the parts."""
 
-    def __init__(self, place: Place, table: str, schema: pa.Schema) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation, table: str, schema: pa.Schema) -> None:
+        self._place = location
         self._table = table
         self._schema = schema
         self._files: pafs.FileSystem | None = None
@@ -88,7 +88,7 @@ class PartWriter:
         self._rows = 0
         self._bounds: dict[str, tuple[Bound, Bound]] = {}
         self._nulls: dict[str, int] = {}
-        self._parts: list[Part] = []
+        self._parts: list[DataFile] = []
 
     def write(self, rows: pa.Table) -> None:
         """Append rows of this table's schema. LakeError where the store refuses."""
@@ -104,7 +104,7 @@ class PartWriter:
             if self._stream.tell() >= TARGET_BYTES:
                 self._finish()
 
-    def close(self) -> list[Part]:
+    def close(self) -> list[DataFile]:
         """Finish the last file and return all of them."""
         with mapped(f"write {self._table} of the lake {self._place.root}"):
             self._finish()
@@ -141,7 +141,7 @@ class PartWriter:
         self._writer.close()
         size = self._stream.tell()
         self._stream.close()
-        self._parts.append(Part(self._table, self._path, size, self._rows, self._bounds, self._nulls))
+        self._parts.append(DataFile(self._table, self._path, size, self._rows, self._bounds, self._nulls))
         self._writer, self._stream, self._rows = None, None, 0
         self._bounds, self._nulls = {}, {}
 
@@ -154,13 +154,13 @@ def _numbers(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
 
 
 def _texts(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
-    """The first characters; an upper bound that was cut ends in the highest character there is."""
+    """The first characters; an upper bound that was truncated ends in the highest character."""
     least, most = low.as_py(), high.as_py()
     return least[:_TEXT], most if len(most) <= _TEXT else most[:_TEXT] + _HIGHEST
 
 
 def _times(low: pa.Scalar, high: pa.Scalar) -> tuple[Bound, Bound]:
-    """Whole milliseconds in UTC, the upper bound rounded up. Equal lengths, so that they compare as text."""
+    """Milliseconds in UTC, the upper bound rounded up. Equal lengths, so that they compare as text."""
     least, most = low.value // 1000, -(-high.value // 1000)
     return _iso(least), _iso(most)
 

@@ -1,14 +1,14 @@
-"""Reading a lake without Spark: Arrow tables for Python, Polars and DuckDB.
+"""Queries of a lake without Spark: Arrow tables for Python, Polars and DuckDB.
 
 Rules:
 
-1. A snapshot resolves ``canonical`` first and then exactly the table versions that its commit names. Everything
-   read through one snapshot belongs together, however far the writer has gone on meanwhile.
+1. A snapshot resolves ``canonical`` first and then exactly the table versions that its commit names. All rows read
+   through one snapshot are of one state, also while the writer commits.
 2. ``current_X`` is canonical ⋈ X: the rows whose ``_seq`` canonical names. Seqs are unique in a table (see
    ``tables``), so this is the join by hash without its duplicates.
 3. No row beyond the state's seq is shown: a killed driver may have left some that canonical does not name.
 4. Logs forget old versions within minutes. So a snapshot opens ``canonical`` when it is made; every other table is only
-   appended to, and a newer version of it shows the same rows.
+   appended to, and a newer version of it contains the same rows.
 
 It never writes. Row order is not defined; sort by ``_block_number`` and the table's own index.
 """
@@ -29,7 +29,7 @@ from cardinal_spark.options import STORAGE
 
 from .as_of import NOW, AsOf, chain_at, last_seq
 from .ledger import FIRST_SEQ, EventRow, chain_before, event_rows
-from .place import Place, mapped
+from .location import LakeLocation, mapped
 from .seqs import SeqRuns
 from .state import LakeState, find_state, read_state
 from .tables import CANONICAL, CURRENT, EVENTS, bucket
@@ -44,7 +44,7 @@ DEFAULT_DEPTH: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Heights:
+class HeightRange:
     """A range of block numbers, both ends included; None is open."""
 
     first: int | None = None
@@ -58,14 +58,14 @@ class Heights:
         return high if low is None else low if high is None else low & high
 
 
-EVERY: Final = Heights()
+EVERY: Final = HeightRange()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A lake as it was at one commit of ``canonical``, or earlier: ``until`` is the ledger's last row then."""
 
-    place: Place
+    location: LakeLocation
     state: LakeState
     until: int | None = None
     _open: dict[str, pads.FileSystemDataset] = field(default_factory=dict, repr=False, compare=False)
@@ -74,16 +74,18 @@ class Snapshot:
     def at(cls, path: str, storage: Mapping[str, str] | None = None, as_of: AsOf = NOW) -> Snapshot:
         """The newest state of the lake at a path or URL, or an earlier one. ``storage``: settings of the object store.
 
-        Raises LakeError where there is no lake, or nothing so old.
+        Raises LakeError where there is no lake, or no state so old.
         """
-        return cls.of(Place.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()}), as_of)
+        return cls.of(
+            LakeLocation.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()}), as_of
+        )
 
     @classmethod
-    def of(cls, place: Place, as_of: AsOf = NOW) -> Snapshot:
-        """As :meth:`at`, for a place."""
-        now = cls(place, read_state(place))
+    def of(cls, location: LakeLocation, as_of: AsOf = NOW) -> Snapshot:
+        """As :meth:`at`, for a location."""
+        now = cls(location, read_state(location))
         if as_of:
-            return cls(place, now.state, last_seq(now, as_of))
+            return cls(location, now.state, last_seq(now, as_of))
         now.files(CANONICAL)
         return now
 
@@ -115,41 +117,43 @@ class Snapshot:
         return self._open[table]
 
     def visible(self, table: str) -> pads.Expression:
-        """The filter that leaves out what a killed driver wrote and this state does not name."""
+        """The filter that leaves out rows of a killed driver that this state does not name."""
         return pads.field("seq" if table == EVENTS else "_seq") <= self.seq
 
     def schema(self, table: str) -> pa.Schema:
         """The columns of any table that can be read."""
         return self.dataset(self.stored(table)).schema
 
-    def scan(self, table: str, heights: Heights = EVERY, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    def scan(
+        self, table: str, heights: HeightRange = EVERY, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
         """The rows of a table within a range of heights, batch by batch.
 
         Raises LakeError for an unknown table, ConfigurationError for an unknown column.
         """
         stored = self.stored(table)
-        whole = self.dataset(stored)
-        wanted = list(columns) if columns else whole.schema.names
-        unknown = [name for name in wanted if name not in whole.schema.names]
+        dataset = self.dataset(stored)
+        wanted = list(columns) if columns else dataset.schema.names
+        unknown = [name for name in wanted if name not in dataset.schema.names]
         if unknown:
             raise ConfigurationError(f"{table} has no column {unknown[0]!r}", setting="columns")
         within = heights.on(_height_column(stored))
         if table.startswith(CURRENT):
             needed = wanted if "_seq" in wanted else [*wanted, "_seq"]
-            found = self.current(heights).only(whole.to_batches(columns=needed, filter=within))
+            found = self.current(heights).only(dataset.to_batches(columns=needed, filter=within))
             batches = (batch.select(wanted) for batch in found)
         else:
-            batches = whole.to_batches(columns=wanted, filter=within)
-        schema = pa.schema([whole.schema.field(name) for name in wanted])
+            batches = dataset.to_batches(columns=wanted, filter=within)
+        schema = pa.schema([dataset.schema.field(name) for name in wanted])
         return pa.RecordBatchReader.from_batches(schema, self._mapped(batches, table))
 
-    def current(self, heights: Heights = EVERY) -> SeqRuns:
+    def current(self, heights: HeightRange = EVERY) -> SeqRuns:
         """The seqs of the chain's blocks within a range of heights."""
         within = heights.on("number")
         for end, compare in ((heights.first, pc.greater_equal), (heights.last, pc.less_equal)):
             if end is not None and within is not None:
                 within &= compare(pads.field("bucket"), bucket(end))
-        with mapped(f"read canonical of the lake {self.place.root}"):
+        with mapped(f"read canonical of the lake {self.location.root}"):
             seqs = self.dataset(CANONICAL).to_table(columns=["seq"], filter=within).column("seq")
         return SeqRuns.of(seqs.to_numpy())
 
@@ -157,30 +161,30 @@ class Snapshot:
         """The table that a name reads from. LakeError where the lake has no such name."""
         stored = table.removeprefix(CURRENT)
         if table not in self.tables:
-            raise LakeError(f"the lake {self.place.root} has no table {table!r}; it has {', '.join(self.tables)}")
+            raise LakeError(f"the lake {self.location.root} has no table {table!r}; it has {', '.join(self.tables)}")
         return stored
 
     def _chain(self) -> pa.Table:
-        with mapped(f"read events of the lake {self.place.root}"):
+        with mapped(f"read events of the lake {self.location.root}"):
             return chain_at(self, self.seq)
 
     def _files(self, table: str) -> pads.FileSystemDataset:
         version = self.state.canonical if table == CANONICAL else self.state.versions.get(table)
         if version is None:
             self.stored(table)
-        with mapped(f"open {table} of the lake {self.place.root}"):
-            return self.place.dataset(table, self._opened(table, version))
+        with mapped(f"open {table} of the lake {self.location.root}"):
+            return self.location.dataset(table, self._opened(table, version))
 
     def _opened(self, table: str, version: int | None) -> DeltaTable:
         try:
-            return self.place.open(table, version)
+            return self.location.open(table, version)
         except LakeError:
             if table == CANONICAL:
                 raise
-            return self.place.open(table)
+            return self.location.open(table)
 
     def _mapped(self, batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
-        with mapped(f"read {table} of the lake {self.place.root}; was it vacuumed while it was read?"):
+        with mapped(f"read {table} of the lake {self.location.root}; was it vacuumed while it was read?"):
             yield from batches
 
 
@@ -200,7 +204,7 @@ def read(
 ) -> pa.Table:
     """A table of the lake, or its ``current_`` view, as one Arrow table: ``polars.from_arrow`` takes it as it is.
 
-    Heights are block numbers, both ends included. Raises LakeError where there is no lake, no such table or nothing so
+    Heights are block numbers, both ends included. Raises LakeError where there is no lake, no such table or no state as
     old as ``as_of``.
     """
     return scan(
@@ -219,12 +223,12 @@ def scan(
     as_of: AsOf = NOW,
 ) -> pa.RecordBatchReader:
     """As :func:`read`, batch by batch, for tables that do not fit into memory; DuckDB queries it by its name."""
-    return Snapshot.at(path, storage, as_of).scan(table, Heights(from_block, to_block), columns)
+    return Snapshot.at(path, storage, as_of).scan(table, HeightRange(from_block, to_block), columns)
 
 
 @dataclass(frozen=True, slots=True)
 class LastCommitted:
-    """Where a stream into this lake goes on (``restartFrom=sink``).
+    """End of a lake's ledger, after which a stream resumes (``restartFrom=sink``).
 
     Attributes:
         lineage: the lineage of the ledger.
@@ -248,29 +252,31 @@ class LastCommitted:
 def last_committed(
     path: str, *, depth: int = DEFAULT_DEPTH, storage: Mapping[str, str] | None = None
 ) -> LastCommitted | None:
-    """Where the ledger ends, None for a lake without rows.
+    """The end of the ledger, None for a lake without rows.
 
-    This is the last row that readers see; what lies beyond it in ``events`` will be removed. ``depth``: how many blocks
-    of the chain are returned at most.
+    This is the last row that readers see; rows beyond it in ``events`` will be removed. ``depth``: the most blocks of
+    the chain that are returned.
     """
-    place = Place.of(path, {f"{STORAGE}{name}": value for name, value in (storage or {}).items()})
-    state = find_state(place)
+    location = LakeLocation.of(path, {f"{STORAGE}{name}": value for name, value in (storage or {}).items()})
+    state = find_state(location)
     if state is None:
         return None
-    events = place.open(EVENTS)
-    with mapped(f"read events of the lake {place.root}"):
-        rows, chain = _ledger_end(events, place, state.seq, depth)
-        first = event_rows(place.dataset(EVENTS, events).to_table(filter=pads.field("seq") == FIRST_SEQ))
+    events = location.open(EVENTS)
+    with mapped(f"read events of the lake {location.root}"):
+        rows, chain = _ledger_end(events, location, state.seq, depth)
+        first = event_rows(location.dataset(EVENTS, events).to_table(filter=pads.field("seq") == FIRST_SEQ))
     last = rows[-1]
     return LastCommitted(last.lineage, state.app, last.seq, last.head, first[0].head, tuple(chain))
 
 
-def _ledger_end(events: DeltaTable, place: Place, last: int, depth: int) -> tuple[list[EventRow], list[EventRow]]:
+def _ledger_end(
+    events: DeltaTable, location: LakeLocation, last: int, depth: int
+) -> tuple[list[EventRow], list[EventRow]]:
     """The ledger's last rows up to a seq, as many as hold the chain's last ``depth`` blocks, and these blocks."""
-    whole = place.dataset(EVENTS, events)
+    ledger = location.dataset(EVENTS, events)
     reach, seq = 2 * depth, pads.field("seq")
     while True:
-        rows = event_rows(whole.to_table(filter=(seq > last - reach) & (seq <= last)))
+        rows = event_rows(ledger.to_table(filter=(seq > last - reach) & (seq <= last)))
         chain = chain_before(rows, depth)
         linked = len(chain) >= depth and all(b.parent in (None, a.hash) for a, b in itertools.pairwise(chain))
         if linked or reach >= last:

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. The driver takes one snapshot; its files and canonical's seqs travel to the tasks, so that all tasks of a query
+1. The driver takes one snapshot; its files and canonical's seqs are sent to the tasks, so that all tasks of a query
    read one state.
 2. Ranges are options (``fromBlock``, ``toBlock``, ``columns``): Spark raises for a reader that offers filter
    push-down while it is switched off, which is the default.
@@ -24,9 +24,9 @@ from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.options import given_options
 
 from .as_of import NOW, AsOf
+from .location import LakeLocation, mapped
 from .options import READ_OPTIONS
-from .place import Place, mapped
-from .query import Heights, Snapshot
+from .query import HeightRange, Snapshot
 from .tables import CANONICAL, CURRENT, EVENTS
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ class ReadOptions:
     """The reader's options, checked. Names are Spark's, in any case."""
 
     table: str
-    heights: Heights
+    heights: HeightRange
     columns: tuple[str, ...]
     as_of: AsOf = NOW
 
     @classmethod
     def of(cls, options: Mapping[str, str], *further: str) -> ReadOptions:
-        """Read them. ConfigurationError names the one that cannot work. ``further``: names that are let pass."""
+        """Parse them. ConfigurationError names the invalid one. ``further``: names that are ignored."""
         given = given_options(options, (*READ_OPTIONS, *further), "cardinal_lake")
         table = given.get("table")
         if not table:
@@ -68,13 +68,13 @@ class ReadOptions:
                 raise ConfigurationError(f"{name} must be a block number, not {text!r}", setting=name)
             ends.append(None if text is None else int(text))
         columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
-        return cls(table, Heights(*ends), columns, AsOf.of(given))
+        return cls(table, HeightRange(*ends), columns, AsOf.of(given))
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
     """The Spark schema of the table that the options name, of a stream too."""
     chosen = ReadOptions.of(options, "startingOffsets")
-    schema = Snapshot.of(Place.of(options.get("path", ""), options)).schema(chosen.table)
+    schema = Snapshot.of(LakeLocation.of(options.get("path", ""), options)).schema(chosen.table)
     unknown = [name for name in chosen.columns if name not in schema.names]
     if unknown:
         raise ConfigurationError(f"{chosen.table} has no column {unknown[0]!r}", setting="columns")
@@ -86,7 +86,7 @@ def _nullable(column: pa.Field) -> pa.Field:
     return column.with_nullable(True)  # noqa: FBT003 - pyarrow's name for its only argument
 
 
-class Whole(InputPartition):
+class TablePartition(InputPartition):
     """A small table that one task reads through the snapshot."""
 
     def __init__(self, state: LakeState, until: int | None) -> None:
@@ -95,10 +95,10 @@ class Whole(InputPartition):
         self.until = until
 
 
-class Files(InputPartition):
+class FilePartition(InputPartition):
     """Some files of a table, whose columns older ones of them may lack.
 
-    ``visible``: the last seq that is shown; ``seqs``: of a ``current_`` table those that count.
+    ``visible``: the last visible seq; ``seqs``: for a ``current_`` table the seqs of the chain.
     """
 
     def __init__(self, paths: Sequence[str], columns: pa.Schema, visible: int, seqs: SeqRuns | None) -> None:
@@ -110,11 +110,11 @@ class Files(InputPartition):
 
 
 class LakeReader(DataSourceReader):
-    """Reads one table at one state. ``schema`` is what Spark was told."""
+    """Reads one table at one state. ``schema`` is the one that Spark declared."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = ReadOptions.of(options)
-        self._place = Place.of(options.get("path", ""), options)
+        self._place = LakeLocation.of(options.get("path", ""), options)
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -123,31 +123,31 @@ class LakeReader(DataSourceReader):
         snapshot = Snapshot.of(self._place, self._options.as_of)
         stored = snapshot.stored(table)
         if table in _SMALL:
-            return [Whole(snapshot.state, snapshot.until)]
+            return [TablePartition(snapshot.state, snapshot.until)]
         seqs = snapshot.current(heights) if table.startswith(CURRENT) else None
         dataset, files = snapshot.files(stored), self._place.files(stored)
         fragments = dataset.get_fragments(filter=heights.on("_block_number"))
-        return [Files(paths, dataset.schema, snapshot.seq, seqs) for paths in grouped(fragments, files)]
+        return [FilePartition(paths, dataset.schema, snapshot.seq, seqs) for paths in grouped(fragments, files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition in Spark's exact Arrow schema."""
         due = to_arrow_schema(self._schema, timezone="UTC")
-        batches = self._whole(partition) if isinstance(partition, Whole) else self._files(partition)
+        batches = self._whole(partition) if isinstance(partition, TablePartition) else self._files(partition)
         for batch in batches:
             if batch.num_rows:
                 yield from pa.Table.from_batches([batch]).select(due.names).cast(due).to_batches()
 
-    def _whole(self, partition: Whole) -> Iterator[pa.RecordBatch]:
+    def _whole(self, partition: TablePartition) -> Iterator[pa.RecordBatch]:
         snapshot = Snapshot(self._place, partition.state, partition.until)
         if self._options.table == CANONICAL and partition.until is None:
             try:
                 snapshot.files(CANONICAL)
-            except LakeError:  # this version is forgotten by now: the ledger says what it was
+            except LakeError:  # the log has forgotten this version: it is computed from the ledger
                 snapshot = Snapshot(self._place, partition.state, partition.state.seq)
         yield from snapshot.scan(self._options.table, self._options.heights, self._schema.names)
 
     def _files(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Files) or not partition.paths:
+        if not isinstance(partition, FilePartition) or not partition.paths:
             return
         columns = list(dict.fromkeys((*self._schema.names, "_seq")))
         within = pads.field("_seq") <= partition.visible

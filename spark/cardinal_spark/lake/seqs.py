@@ -1,6 +1,6 @@
-"""The seqs that ``canonical`` names, as runs.
+"""Seqs that ``canonical`` names, as runs.
 
-A chain's seqs are dense but for reorgs, so millions of them are a few runs, small enough to travel to every task.
+A chain's seqs are dense except at reorgs, so millions of them are a few runs, small enough to be sent to every task.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SeqRuns:
         return cls(firsts, lasts)
 
     def holds(self, seqs: Int64s) -> npt.NDArray[np.bool_]:
-        """For every seq whether it lies in a run."""
+        """A mask of the seqs that lie in a run."""
         if not len(self.firsts):
             return np.zeros(len(seqs), np.bool_)
         run = np.searchsorted(self.firsts, seqs, side="right") - 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
-    """The rows that a query gives.
+    """The rows of a query.
 
     Raises ConfigurationError where DuckDB is not installed, LakeError where it refuses the query.
     """
@@ -30,7 +30,7 @@ def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
         import duckdb  # noqa: PLC0415 - optional
     except ImportError:
         raise ConfigurationError(
-            "SQL on a lake needs DuckDB: pip install duckdb; --table prints a table without it", setting="sql"
+            "SQL on a lake needs DuckDB: pip install duckdb, or use --table, which needs none", setting="sql"
         ) from None
     with duckdb.connect() as connection:
         for name in snapshot.tables:
@@ -42,19 +42,19 @@ def run_sql(snapshot: Snapshot, sql: str) -> pa.Table:
         try:
             return connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
-            raise LakeError(f"the query was refused: {str(error).splitlines()[0]}") from error
+            raise LakeError(f"DuckDB refused the query: {str(error).splitlines()[0]}") from error
 
 
 def _stored(connection: DuckDBPyConnection, snapshot: Snapshot, name: str) -> None:
-    """Let a stored table be named, without the rows that its state does not show."""
+    """Register a stored table, without the rows that its state does not name."""
     if name == CANONICAL and snapshot.until is not None:
         connection.register(name, snapshot.scan(name).read_all())
         return
     files = [fragment.path for fragment in snapshot.files(name).get_fragments()]
-    if not files or not snapshot.place.is_local:
+    if not files or not snapshot.location.is_local:
         connection.register(name, snapshot.scan(name).read_all())
         return
-    paths = ", ".join(_quoted(f"{snapshot.place.uri(name)}/{file}") for file in files)
+    paths = ", ".join(_quoted(f"{snapshot.location.uri(name)}/{file}") for file in files)
     seq = "seq" if name in (CANONICAL, EVENTS) else "_seq"
     connection.execute(
         f'CREATE TEMP VIEW "{name}" AS SELECT * FROM read_parquet([{paths}], union_by_name = true, '  # noqa: S608 - quoted

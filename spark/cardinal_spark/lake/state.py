@@ -1,11 +1,11 @@
-"""What the lake shows: the state that the newest commit of ``canonical`` names.
+"""State of the lake: the one that the newest commit of ``canonical`` carries.
 
 Rules:
 
 1. The state lies in the commit's own metadata, so that rows of ``canonical`` and versions of the other tables
    change in one atomic step.
 2. The driver's commits carry it, and maintenance's last one. Those in between do not change what rows mean. It is
-   read from the commit's own file: a history call could answer with a commit newer than the table that was opened.
+   read from the commit's own file: a history call could return a commit newer than the table that was opened.
 3. It belongs to the commit that carries it: a commit that was rebased over another one must not carry any.
 
 This file never writes.
@@ -26,14 +26,14 @@ from .tables import CANONICAL, app_id
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .place import Place
+    from .location import LakeLocation
 
 _METADATA: Final = "cardinal.state"
 
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
-    """The lake as its readers see it.
+    """State of a lake for its readers.
 
     Attributes:
         lineage: the stream's lineage.
@@ -71,41 +71,41 @@ class LakeState:
         return CommitProperties({_METADATA: text}, retries, transactions)
 
 
-def read_state(place: Place) -> LakeState:
+def read_state(location: LakeLocation) -> LakeState:
     """The state that the newest commit of ``canonical`` names. LakeError where there is no lake."""
-    state = find_state(place)
+    state = find_state(location)
     if state is None:
-        raise LakeError(f"there is no lake at {place.root}, or nothing has been committed to it yet")
+        raise LakeError(f"there is no lake at {location.root}, or nothing has been committed to it yet")
     return state
 
 
-def find_state(place: Place) -> LakeState | None:
+def find_state(location: LakeLocation) -> LakeState | None:
     """As :func:`read_state`; None where nothing has been committed."""
     try:
-        return _newest_state(place)
+        return _newest_state(location)
     except FileNotFoundError:
         raise LakeError(
-            f"the log of canonical in {place.root} no longer reaches back to a commit of Cardinal: "
-            "the next batch that the query commits brings it back"
+            f"the log of canonical in {location.root} no longer reaches back to a commit of Cardinal: "
+            "run the query, whose next batch restores it"
         ) from None
 
 
-def shown_seq(place: Place, lineage: str) -> int | None:
-    """The last seq of a lineage that the lake shows, None where it shows nothing of it."""
+def shown_seq(location: LakeLocation, lineage: str) -> int | None:
+    """The last visible seq of a lineage, None where the lake has no row of it."""
     try:
-        state = _newest_state(place)
+        state = _newest_state(location)
     except FileNotFoundError:
-        version = place.open(CANONICAL).transaction_version(app_id(lineage))
+        version = location.open(CANONICAL).transaction_version(app_id(lineage))
         return None if version is None else int(version)
     return state.seq if state is not None and state.lineage == lineage else None
 
 
-def _newest_state(place: Place) -> LakeState | None:
-    """FileNotFoundError where the log begins after the commit that carries it."""
-    newest = place.newest(CANONICAL)
+def _newest_state(location: LakeLocation) -> LakeState | None:
+    """The newest state; FileNotFoundError where the log begins after the commit that carries it."""
+    newest = location.newest(CANONICAL)
     if newest is None:
         return None
-    files = place.files(CANONICAL)
+    files = location.files(CANONICAL)
     for version in range(newest, -1, -1):
         with files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
             found = _state_of(stream.read(), newest)

@@ -1,12 +1,12 @@
-"""The stream of a lake's ledger: ``spark.readStream.format("cardinal_lake").option("table", "events")``.
+"""Stream of a lake's ledger: ``spark.readStream.format("cardinal_lake").option("table", "events")``.
 
-For jobs behind the lake: every block that joined or left, in order, without Kafka and however long ago.
+For jobs downstream of the lake: every block that joined or left, in order, from any time, without Kafka.
 
 Rules:
 
 1. A batch is the rows of ``events`` that were committed since the one before; it ends where an update ends.
-2. Rows are never rewritten: what a checkpoint names is read again as it was.
-3. A lake that was written anew, of another lineage, is refused.
+2. Rows are never rewritten: the rows that a checkpoint names are re-read unchanged.
+3. A lake that was recreated, with another lineage, is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.options import given_options
 
+from .location import LakeLocation, mapped
 from .options import STREAM_OPTIONS
-from .place import Place, mapped
 from .query import Snapshot
 from .state import LakeState, find_state, read_state
 from .tables import EVENTS
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Rows(InputPartition):
-    """The rows of the ledger behind one seq, up to another."""
+class LedgerPartition(InputPartition):
+    """The rows of the ledger after one seq, up to another."""
 
     def __init__(self, state: LakeState, after: int, last: int) -> None:
         super().__init__(None)
@@ -45,14 +45,14 @@ class Rows(InputPartition):
 
 
 class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. ``schema`` is what Spark was told."""
+    """Stream reader of the ledger. ``schema`` is the one that Spark declared."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = given_options(options, STREAM_OPTIONS, "cardinal_lake")
         if given.get("table") != EVENTS:
             raise ConfigurationError(
-                f"a stream of a lake has the table events, not {given.get('table')!r}: join the others by _seq, or "
-                "stream format('cardinal') for their rows",
+                f"a stream of a lake has the table events, not {given.get('table')!r}: join other tables by _seq, or "
+                "stream format('cardinal')",
                 setting="table",
             )
         start = given.get("startingoffsets", "earliest")
@@ -61,12 +61,12 @@ class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"startingOffsets must be earliest, latest or a seq of events, not {start!r}", setting="startingOffsets"
             )
         self._start = start
-        self._place = Place.of(options.get("path", ""), options)
+        self._place = LakeLocation.of(options.get("path", ""), options)
         self._schema = schema
         self._frozen: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins."""
+        """The first offset of a new checkpoint."""
         if self._start == "latest":
             state = find_state(self._place)
             return {"seq": 0, "lineage": ""} if state is None else {"seq": state.seq, "lineage": state.lineage}
@@ -75,16 +75,16 @@ class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": max(0, min(first - 1, 0 if state is None else state.seq)), "lineage": ""}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Everything that is there: a row of the ledger is small."""
+        """No limit: a row of the ledger is small."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """End with what is there."""
+        """End at the current end of the ledger."""
         state = find_state(self._place)
         self._frozen = 0 if state is None else state.seq
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where the ledger ends; ``start`` where it has not gone on."""
+        """The end of the ledger; ``start`` where it has no new rows."""
         del limit
         state = find_state(self._place)
         if state is None:
@@ -99,11 +99,11 @@ class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         state = read_state(self._place)
         self._need(state, end)
-        return [Rows(state, start["seq"], end["seq"])]
+        return [LedgerPartition(state, start["seq"], end["seq"])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows in Spark's exact Arrow schema."""
-        if not isinstance(partition, Rows):
+        if not isinstance(partition, LedgerPartition):
             return
         due = to_arrow_schema(self._schema, timezone="UTC")
         seq = pads.field("seq")
@@ -113,8 +113,8 @@ class LedgerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from rows.cast(due).to_batches()
 
     def _need(self, state: LakeState, offset: Mapping[str, Any]) -> None:
-        """LakeError where the lake is not the one that a checkpoint was made with."""
+        """Raise LakeError where the lake is not the one that a checkpoint was made with."""
         if offset["lineage"] not in ("", state.lineage) or state.seq < offset["seq"]:
             raise LakeError(
-                f"the lake {self._place.root} was written anew since this checkpoint was made: start with a new one"
+                f"the lake {self._place.root} was recreated after this checkpoint: start with a new checkpoint"
             )

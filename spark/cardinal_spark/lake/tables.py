@@ -1,9 +1,9 @@
-"""The tables of a lake: their names, columns and keys.
+"""Tables of a lake: their names, columns and keys.
 
 =================  =========================================================  ==================================
 table              one row is                                                 written by
 =================  =========================================================  ==================================
-typed tables       a block, transaction, log, …: what the application makes   appending, one file per task
+typed tables       a block, transaction, log, …, by the application           appending, one file per task
 ``payload``        one path of a block's content; ``value`` null: a delete     appending, one file per task
 ``events``         one block added (+1) or removed (-1): the ledger by seq     appending, one file per batch
 ``canonical``      one height of the chain: number, hash, seq                  MERGE, a few rows per batch
@@ -11,12 +11,12 @@ typed tables       a block, transaction, log, …: what the application makes   
 
 Rules:
 
-1. ``_seq`` of a typed or payload row is the seq at which its block was added. A block that leaves and comes back is
-   written again under its new seq, and ``canonical`` names the seq that counts, so that canonical ⋈ table on
+1. ``_seq`` of a typed or payload row is the seq at which its block was added. A block that leaves and rejoins is
+   rewritten under its new seq, and ``canonical`` names the seq that counts, so that canonical ⋈ table on
    (hash, seq) holds every (hash, key) once and readers need no duplicate elimination (spark facts, rules 9 and 13).
 2. ``events`` is dense in seq within its lineage. A removed row repeats the block's columns.
 3. Schemas change by new nullable columns only. The type of 256-bit values is fixed when the lake is created.
-4. ``path`` is text; a path that is not UTF-8 lies in ``raw_path`` instead, so that nothing is lost.
+4. ``path`` is text; a path that is not UTF-8 is stored in ``raw_path`` instead, so that nothing is lost.
 
 This file never opens a table.
 """
@@ -45,7 +45,7 @@ BUCKET_SIZE: Final = 10_000
 """Heights per partition of ``canonical`` (spark facts, rule 12)."""
 
 INTEGERS: Final = ("string", "decimal", "binary")
-"""How 256-bit values are kept."""
+"""Types of 256-bit values."""
 
 KEYS: Final = pa.schema(
     [
@@ -90,29 +90,29 @@ LOG_SETTINGS: Final = {
     "delta.deletedFileRetentionDuration": "interval 1 minute",
 }
 """A table gets a commit per batch, and each costs more with every older one in the log and every removed file that the
-log still names. Readers do without old versions; history lies in ``events``; how long removed files stay for running
-queries is ``clean``'s own business."""
+log still names. Readers need no old versions; history is in ``events``; ``clean`` decides how long removed files are
+retained for running queries."""
 
 BOUND_COLUMNS: Final = frozenset({"_seq", "_block_number", "seq", "number", "block_number"})
-"""Columns by whose bounds our readers leave files out."""
+"""Columns whose bounds let our readers skip files."""
 
 
 COMPACT_EVERY: Final = 256
 """Batches between two compactions."""
 
 RETENTION_HOURS: Final = 24
-"""How long files stay that nothing names any more: longer than any query runs."""
+"""Retention of files that no table names: longer than any query runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """What the sink's options choose.
+    """Settings of the sink.
 
     Attributes:
-        integers: how 256-bit values are kept, one of ``INTEGERS``; fixed when the lake is created.
-        senders: whether senders are recovered from signatures, which takes more time than all the rest.
-        compact_every: batches after which the driver joins small files; 0: never.
-        retention_hours: how old a file is that nothing names when the driver removes it; 0: never.
+        integers: the type of 256-bit values, one of ``INTEGERS``; fixed when the lake is created.
+        senders: whether senders are recovered from signatures, which takes most of the time.
+        compact_every: batches between two compactions of small files; 0: never.
+        retention_hours: hours that a file that no table names is retained; 0: forever.
 
     """
 
@@ -123,7 +123,7 @@ class LakeSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeSettings:
-        """Read the options by their lower-case names. ConfigurationError for a value that is none of theirs."""
+        """Parse the options by their lower-case names. ConfigurationError for an invalid value."""
         integers = options.get("integers", INTEGERS[0])
         if integers not in INTEGERS:
             raise ConfigurationError(
@@ -147,5 +147,5 @@ def app_id(lineage: str) -> str:
 
 
 def bucket(number: int) -> int:
-    """The partition of ``canonical`` that a height lies in."""
+    """The partition of ``canonical`` that contains a height."""
     return number // BUCKET_SIZE

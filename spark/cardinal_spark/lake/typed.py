@@ -1,10 +1,10 @@
-"""The typed tables: what an application makes of a block's content, with the key columns in front.
+"""Typed tables: the application's rows of a block's content, after the key columns.
 
 Rules:
 
-1. The application alone knows its columns; this file adds the keys and finds each row's block by its hash.
+1. The application alone defines its columns; this file adds the keys and finds each row's block by its hash.
 2. An application without typed tables has ``payload``, ``events`` and ``canonical`` only.
-3. Columns are nullable in the lake whatever the application says: a lake must be able to outlive a rule of today.
+3. All columns are nullable in the lake, also the application's required ones: a lake outlives today's rules.
 """
 
 from __future__ import annotations

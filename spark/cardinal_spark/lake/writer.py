@@ -1,11 +1,11 @@
-"""The streaming sink ``cardinal_lake``: Spark's interface around a task's decoding and the driver's commit.
+"""Streaming sink ``cardinal_lake``: Spark's interface around a task's decoding and the driver's commit.
 
 Rules:
 
-1. ``write`` runs on executors and commits nothing; ``commit`` runs on the driver and may be called again for
-   the same batch.
-2. Spark builds the writer anew for every batch, on the driver, and hands it to tasks. The Python process that commits
-   outlives the batch (seen with 4.2): it keeps the tables open, which saves requests and decides nothing.
+1. ``write`` runs on executors and commits nothing; ``commit`` runs on the driver and may be repeated for the same
+   batch.
+2. Spark recreates the writer for every batch, on the driver, and sends it to tasks. The Python process that commits
+   outlives the batch (seen with 4.2): it keeps the tables open, which saves requests and changes no result.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cardinal.errors import ConfigurationError, LakeError
 from cardinal_spark.options import given_options
 from cardinal_spark.rows import RAW_ARROW
 
-from .commit import Committer
+from .commit import LakeCommitter
 from .decode import TaskResult, write_task
+from .location import LakeLocation
 from .opened import OpenTables
 from .options import SINK_OPTIONS
-from .place import Place
 from .tables import LakeSettings
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What a task's ``write`` hands to ``commit``."""
+class TaskMessage(WriterCommitMessage):
+    """Message from a task's ``write`` to ``commit``."""
 
     result: TaskResult
 
@@ -49,12 +49,12 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = given_options(options, SINK_OPTIONS, "cardinal_lake")
-        self._place = Place.of(options.get("path", ""), options)
+        self._place = LakeLocation.of(options.get("path", ""), options)
         self._settings = LakeSettings.of(given)
         missing = [name for name in RAW_ARROW.names if name not in schema.names]
         if missing:
             raise ConfigurationError(
-                f"cardinal_lake takes the rows of format('cardinal') with table=raw; these lack {', '.join(missing)}",
+                f"the rows lack {', '.join(missing)}: write those of format('cardinal') with table=raw",
                 setting="table",
             )
 
@@ -63,16 +63,16 @@ class LakeWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         if context is None or context.getLocalProperty(_BATCH_ID) is None:
             raise LakeError("cardinal_lake is a streaming sink: use writeStream")
-        return Written(write_task(iterator, self._place, self._settings))
+        return TaskMessage(write_task(iterator, self._place, self._settings))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Commit the batch to every table."""
-        results = [message.result for message in messages if isinstance(message, Written)]
+        results = [message.result for message in messages if isinstance(message, TaskMessage)]
         opened = _opened(self._place.root, tuple(sorted(self._place.storage.items())))
-        Committer(self._place, self._settings, opened=opened).commit(results)
+        LakeCommitter(self._place, self._settings, opened=opened).commit(results)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave the files where they are: they are in no table, and ``clean`` removes them."""
+        """Leave the written files: they are in no table, and ``clean`` removes them."""
 
 
 @functools.lru_cache(maxsize=1)

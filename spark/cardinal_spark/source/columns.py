@@ -1,12 +1,12 @@
-"""The rows of ``payload`` in columns: the messages of many blocks go into Arrow as they came, not block by block.
+"""Rows of ``payload`` in columns: the messages of many blocks are converted to Arrow as read, not block by block.
 
 Rules:
 
-1. A block goes this way if as many messages of it were read as its one Batch counts. Then each was read once: the
-   planner has seen that none is missing, or the seal has promised it.
+1. A block takes this fast path if as many messages of it were read as its one Batch counts. Then each was read once:
+   the planner has verified that none is missing, or the seal has promised it.
 2. Any other block (copies, deletes, sub batches, entries that are not followed) is assembled from the same records, by
-   the rules that hold everywhere.
-3. Rows come in no order. ``_seq`` and ``path`` tell them apart.
+   the usual rules.
+3. Rows are unordered. ``_seq`` and ``path`` identify them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Row
 
-    from .offsets import PlannedBlock
-    from .options import Stream
+    from .offsets import PlannedRow
+    from .options import StreamSpec
     from .tables import KeyRow
 
 _LONGEST: Final = 2**31 - 1
-"""Arrow fails where no end is given."""
+"""Arrow's slice fails without an end."""
 
 _KIND: Final = pa.scalar(bytes((BATCH_MSG,)), pa.binary())
 
@@ -50,12 +50,12 @@ class _Columns:
     """The messages of some blocks, chunk by chunk.
 
     Arguments:
-        stream: what is read.
+        stream: the stream to read.
         rows: the rows to make; a block may join and leave among them.
 
     """
 
-    def __init__(self, stream: Stream, rows: Sequence[PlannedBlock]) -> None:
+    def __init__(self, stream: StreamSpec, rows: Sequence[PlannedRow]) -> None:
         self._planned = {planned.row.hash: planned for planned in rows if planned.ranges}
         self._hashes = list(self._planned)
         self._wanted = pa.array(self._hashes, pa.binary())
@@ -72,12 +72,12 @@ class _Columns:
         self.chunks: list[tuple[pa.Array, pa.Array, pa.Array]] = []
         """Block by its number among the hashes, key and value of BatchMsgs."""
         self.others: dict[bytes, list[Row]] = {}
-        """All that are no BatchMsgs, by their block."""
+        """All messages that are no BatchMsgs, by their block."""
         self.headers: dict[bytes, bytes] = {}
-        """By block, the value that says when it was made."""
+        """By block, the value that holds its time."""
 
     def take(self, rows: Sequence[Row]) -> None:
-        """The next records."""
+        """Take the next records."""
         if not rows:
             return
         *_, keys, values, _, _ = zip(*rows, strict=True)
@@ -114,7 +114,7 @@ class _Columns:
         return found
 
     def counts(self) -> dict[bytes, int]:
-        """How many BatchMsgs of each block were read."""
+        """The number of BatchMsgs read of each block."""
         counts: dict[bytes, int] = {}
         for block, _, _ in self.chunks:
             for each in pc.value_counts(block).to_pylist():
@@ -123,7 +123,7 @@ class _Columns:
         return counts
 
     def own_content(self, counts: Mapping[bytes, int], follows: Reassembler) -> dict[bytes, Mapping[bytes, bytes]]:
-        """By block, the values inside the Batches of those that go the fast way (rule 1)."""
+        """By block, the values inside the Batches of those on the fast path (rule 1)."""
         found: dict[bytes, Mapping[bytes, bytes]] = {}
         for block_hash in self._planned:
             others = self.others.get(block_hash, ())
@@ -150,7 +150,7 @@ class _Columns:
         """
         for turn in range(max(map(len, indexes.values()), default=0)):
             places = [indexes.get(block_hash, ())[turn : turn + 1] for block_hash in self._hashes]
-            row_of = pa.array([place[0] if place else None for place in places], pa.int64())
+            row_of = pa.array([location[0] if location else None for location in places], pa.int64())
             for block, key, value in self.chunks:
                 row = row_of.take(block)
                 if row.null_count:
@@ -159,13 +159,15 @@ class _Columns:
                 yield payload_table(keys, row, pc.binary_slice(key, HASH_END, _LONGEST), value)
 
 
-def payload_batches(stream: Stream, rows: Sequence[PlannedBlock], settings: TableSettings) -> Iterator[pa.RecordBatch]:
+def payload_batches(
+    stream: StreamSpec, rows: Sequence[PlannedRow], settings: TableSettings
+) -> Iterator[pa.RecordBatch]:
     """The rows of ``payload``. Raises as :func:`.tasks.read_blocks`."""
     rows = [planned for planned in rows if planned.ranges]
     columns = read_patiently(stream, spanned(rows), partial(_Columns, stream, rows))
     follows = stream.reassembler(Contents.VALUES)
     counts = columns.counts()
-    # With a quorum there is no planner; its assembler says nothing of a Batch alone.
+    # With a quorum there is no planner; its assembler cannot judge a Batch alone.
     as_they_came = columns.own_content(counts, follows) if isinstance(follows, Reassembler) else {}
     assembled_apart = {planned.row.hash for planned in rows} - as_they_came.keys()
     yield from block_batches(
@@ -194,8 +196,8 @@ def payload_batches(stream: Stream, rows: Sequence[PlannedBlock], settings: Tabl
 
 
 def _assembled(
-    stream: Stream,
-    rows: Sequence[PlannedBlock],
+    stream: StreamSpec,
+    rows: Sequence[PlannedRow],
     found: Mapping[bytes, Sequence[Row]],
     assembled_apart: Container[bytes],
 ) -> Iterator[tuple[KeyRow, Payload | None]]:

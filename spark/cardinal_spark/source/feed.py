@@ -1,9 +1,9 @@
-"""Updates read ahead: a consumer on a thread of its own, and what it has delivered and nobody has taken yet.
+"""Read-ahead of updates: a consumer on a thread of its own, and a bounded queue of its updates.
 
 Rules:
 
-1. What is held is bounded, in rows and in the bytes that they stand for; one update is always held.
-2. An error of the consumer is raised by the call that finds nothing else.
+1. The queue is bounded, in rows and in the bytes of their blocks on the topics; it may always hold one update.
+2. An error of the consumer is raised by the first call that finds the queue empty.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import BlockRef
 
 ROWS_MAX: Final = 20_000
-"""Of what is held, and so of a batch; the bytes are those on the topics."""
+"""Rows in the queue, and so in a batch; the bytes are those on the topics."""
 BYTES_MAX: Final = 256 << 20
 _LOGGED_MAX: Final = 20
 """Reports of one kind that are logged; all are counted."""
@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Reports:
-    """What a consumer reports that is not an update: counted by kind, and logged where an operator should know."""
+    """Reports of a consumer that are not updates: counted by kind, and logged where they matter to an operator."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -64,7 +64,7 @@ class Reports:
 
 
 def _text(event: object) -> str:
-    """A report in one line: its kind, and what it holds, hashes in hex."""
+    """A report in one line: its kind and its fields, hashes in hex."""
     if isinstance(event, bytes):
         return f"0x{event.hex()}" if len(event) <= HASH_SIZE else f"{len(event)} bytes"
     if not is_dataclass(event):
@@ -73,12 +73,12 @@ def _text(event: object) -> str:
     return f"{type(event).__name__}({', '.join(f'{name}={_text(value)}' for name, value in held if value)})"
 
 
-class Feed:
-    """See the module.
+class UpdateFeed:
+    """Consumer on a thread, and the queue of its updates.
 
     Arguments:
-        open_consumer: opens the consumer, whose reports go to the given handler.
-        finality: what its blocks must have been called.
+        open_consumer: opens the consumer, with a handler of its reports.
+        finality: the finality that its blocks need.
 
     """
 
@@ -95,9 +95,9 @@ class Feed:
         self._thread.start()
 
     def take(self, rows: int, size: int, seconds: float) -> list[ChainUpdate]:
-        """The next updates, of so many rows and bytes at most, but for the first one.
+        """The next updates, up to ``rows`` and ``size`` in bytes, but at least one.
 
-        Empty when none came in so many seconds, or when the consumer has ended.
+        Empty when none came within ``seconds``, or when the consumer has ended.
         """
         taken: list[ChainUpdate] = []
         with self._changed:
@@ -117,13 +117,13 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        """The consumer has read what it was to read, and everything was taken."""
+        """True when the consumer has read to its end, and every update was taken."""
         with self._changed:
             return self._ended and not self._updates
 
     @property
     def is_behind(self) -> bool:
-        """Something that was there at opening is not read yet."""
+        """True while records that were on the topics at opening are unread."""
         return not self.ended and not self._consumer.caught_up
 
     @property
@@ -138,11 +138,11 @@ class Feed:
 
     @property
     def connected(self) -> bool:
-        """The server answers."""
+        """True while the server answers."""
         return self._consumer.connected
 
     def awaited(self) -> list[str]:
-        """What the chain waits for, in words, lowest first."""
+        """Texts about the blocks that the chain waits for, lowest first."""
         return [
             f"block {'?' if one.number is None else one.number} (0x{one.block.hex()}) "
             + (one.lacks if one.state == "open" else "is not on the topics")
@@ -168,7 +168,7 @@ class Feed:
                     self._rows += rows_of(update)
                     self._bytes += bytes_of(update)
                     self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 - raised by take, in the thread that asks
+        except BaseException as error:  # noqa: BLE001 - raised by take, in the caller's thread
             self._error = error
         finally:
             with self._changed:
@@ -181,11 +181,11 @@ class Feed:
 
 
 def rows_of(update: ChainUpdate) -> int:
-    """How many rows an update makes."""
+    """The number of rows of an update."""
     return len(update.removed) + len(update.added)
 
 
 def bytes_of(update: ChainUpdate) -> int:
-    """The bytes that the rows of an update stand for on the topics."""
+    """The bytes of an update's blocks on the topics."""
     blocks: tuple[object, ...] = (*update.removed, *update.added)
     return sum(block.size for block in blocks if isinstance(block, HeaderOnly))

@@ -1,12 +1,12 @@
-"""The batch read: the chain as it stands now, lowest first, without its history.
+"""Batch read: the current chain, lowest block first, without its history.
 
 Rules:
 
 1. Rows are +1 only. ``_seq`` is dense in the order of the chain, and every block is an update of its own.
-2. A block above the start that is not whole yet is an error that names it.
+2. A block above the start that is not complete yet is an error that names it.
 3. With ``finality`` it ends with the last block that is final.
-4. Of blocks that no usual reorg reaches any more only a packed form is held, some 100 bytes each: a chain has millions.
-   A deeper reorg unpacks some of them.
+4. Blocks below the depth of a usual reorg are held packed, in some 100 bytes each: a chain has millions. A deeper reorg
+   unpacks some of them.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from .withheld import LATEST, marked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .offsets import PlannedBlock
-    from .options import Stream
+    from .offsets import PlannedRow
+    from .options import StreamSpec
 
 _RUN: Final = 4_096
 _UPDATE_BLOCKS: Final = 1_000
 
 
-class Chain:
-    """Rows of which the last may leave again.
+class PackedChain:
+    """Rows of a chain, whose last ones may be removed.
 
     Arguments:
-        run: how many are packed together; twice as many stay unpacked.
+        run: the number of rows that are packed together; twice as many stay unpacked.
 
     """
 
     def __init__(self, run: int = _RUN) -> None:
         self._run = run
         self._packed: list[bytes] = []
-        self._loose: list[PlannedBlock] = []
+        self._loose: list[PlannedRow] = []
 
-    def change(self, removed: int, added: Sequence[PlannedBlock]) -> None:
-        """Take away so many of the last rows, and add others, which are numbered by their place."""
+    def change(self, removed: int, added: Sequence[PlannedRow]) -> None:
+        """Remove ``removed`` of the last rows, and add others, which are numbered by their position."""
         while removed > len(self._loose) and self._packed:
             self._loose[:0] = unpacked(self._packed.pop())
         if removed:
@@ -59,8 +59,8 @@ class Chain:
             self._packed.append(packed(self._loose[: self._run]))
             del self._loose[: self._run]
 
-    def runs(self) -> Iterator[Sequence[PlannedBlock]]:
-        """All rows, some thousand at a time. What was yielded is not held any more."""
+    def runs(self) -> Iterator[Sequence[PlannedRow]]:
+        """All rows, some thousand at a time. Yielded rows are no longer held."""
         self._packed.reverse()
         while self._packed:
             yield unpacked(self._packed.pop())
@@ -68,19 +68,19 @@ class Chain:
 
 
 def final_chain(
-    stream: Stream, start: str, end: str = LATEST, finality: str = LATEST
-) -> Iterator[Sequence[PlannedBlock]]:
+    stream: StreamSpec, start: str, end: str = LATEST, finality: str = LATEST
+) -> Iterator[Sequence[PlannedRow]]:
     """The rows, some thousand at a time.
 
     Arguments:
-        stream: what is read.
-        start: where to begin, as ``startingOffsets``.
-        end: where to end, as ``endingOffsets``.
-        finality: what the blocks must have been called.
+        stream: the stream to read.
+        start: the first block, as ``startingOffsets``.
+        end: the last block, as ``endingOffsets``.
+        finality: the finality that blocks need.
 
     Raises:
-        MissingPayloadError: a block above the start is not whole; it is named.
-        ConfigurationError: no block says which ones are final.
+        MissingPayloadError: a block above the start is not complete; it is named.
+        ConfigurationError: no block carries finality marks.
 
     """
     if start == LATEST:
@@ -88,7 +88,7 @@ def final_chain(
     last = start_of(end)
     number = last if isinstance(last, int) else None
     late = int(last.timestamp() * 1000) if isinstance(last, datetime) else None
-    chain, update = Chain(), None
+    chain, update = PackedChain(), None
     with stream.consumer(start_of(start), None, until_end=True, max_update=_UPDATE_BLOCKS) as consumer:
         for update in consumer:
             removed = len(update.removed)
@@ -98,15 +98,15 @@ def final_chain(
         mark = marked(update.finality, finality)
         if mark is None:
             raise ConfigurationError(
-                f"no block of this stream says which ones are {finality}: read with finality=latest, or let a producer "
-                "publish what its node calls so",
+                f"no block of this stream carries the mark {finality}: read with finality=latest, or use a producer "
+                "whose node reports finality",
                 setting="finality",
             )
         number = mark if number is None else min(number, mark)
     if waits and not _is_beyond(waits[0].number, number):
         raise MissingPayloadError(
-            f"block {waits[0].number} (0x{waits[0].block.hex()}) is not whole yet: read again when its producer has "
-            "published the rest, or stream, which waits for it",
+            f"block {waits[0].number} (0x{waits[0].block.hex()}) is not complete yet: retry when its producer has "
+            "published the rest, or use readStream, which waits for it",
             number=-1 if waits[0].number is None else waits[0].number,
             block_hash=waits[0].block,
         )
@@ -121,7 +121,7 @@ def _is_beyond(number: int | None, last: int | None) -> bool:
     return number is not None and last is not None and number > last
 
 
-def _until(rows: Sequence[PlannedBlock], last: int | None, late: int | None) -> Sequence[PlannedBlock]:
+def _until(rows: Sequence[PlannedRow], last: int | None, late: int | None) -> Sequence[PlannedRow]:
     """The rows up to a block's number, and before the first block that was published later than a time."""
     if late is not None:
         rows = list(takewhile(lambda planned: planned.row.published_ms <= late, rows))

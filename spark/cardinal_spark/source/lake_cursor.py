@@ -1,7 +1,7 @@
-"""The cursor behind the end of a lake: ``restartFrom=sink``.
+"""Cursor after the last row of a lake: ``restartFrom=sink``.
 
-It is made of the ledger's rows alone, so that any stream which holds the same chain can be gone on with. Positions are
-found by time: the lowest block's messages lie above its own time less a margin, and everything that was delivered lies
+It is made of the ledger's rows alone, so that any stream with the same chain can be continued. Positions are
+found by time: the lowest block's messages lie above its own time less a margin, and every delivered message lies
 below the head's.
 """
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
     from cardinal_spark.lake.query import LastCommitted
 
-    from .options import Stream
+    from .options import StreamSpec
 
     Positions = Mapping[Partition, int]
 
 _MICROSECONDS: Final = 1_000
 
 
-def cursor_behind(stream: Stream, lake: str, storage: Mapping[str, str]) -> Cursor | None:
+def cursor_behind(stream: StreamSpec, lake: str, storage: Mapping[str, str]) -> Cursor | None:
     """The cursor; None for a lake without rows.
 
     Raises:
@@ -44,30 +44,30 @@ def cursor_behind(stream: Stream, lake: str, storage: Mapping[str, str]) -> Curs
     if last.lineage != expected + short(last.first.hash).hex():
         raise CursorMismatchError(
             f"the lake {lake} was written from another chain or with other options (reorgThreshold, tracked, "
-            "whitelist): give the same ones, or start a new lake",
+            "whitelist): pass the same ones, or start a new lake",
             expected=expected,
             found=last.lineage,
         )
     times = [row.published_at // _MICROSECONDS for row in last.chain if row.published_at]
     source = stream.open()
     try:
-        marks = source.watermarks()
+        watermarks = source.watermarks()
         floor = source.offsets_for_time(max(0, min(times) - BEFORE_BATCH_MS)) if times else {}
         next_ = source.offsets_for_time(max(times) + 1) if times else {}
     finally:
         source.close()
-    if times and all(low >= next_.get(where, high) for where, (low, high) in marks.items() if high > low):
+    if times and all(low >= next_.get(tp, high) for tp, (low, high) in watermarks.items() if high > low):
         raise CursorExpiredError(
-            f"block {last.head.number} (0x{last.head.hash.hex()}), the last one of the lake {lake}, is not on the "
-            "topics any more: read a stream that still holds it, or start a new lake",
+            f"block {last.head.number} (0x{last.head.hash.hex()}), the last one of the lake {lake}, is no longer on "
+            "the topics: read a stream that still holds it, or start a new lake",
             missing={},
         )
-    floor = {where: max(low, min(floor.get(where, low), high)) for where, (low, high) in marks.items()}
-    next_ = {where: max(floor[where], min(next_.get(where, high), high)) for where, (_, high) in marks.items()}
+    floor = {tp: max(low, min(floor.get(tp, low), high)) for tp, (low, high) in watermarks.items()}
+    next_ = {tp: max(floor[tp], min(next_.get(tp, high), high)) for tp, (_, high) in watermarks.items()}
     return _cursor(stream, last, next_, floor)
 
 
-def _cursor(stream: Stream, last: LastCommitted, next_: Positions, floor: Positions) -> Cursor:
+def _cursor(stream: StreamSpec, last: LastCommitted, next_: Positions, floor: Positions) -> Cursor:
     chain = last.chain
     lowest = chain[0]
     return Cursor(

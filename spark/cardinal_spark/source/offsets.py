@@ -1,15 +1,15 @@
-"""Where a stream stands, as the JSON of Spark's checkpoint, and the rows of the batch that ends there.
+"""Offset of a stream, as the JSON of Spark's checkpoint, and the rows of the batch that ends there.
 
 ``{"v":2,"seq":…,"number":…,"cursor":"c1:…","batch":"…"}``: the last sequence number, the head's block number, the
 consumer's cursor, and base64 of an Avro record that names every row of the batch.
 
 Rules:
 
-1. Spark stores an offset before it runs the batch that ends there. So what a batch delivers is decided once: after a
-   restart its rows are looked up by name, wherever the batch began.
+1. Spark stores an offset before it runs the batch that ends there. So the rows of a batch are decided once: after a
+   restart they are looked up by name, for any start of the batch.
 2. A row is named by nine bytes: flags, and eight that stand for its block's hash. ``topics`` holds for every partition
    the range in which the messages of all rows lie.
-3. A row without ranges, of a block that is not on the topics, is held whole.
+3. A row without ranges, of a block that is not on the topics, holds the block's number and complete hash.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _SCHEMA: Final[Any] = parse_schema(
 )
 
 
-class PlannedBlock(NamedTuple):
-    """One row: a block that joins (+1) or leaves (-1) the chain, where its messages lie, and their bytes.
+class PlannedRow(NamedTuple):
+    """One row: a block that joins (+1) or leaves (-1) the chain, the ranges of its messages, and their bytes.
 
     Without ranges its content is not on the topics.
     """
@@ -92,18 +92,18 @@ class NamedBatch:
     ranges: Ranges
 
 
-def offset_of(cursor: Cursor, rows: Sequence[PlannedBlock] = ()) -> dict[str, Any]:
+def offset_of(cursor: Cursor, rows: Sequence[PlannedRow] = ()) -> dict[str, Any]:
     """The offset of a cursor, and of the batch that ends there."""
     number = -1 if cursor.head is None else cursor.head.number
     return {"v": VERSION, "seq": cursor.seq, "number": number, "cursor": str(cursor), "batch": _encoded(rows)}
 
 
 def cursor_at(offset: Mapping[str, Any]) -> Cursor | None:
-    """The cursor of an offset; None of one that says where to begin instead. CursorInvalidError for anything else."""
+    """The cursor of an offset; None for one that holds a start instead. CursorInvalidError for anything else."""
     if offset.get("v") != VERSION:
         raise CursorInvalidError(
             f"this checkpoint's offsets have version {offset.get('v')!r}, and this release reads {VERSION}: start with "
-            "a new checkpoint, with restartFrom=sink where there is a lake"
+            "a new checkpoint, and with restartFrom=sink if there is a lake"
         )
     return None if "start" in offset else Cursor.parse(str(offset.get("cursor")))
 
@@ -112,43 +112,41 @@ def batch_at(offset: Mapping[str, Any]) -> NamedBatch:
     """The batch that ends at an offset. CursorInvalidError where the offset was altered."""
     cursor = cursor_at(offset)
     if cursor is None:
-        raise CursorInvalidError("no batch ends where a stream begins")
+        raise CursorInvalidError("no batch ends at a stream's start")
     try:
         fields: Any = schemaless_reader(BytesIO(base64.b64decode(offset["batch"], validate=True)), _SCHEMA, None)
         return NamedBatch(cursor.lineage.hex(), _rows(fields, cursor.seq), read_topics(fields["topics"]))
     except (KeyError, TypeError, binascii.Error, EOFError, IndexError, ValueError):
-        raise CursorInvalidError("the checkpoint's offset was altered: its batch does not make sense") from None
+        raise CursorInvalidError("the checkpoint's offset was altered: its batch is malformed") from None
 
 
-def planned_block(
-    block: HeaderOnly | MissingPayload, seq: int, change: int, update_id: int, lineage: str
-) -> PlannedBlock:
-    """One row: of a block whose content lies on the topics, or of one that has none."""
+def planned_row(block: HeaderOnly | MissingPayload, seq: int, change: int, update_id: int, lineage: str) -> PlannedRow:
+    """The row of a block whose content lies on the topics, or of one without content."""
     if isinstance(block, HeaderOnly) and block.ranges:
         header = (block.number, block.hash, block.published_ms, lineage, block.parent, block.weight)
-        return PlannedBlock(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
-    return PlannedBlock(KeyRow(seq, change, update_id, block.number, block.hash, 0, lineage, b"", 0), {}, 0)
+        return PlannedRow(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
+    return PlannedRow(KeyRow(seq, change, update_id, block.number, block.hash, 0, lineage, b"", 0), {}, 0)
 
 
-def packed(rows: Sequence[PlannedBlock]) -> bytes:
-    """Rows in few bytes, to hold and to send."""
+def packed(rows: Sequence[PlannedRow]) -> bytes:
+    """Rows compressed, to hold and to send."""
     return zlib.compress(pickle.dumps(list(rows)), 1)
 
 
-def unpacked(content: bytes) -> list[PlannedBlock]:
-    """The rows again."""
-    rows: list[PlannedBlock] = pickle.loads(zlib.decompress(content))  # noqa: S301 - of packed()
+def unpacked(content: bytes) -> list[PlannedRow]:
+    """The rows of :func:`packed`."""
+    rows: list[PlannedRow] = pickle.loads(zlib.decompress(content))  # noqa: S301 - of packed()
     return rows
 
 
 def widen(span: dict[Partition, tuple[int, int]], ranges: Ranges) -> None:
-    """Let a span reach over these ranges too."""
-    for where, (low, high) in ranges.items():
-        known_low, known_high = span.get(where, (low, high))
-        span[where] = (min(low, known_low), max(high, known_high))
+    """Extend a span over these ranges."""
+    for tp, (low, high) in ranges.items():
+        span_low, span_high = span.get(tp, (low, high))
+        span[tp] = (min(low, span_low), max(high, span_high))
 
 
-def spanned(rows: Sequence[PlannedBlock]) -> dict[Partition, tuple[int, int]]:
+def spanned(rows: Sequence[PlannedRow]) -> dict[Partition, tuple[int, int]]:
     """For every partition the range in which the messages of these rows lie."""
     span: dict[Partition, tuple[int, int]] = {}
     for planned in rows:
@@ -156,7 +154,7 @@ def spanned(rows: Sequence[PlannedBlock]) -> dict[Partition, tuple[int, int]]:
     return span
 
 
-def _encoded(rows: Sequence[PlannedBlock]) -> str:
+def _encoded(rows: Sequence[PlannedRow]) -> str:
     names, bare = bytearray(), bytearray()
     for row, ranges, _ in rows:
         flags = (_ADDED if row.change > 0 else 0) | (_FIRST if row.seq == row.update_id else 0)

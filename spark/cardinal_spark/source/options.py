@@ -1,4 +1,4 @@
-"""The options of ``format("cardinal")``: names, meanings, values; and the stream that they name."""
+"""Options of ``format("cardinal")``: names, meanings, values; and the stream that they name."""
 
 from __future__ import annotations
 
@@ -47,49 +47,49 @@ OPTIONS: Final = MappingProxyType(
     {
         "url": "the stream: `kafka://host:port`, or its name in `config`; required",
         "app": "the application: `evm` (default)",
-        "chainId": "which stream; default: the only one that is there",
-        "topic": "the topic of the Batches, where it is not the application's",
-        "reorgThreshold": "blocks, where it is not the application's",
-        "table": f"what rows are: {', '.join(f'`{name}`' for name in TABLES)}; default: `blocks`",
-        "columns": "the names of those that are wanted, with commas between; default: all",
+        "chainId": "the chain's id; default: that of the only stream on the server",
+        "topic": "the topic of the Batches; default: the application's",
+        "reorgThreshold": "the reorg threshold in blocks; default: the application's",
+        "table": f"the table to read: {', '.join(f'`{name}`' for name in TABLES)}; default: `blocks`",
+        "columns": "comma-separated names of the columns to read; default: all",
         "startingOffsets": "`earliest` (default), `latest`, a block's number, a time with its zone "
         "(`2026-01-31T12:00:00Z`) or a cursor; only for a new checkpoint",
-        "endingOffsets": "of a batch read: `latest` (default), the number of the last block, or a time with its zone: "
-        "the last block is the one before the first that was published later",
-        "finality": "`latest` (default), `safe` or `finalized`: what a node must have called a block. Blocks come "
-        "later, and none that came is removed, unless a finalized block is replaced after all",
-        "restartFrom": "`sink`: a new checkpoint goes on behind the end of the lake at `sinkPath` (and `storage.*`)",
+        "endingOffsets": "the end of a batch read: `latest` (default), the number of the last block, or a time with "
+        "its zone: the rows end before the first block that was published later",
+        "finality": "`latest` (default), `safe` or `finalized`: the finality that a block needs. With `safe` or "
+        "`finalized` blocks come later, and are removed only if a finalized block is replaced",
+        "restartFrom": "`sink`: a new checkpoint resumes after the last row of the lake at `sinkPath` (and "
+        "`storage.*`)",
         "sinkPath": "the lake of `restartFrom`",
-        "maxBlocksPerTrigger": "how much one batch takes, 20,000 at most; an update is never split. Without a limit "
-        "it takes 4,000 blocks or 64 MiB",
-        "maxBytesPerTrigger": "the same in bytes on the topics",
-        "tracked": "the part of each block that is waited for: names of the application, with commas between",
-        "whitelist": "`number=hash`, with commas between: the only hash accepted at that number",
-        "blacklist": "hashes of blocks that are never accepted, with commas between",
-        "skip": "`topic/partition/offset` of records to ignore, with commas between",
-        "onIncomplete": "`skip` (default) goes on without a block that is proven to be unavailable, `halt` waits",
-        "onFinalityViolation": "`halt` (default) withholds a switch to a chain below a finalized block, `follow` "
-        "makes it",
-        "config": "the TOML file that names streams; it must lie at this path on every machine",
-        "abi": "of `decoded_logs`: event signatures with `;` between, a JSON ABI, or the path of its file on the "
+        "maxBlocksPerTrigger": "the most blocks of one batch, up to 20,000; an update is never split. Without a limit "
+        "a batch has 4,000 blocks or 64 MiB",
+        "maxBytesPerTrigger": "the most bytes of one batch, as on the topics",
+        "tracked": "comma-separated names of the application's parts of a block to wait for; default: all",
+        "whitelist": "comma-separated `number=hash`: the only hash accepted at that number",
+        "blacklist": "comma-separated hashes of blocks that are never accepted",
+        "skip": "comma-separated `topic/partition/offset` of records to ignore",
+        "onIncomplete": "`skip` (default) continues without a block that is proven absent, `halt` waits for it",
+        "onFinalityViolation": "`halt` (default) withholds a reorg below a finalized block, `follow` delivers it",
+        "config": "the TOML file that names streams; it must have this path on every machine",
+        "abi": "for `decoded_logs`: event signatures separated by `;`, a JSON ABI, or the path of its file on the "
         "driver's machine",
-        "integers": "how 256-bit numbers are kept: `string` (default), `decimal` or `binary`",
-        "senders": "`true` (default): senders are recovered, which takes more time than all the rest",
+        "integers": "the type of 256-bit numbers: `string` (default), `decimal` or `binary`",
+        "senders": "`true` (default): senders are recovered from signatures, which takes most of the time",
         "topicsTimeout": "seconds to wait for topics that do not exist yet; default: 60",
-        "failOnDataLoss": "`true`: a chain cannot go on over a gap",
+        "failOnDataLoss": "`true` only: a chain cannot continue after a gap",
     }
 )
-"""What each means, in Markdown."""
+"""The meaning of each option, in Markdown."""
 
 Start: TypeAlias = str | int | datetime | Cursor
-"""Where a consumer begins."""
+"""Start of a consumer."""
 
 _TOPICS_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a reader was told. Made without asking anybody; ``__repr__`` leaves out what may hold a password."""
+    """Parsed options of a reader. Parsing needs no connection; ``__repr__`` leaves out values that may hold secrets."""
 
     url: str = field(repr=False)
     table: str
@@ -116,7 +116,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Read Spark's options, whose names have no case. ConfigurationError for what cannot work."""
+        """Parse Spark's options; names are case-insensitive. ConfigurationError for a value that cannot work."""
         given = given_options(options, OPTIONS, "cardinal")
         if not given.get("url"):
             raise ConfigurationError(
@@ -130,16 +130,16 @@ class SourceOptions:
             presets["topic"] = given["topic"]
         if given.get("failondataloss", "true").lower() != "true":
             raise ConfigurationError(
-                "failOnDataLoss=false cannot be: blocks after a gap have no place in the chain; start with a new "
-                "checkpoint instead, with restartFrom=sink where there is a lake",
+                "failOnDataLoss=false is not supported, because a chain cannot continue after a gap: start with a new "
+                "checkpoint instead, and with restartFrom=sink if there is a lake",
                 setting="failOnDataLoss",
             )
         _choice("restartFrom", given.get("restartfrom", "sink"), ("sink",))
         if ("restartfrom" in given) != ("sinkpath" in given):
-            raise ConfigurationError("restartFrom=sink and sinkPath, the lake, go together", setting="restartFrom")
+            raise ConfigurationError("set restartFrom=sink and sinkPath, the lake, together", setting="restartFrom")
         table = _choice("table", given.get("table", "blocks"), TABLES)
         if (table == DECODED_LOGS) != ("abi" in given):
-            raise ConfigurationError(f"table={DECODED_LOGS} and abi go together", setting="abi")
+            raise ConfigurationError(f"set table={DECODED_LOGS} and abi together", setting="abi")
         return cls(
             url=given["url"],
             table=table,
@@ -168,11 +168,11 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def start_of(text: str) -> Start:
-    """Where a consumer begins, by the text of ``startingOffsets``.
+    """The start of a consumer, by the text of ``startingOffsets``.
 
     Raises:
-        ConfigurationError: it is none.
-        CursorInvalidError: a cursor that was cut or altered.
+        ConfigurationError: the text is no start.
+        CursorInvalidError: a cursor that was truncated or altered.
 
     """
     if text in (EARLIEST, LATEST):
@@ -206,7 +206,7 @@ def _moment(name: str, text: str, wanted: str) -> datetime:
 
 
 def _consuming(given: Mapping[str, str]) -> dict[str, Any]:
-    """The options that a consumer has too, by its names. ConfigurationError for a value that is none of theirs."""
+    """The options that a consumer has too, by its names. ConfigurationError for an invalid value."""
     found: dict[str, Any] = {}
     for name, ours in (("onIncomplete", "on_incomplete"), ("onFinalityViolation", "on_finality_violation")):
         if name.lower() in given:
@@ -236,12 +236,14 @@ def _hash(name: str, text: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != HASH_SIZE:
-        raise ConfigurationError(f"{name}: {text!r} is no block hash of {HASH_SIZE} bytes in hex", setting=name)
+        raise ConfigurationError(
+            f"{name} must hold block hashes of {HASH_SIZE} bytes in hex, not {text!r}", setting=name
+        )
     return found
 
 
 def _abi(text: str) -> str:
-    """The text of an ABI; of a file its content. ConfigurationError where it cannot be read or is none."""
+    """The text of an ABI, or the content of its file. ConfigurationError where it cannot be read or parsed."""
     from .decoded import abi_of  # noqa: PLC0415 - the extra of one application
 
     if "(" not in text and not text.lstrip().startswith(("[", "{")):
@@ -258,7 +260,7 @@ def _abi(text: str) -> str:
 def _position(text: str) -> tuple[str, int, int]:
     topic, *numbers = text.rsplit("/", 2)
     if len(numbers) != 2 or not all(map(str.isdecimal, numbers)):  # noqa: PLR2004 - partition and offset
-        raise ConfigurationError(f"skip: {text!r} is no record; write topic/partition/offset", setting="skip")
+        raise ConfigurationError(f"skip must hold records as topic/partition/offset, not {text!r}", setting="skip")
     return topic, int(numbers[0]), int(numbers[1])
 
 
@@ -287,21 +289,21 @@ _PARTS: Final = {
     "withdrawals": ("headers", "withdrawals"),
     DECODED_LOGS: ("headers", "logs"),
 }
-"""For every typed table what its columns are made of, by the application's names."""
+"""The application's parts of a block that the columns of a typed table are made of."""
 
 _FETCHES_LITTLE: Final = {"queued.max.messages.kbytes": "4096", "max.partition.fetch.bytes": "524288"}
 """Measured on messages of 3 kB: 190,000 to 240,000 per processor second, 165,000 with a reader's usual settings."""
 
 _ASKS_SELDOM: Final = {"fetch.wait.max.ms": "500"}
-"""Where nothing comes. What comes is answered at once; 100, a consumer's usual setting, gains as much at an assignment.
+"""Wait of a fetch without records. Records are delivered at once; 100, a consumer's usual setting, gains nothing here.
 """
 
 _ONE_BLOCK: Final = Bounds(open_bytes=1 << 62, open_blocks=1 << 62)
 
 
 @dataclass(frozen=True)
-class Stream:
-    """One application's stream: what driver and tasks need of it.
+class StreamSpec:
+    """One application's stream, for driver and tasks.
 
     ``consuming``: options of the consumer, by its names.
     """
@@ -311,13 +313,13 @@ class Stream:
     topics_timeout: float = _TOPICS_SECONDS
     consuming: Mapping[str, Any] = field(default_factory=dict)
 
-    def __reduce__(self) -> tuple[type[Stream], tuple[str, str, float, Mapping[str, Any]]]:
-        """Travel without what is made on demand."""
-        return Stream, (self.url, self.spec, self.topics_timeout, dict(self.consuming))
+    def __reduce__(self) -> tuple[type[StreamSpec], tuple[str, str, float, Mapping[str, Any]]]:
+        """Pickle without the cached values."""
+        return StreamSpec, (self.url, self.spec, self.topics_timeout, dict(self.consuming))
 
     @classmethod
-    def find(cls, options: SourceOptions) -> Stream:
-        """The stream that the options name; without a chain id it asks the broker which one is there."""
+    def find(cls, options: SourceOptions) -> StreamSpec:
+        """The stream that the options name; without a chain id it is looked up on the broker."""
         presets = dict(options.presets)
         if "chain_id" not in presets and options.app == "evm":
             from cardinal.consumer import find_application  # noqa: PLC0415 - opens clients
@@ -329,7 +331,7 @@ class Stream:
 
     @property
     def transport(self) -> TransportUrl:
-        """The URL, found by its name where it has one."""
+        """The URL, looked up by its name where it has one."""
         return find_url(self.url, self.consuming.get("config"))
 
     @cached_property
@@ -345,11 +347,11 @@ class Stream:
 
     @property
     def fingerprint(self) -> bytes:
-        """What a lineage begins with."""
+        """The first bytes of a lineage: the options' fingerprint."""
         return self.settings.fingerprint()
 
     def consumer(self, start: Start, on_event: OnEvent | None, *, until_end: bool, max_update: int = 1) -> Consumer:
-        """A consumer that leaves the content on the topics; it raises as one does."""
+        """A consumer that leaves the content on the topics; it raises as :class:`~cardinal.consumer.Consumer`."""
         url = self.transport
         return Consumer(
             url.with_defaults(_ASKS_SELDOM) if url.scheme == "kafka" else url,
@@ -364,11 +366,11 @@ class Stream:
         )
 
     def reassembler(self, contents: Contents) -> Assembler:
-        """What assembles one block, whose messages were bounded when it was planned."""
+        """The assembler of one block, whose messages were bounded when it was planned."""
         return assembler_of(replace(self.settings, contents=contents, bounds=_ONE_BLOCK))
 
-    def parts_of(self, table: str) -> Stream:
-        """The same stream, of whose blocks only what a table is made of is followed; itself where that is all."""
+    def parts_of(self, table: str) -> StreamSpec:
+        """The same stream, limited to the parts of blocks that a table is made of; itself where that is all."""
         parts = _PARTS.get(table)
         if parts is None or "tracked" in self.consuming:
             return self
@@ -376,13 +378,13 @@ class Stream:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The application's topics that can hold what is followed of a block."""
+        """The application's topics that can hold the followed parts of a block."""
         return wanted_topics(self.app, self.settings.tracked if "tracked" in self.consuming else None)
 
     def open(self, topics: Sequence[str] | None = None, *, pieces: bool = False) -> Source:
         """A source of these topics, reorg channels among them, or of all topics of the application; of no group.
 
-        ``pieces``: it is assigned anew again and again, and what was fetched ahead by then is thrown away.
+        ``pieces``: it is reassigned often, which discards the records fetched ahead.
         """
         url = self.transport.without_group()
         if pieces and url.scheme == "kafka":

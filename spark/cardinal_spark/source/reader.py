@@ -2,10 +2,10 @@
 
 Rules (spark facts, section 1):
 
-1. A reader is pickled and made anew in several processes: making one asks nobody and opens nothing.
+1. A reader is pickled and recreated in several processes: its constructor opens no connection.
 2. After a restart ``partitions`` may be the first call. ``commit`` comes late or never, ``stop`` never: nothing depends
    on them.
-3. What is read is decided by options and offsets alone; nothing is pushed down.
+3. Options and offsets alone decide what is read; nothing is pushed down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cardinal_spark.options import nearest
 from .columns import payload_batches
 from .final import final_chain
 from .offsets import packed, unpacked
-from .options import SourceOptions, Stream
+from .options import SourceOptions, StreamSpec
 from .planner import Limit, Planner
 from .tables import EVENTS, PAYLOAD, TableSettings, arrow_schema, block_batches, event_batch
 from .tasks import grouped, only_of, read_blocks
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from .offsets import PlannedBlock
+    from .offsets import PlannedRow
 
 
 _PIECE_BYTES: Final = 1 << 20
-"""Of what is handed to Spark at once: of 6 MB each row took seven times as long on its way."""
+"""Bytes passed to Spark at once: with 6 MB the transfer of each row took seven times as long."""
 
 _OF_SENDERS: Final = frozenset({"from_address", "authorization_list"})
 """The columns for which signatures are recovered."""
@@ -64,37 +64,37 @@ def source_schema(options: Mapping[str, str]) -> StructType:
     return from_arrow_schema(pa.schema([columns.field(name) for name in dict.fromkeys(wanted)]))
 
 
-class Blocks(InputPartition):
+class BlockPartition(InputPartition):
     """Some rows for one task."""
 
-    def __init__(self, stream: Stream, settings: TableSettings, rows: Sequence[PlannedBlock]) -> None:
+    def __init__(self, stream: StreamSpec, settings: TableSettings, rows: Sequence[PlannedRow]) -> None:
         super().__init__(None)
         self.stream = stream
         self.settings = settings
         self._packed = packed(rows)
 
     @property
-    def rows(self) -> Sequence[PlannedBlock]:
+    def rows(self) -> Sequence[PlannedRow]:
         """The rows; they travel in few bytes."""
         return unpacked(self._packed)
 
 
-def input_partitions(stream: Stream, options: SourceOptions, rows: Sequence[PlannedBlock]) -> list[Blocks]:
+def input_partitions(stream: StreamSpec, options: SourceOptions, rows: Sequence[PlannedRow]) -> list[BlockPartition]:
     """Rows as Spark's partitions."""
     senders = options.senders and not (options.columns and _OF_SENDERS.isdisjoint(options.columns))
     settings = TableSettings(options.table, stream.spec, options.integers, senders, options.abi)
-    if options.table == EVENTS:  # they carry no content: one task writes what it was told
-        return [Blocks(stream, settings, rows)] if rows else []
+    if options.table == EVENTS:  # they carry no content: one task writes the planner's rows
+        return [BlockPartition(stream, settings, rows)] if rows else []
     stream = stream.parts_of(options.table)
-    return [Blocks(stream, settings, group) for group in grouped(only_of(rows, stream))]
+    return [BlockPartition(stream, settings, group) for group in grouped(only_of(rows, stream))]
 
 
 def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of one partition in Spark's exact Arrow schema."""
-    if not isinstance(partition, Blocks):
+    if not isinstance(partition, BlockPartition):
         return  # Spark's own, of a read without rows
     if not gc.get_freeze_count():
-        gc.freeze()  # Spark's worker collects garbage after every task: 50 ms, nearly all for what was imported
+        gc.freeze()  # Spark's worker collects garbage after every task: 50 ms, nearly all for imported modules
     due = to_arrow_schema(schema, timezone="UTC")
     if partition.settings.table == EVENTS:
         batches: Iterator[pa.RecordBatch] = iter([event_batch([row.row for row in partition.rows])])
@@ -108,7 +108,7 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa
 
 
 class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The streaming source. ``schema`` is what Spark was told."""
+    """The streaming source. ``schema`` is the one that Spark declared."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.of(options)
@@ -118,15 +118,15 @@ class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A reader travels without its connections."""
+        """Pickle without connections."""
         return {**self.__dict__, "_made": None}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """End with what is there."""
+        """End at the current end of the topics."""
         self._planner.freeze()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit that the options name; Spark takes one, so bytes beside blocks are applied by ourselves."""
+        """The limit that the options name; Spark takes only one, so a second one is applied by the planner."""
         if self._options.max_blocks is not None:
             return ReadMaxRows(self._options.max_blocks)
         if self._options.max_bytes is not None:
@@ -134,17 +134,17 @@ class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins."""
+        """The first offset of a new checkpoint."""
         return self._planner.first()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where the next batch ends; ``start`` where there is nothing to deliver."""
+        """The end of the next batch; ``start`` where there is nothing to deliver."""
         blocks = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
         return self._planner.next_offset(start, Limit(blocks, size))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """What the query's progress says: where the reading stands, how far behind, and what the chain waits for."""
+        """The planner's report for the query's progress: newest block read, lag, blocks that the chain waits for."""
         return self._planner.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -165,12 +165,12 @@ class CardinalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> Planner:
         if self._made is None:
-            self._made = Planner(Stream.find(self._options), self._options)
+            self._made = Planner(StreamSpec.find(self._options), self._options)
         return self._made
 
 
 class CardinalReader(DataSourceReader):
-    """The batch source: the chain as it stands when the read is planned."""
+    """The batch source: the chain when the read is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.of(options)
@@ -178,7 +178,7 @@ class CardinalReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks that read the chain."""
-        stream = Stream.find(self._options)
+        stream = StreamSpec.find(self._options)
         runs = final_chain(stream, self._options.starting, self._options.ending, self._options.finality)
         return [partition for rows in runs for partition in input_partitions(stream, self._options, rows)]
 

@@ -1,8 +1,8 @@
-"""The rows of each ``table``: whole blocks in, Arrow batches in Spark's exact schema out.
+"""Rows of each ``table``: complete blocks in, Arrow batches in Spark's exact schema out.
 
 Rules:
 
-1. Every row begins with the columns of ``KEY_ARROW``, whatever the table.
+1. Every row of every table begins with the columns of ``KEY_ARROW``.
 2. A row of a block that leaves the chain (-1) has the same columns as when it joined.
 3. ``events`` needs no content; its ``_block_time`` is null, because the time of a block is part of its content.
 
@@ -40,7 +40,7 @@ _EVM: Final = "evm"
 
 
 class KeyRow(NamedTuple):
-    """What the planner knows of a row: the columns that every table begins with, and the block's header."""
+    """The planner's part of a row: the columns that every table begins with, and the block's header."""
 
     seq: int
     change: int
@@ -60,7 +60,7 @@ class KeyRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What is read, and how. ``spec`` is the application's specification (:class:`~cardinal_spark.rows.AppSpec`)."""
+    """Settings of a table. ``spec`` is the application's specification (:class:`~cardinal_spark.rows.AppSpec`)."""
 
     table: str
     spec: str
@@ -82,7 +82,7 @@ def arrow_schema(table: str, integers: str) -> pa.Schema:
 
 
 def _columns(table: str, integers: str) -> pa.Schema:
-    """The columns that the application gives a table."""
+    """The application's columns of a table."""
     if table == DECODED_LOGS:
         from cardinal.apps.evm.tables.decoded import SCHEMAS  # noqa: PLC0415 - the extra of one application
 
@@ -173,7 +173,7 @@ def _payload(payloads: Iterable[Payload], keys: pa.RecordBatch) -> pa.Table:
 
 
 def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSettings) -> pa.Table:
-    # A block that leaves and comes back within these rows stands here twice; rows find theirs by hash.
+    # A block that leaves and rejoins within these rows is here twice; typed rows find their block by hash.
     places: dict[bytes, list[int]] = {}
     for index, payload in enumerate(payloads):
         places.setdefault(payload.hash, []).append(index)
@@ -204,12 +204,12 @@ def _found(payloads: Sequence[Payload], settings: TableSettings) -> pa.Table:
 
 
 def time_path(app: AppSpec, block_hash: bytes) -> str | None:
-    """The path of the value that says when a block was made; None where the application has none."""
+    """The path of the value that holds a block's time; None where the application has none."""
     return f"c/{app.options.get('chain_id', 1):x}/b/{block_hash.hex()}/h" if app.name == _EVM else None
 
 
 def block_time(app: AppSpec, payload: Payload) -> int | None:
-    """When a block says that it was made, microseconds since 1970; None where the application does not say."""
+    """A block's own time, microseconds since 1970; None where the application has none."""
     path = time_path(app, payload.hash)
     value = None if path is None else payload.updates.get(path)
     if path is None or value is None:

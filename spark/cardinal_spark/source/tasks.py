@@ -27,7 +27,7 @@ from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports.base import NamedLog, RowSource
 
-from .offsets import planned_block, spanned, widen
+from .offsets import planned_row, spanned, widen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Position, Row
     from cardinal.transports import Source
 
-    from .offsets import NamedBatch, PlannedBlock, Ranges
-    from .options import Stream
+    from .offsets import NamedBatch, PlannedRow, Ranges
+    from .options import StreamSpec
     from .tables import KeyRow
 
 GROUP_BYTES: Final = 16 << 20
@@ -57,21 +57,21 @@ _SOURCES: Final[dict[tuple[str, str], tuple[tuple[str, ...], Source]]] = {}
 """The idle clients of this process, one per stream, with their topics."""
 
 
-def only_of(rows: Sequence[PlannedBlock], stream: Stream) -> list[PlannedBlock]:
+def only_of(rows: Sequence[PlannedRow], stream: StreamSpec) -> list[PlannedRow]:
     """The rows without the ranges of topics that hold no followed part of a block."""
     left_out = set(stream.app.all_topics).difference(stream.topics)
     return [_within(planned, left_out) for planned in rows] if left_out else list(rows)
 
 
-def _within(planned: PlannedBlock, left_out: Container[str]) -> PlannedBlock:
+def _within(planned: PlannedRow, left_out: Container[str]) -> PlannedRow:
     ranges = {tp: span for tp, span in planned.ranges.items() if tp[0] not in left_out}
     records = _length(planned.ranges)
     return planned._replace(ranges=ranges, size=planned.size * _length(ranges) // records if records else 0)
 
 
-def grouped(rows: Sequence[PlannedBlock], group_bytes: int = GROUP_BYTES) -> list[list[PlannedBlock]]:
+def grouped(rows: Sequence[PlannedRow], group_bytes: int = GROUP_BYTES) -> list[list[PlannedRow]]:
     """Rows in order, in groups of about ``group_bytes`` whose blocks lie near each other."""
-    groups: list[list[PlannedBlock]] = []
+    groups: list[list[PlannedRow]] = []
     size = needed = 0
     span: dict[Partition, tuple[int, int]] = {}
     for row in rows:
@@ -93,7 +93,7 @@ def _length(ranges: Ranges) -> int:
     return sum(high - low for low, high in ranges.values())
 
 
-def read_blocks(stream: Stream, rows: Sequence[PlannedBlock]) -> Iterator[tuple[KeyRow, Payload | None]]:
+def read_blocks(stream: StreamSpec, rows: Sequence[PlannedRow]) -> Iterator[tuple[KeyRow, Payload | None]]:
     """Every row with its block, in order; None where its content is not on the topics.
 
     Raises:
@@ -118,7 +118,7 @@ def read_blocks(stream: Stream, rows: Sequence[PlannedBlock]) -> Iterator[tuple[
         yield planned.row, payload if isinstance(payload, Payload) else None
 
 
-def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
+def located(stream: StreamSpec, batch: NamedBatch) -> list[PlannedRow]:
     """The rows of a batch that an earlier process planned, with their ranges.
 
     Raises:
@@ -141,23 +141,21 @@ def located(stream: Stream, batch: NamedBatch) -> list[PlannedBlock]:
         rows = digested(only_of_log(found, log))
         if isinstance(block := assembled(stream, rows, Contents.DIGESTS), HeaderOnly):
             headers[name] = block
-    planned: list[PlannedBlock] = []
+    planned: list[PlannedRow] = []
     for row in batch.rows:
         located_block = headers.get(row.name) if row.ref is None else MissingPayload(*row.ref)
         if located_block is None:
             raise not_whole(None, row.name)
-        planned.append(planned_block(located_block, row.seq, row.change, row.update_id, batch.lineage))
+        planned.append(planned_row(located_block, row.seq, row.change, row.update_id, batch.lineage))
     return only_of(planned, stream)
 
 
-def assembled(stream: Stream, found: Iterable[Row], contents: Contents) -> BlockHeader | None:
+def assembled(stream: StreamSpec, found: Iterable[Row], contents: Contents) -> BlockHeader | None:
     """The block assembled of these records; None where it is not complete."""
     records = sorted(found, key=_position)
     batches = [record for record in records if record[3][0] == BATCH]
     for at in range(len(batches)):
-        left_out = batches[
-            :at
-        ]  # a reassembler waits for the messages of the first Batch; so the others are tried alone
+        left_out = batches[:at]  # a reassembler waits for the first Batch's messages; so the others are tried alone
         for event in stream.reassembler(contents).receive([record for record in records if record not in left_out]):
             if isinstance(event, Completed):
                 return event.payload
@@ -208,7 +206,7 @@ class Picked:
 _T = TypeVar("_T", bound=Taker)
 
 
-def read_patiently(stream: Stream, span: Ranges, begin: Callable[[], _T]) -> _T:
+def read_patiently(stream: StreamSpec, span: Ranges, begin: Callable[[], _T]) -> _T:
     """Read, and retry where the broker went away meanwhile; Spark's own retries would run a new worker.
 
     Arguments:
@@ -256,12 +254,12 @@ def _taken(key: tuple[str, str], topics: tuple[str, ...]) -> Source | None:
 
 def _read(source: Source, span: Ranges, taker: Taker, skip: Collection[Position]) -> None:
     """The records in these ranges, and some beyond them."""
-    source.assign({where: low for where, (low, _) in span.items()})
+    source.assign({tp: low for tp, (low, _) in span.items()})
     poll = source.poll_rows if isinstance(source, RowSource) else source.poll
     done: set[Partition] = set()
     moved = time.monotonic()
     positions = source.positions()
-    while left := {where: high - positions[where] for where, (_, high) in span.items() if positions[where] < high}:
+    while left := {tp: high - positions[tp] for tp, (_, high) in span.items() if positions[tp] < high}:
         finished = span.keys() - left.keys()
         if finished != done:
             source.pause(finished)

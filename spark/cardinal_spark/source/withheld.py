@@ -1,11 +1,11 @@
-"""Updates that wait until a node has called their blocks safe or finalized: ``finality``.
+"""Updates that are withheld until their blocks are safe or finalized: option ``finality``.
 
 Rules:
 
-1. An update is passed on when the last block that it adds is final. One that only takes blocks away is passed on at
+1. An update is delivered when the last block that it adds is final. One that only removes blocks is delivered at
    once.
-2. What comes and goes before it is final is never seen: the updates in which it did are made one.
-3. The rows are numbered anew, without a gap, and the lineage begins with the first block that was passed on.
+2. A block that is removed before it is final is never delivered: the updates that add and remove it are joined.
+3. The rows are renumbered, without a gap, and the lineage begins with the first block that was delivered.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LATEST: Final = "latest"
 LEVELS: Final = (LATEST, "safe", "finalized")
 
 BLOCKS_MAX: Final = 50_000
-"""That are held: some 2 kB each."""
+"""Blocks that are withheld: some 2 kB each."""
 
 
 class Held(NamedTuple):
-    """What some updates come to. ``last``: the one after which it is so."""
+    """Net effect of some updates. ``last``: the last one of them."""
 
     removed: Sequence[AnyPayload]
     added: Sequence[AnyPayload]
@@ -41,10 +41,10 @@ class Held(NamedTuple):
 
 
 class Withheld:
-    """The updates of one consumer, in order.
+    """The withheld updates of one consumer, in order.
 
     Arguments:
-        level: what a block must have been called, one of ``LEVELS``.
+        level: the finality that a block needs, one of ``LEVELS``.
 
     """
 
@@ -56,19 +56,23 @@ class Withheld:
         self.mark: int | None = None
         """The highest block that is final."""
         self.blocks = 0
-        """How many blocks are held."""
+        """The number of withheld blocks."""
         self.taken = 0
-        """How many updates the consumer has given."""
+        """The number of updates that the consumer has delivered."""
 
     def __str__(self) -> str:
-        known = "no block says which ones are" if self.mark is None else f"the last one that is: {self.mark}"
-        return f"{self.blocks:,} blocks are not {self._level} yet; {known}"
+        mark = (
+            f"no block carries the mark {self._level}"
+            if self.mark is None
+            else f"the last {self._level} block is {self.mark}"
+        )
+        return f"{self.blocks:,} blocks are not {self._level} yet, {mark}"
 
     def passed(self, updates: Iterable[ChainUpdate]) -> Iterator[ChainUpdate]:
         """The updates that are final.
 
         Raises:
-            ConfigurationError: more blocks than can be held are not final.
+            ConfigurationError: too many blocks are not final.
 
         """
         for update in updates:
@@ -94,8 +98,8 @@ class Withheld:
             self.blocks += len(held.added)
         if self.blocks > BLOCKS_MAX:
             raise ConfigurationError(
-                f"{self}, and more cannot be held: begin where blocks say it (startingOffsets), read with "
-                "finality=latest, or let a producer publish what its node calls so",
+                f"{self}, and more cannot be withheld: start at blocks that carry it (startingOffsets), read with "
+                "finality=latest, or use a producer whose node reports finality",
                 setting="finality",
             )
 
@@ -103,7 +107,7 @@ class Withheld:
         return not held.added or (self.mark is not None and held.added[-1].number <= self.mark)
 
     def _numbered(self, held: Held) -> ChainUpdate:
-        if not self._seq:  # nothing was passed on in this lineage
+        if not self._seq:  # nothing was delivered in this lineage
             first = held.added[0]
             self._start = BlockRef(first.number, first.hash)
         seq = (self._seq or 0) + len(held.removed) + len(held.added)
@@ -124,7 +128,7 @@ def marked(finality: Finality | None, level: str) -> int | None:
 
 
 def joined(first: Held, then: Held) -> Held:
-    """Both as one, without what comes and goes in it."""
+    """The net effect of both, without blocks that are added by one and removed by the other."""
     gone = min(len(first.added), len(then.removed))
     removed = [*first.removed, *then.removed[gone:]]
     added = [*first.added[: len(first.added) - gone], *then.added]

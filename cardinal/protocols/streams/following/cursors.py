@@ -29,7 +29,7 @@ class Delivered(NamedTuple):
 
 
 @dataclass(slots=True)
-class Snapshot:
+class CursorSnapshot:
     """Part that all cursors of a step share.
 
     Attributes:
@@ -130,7 +130,7 @@ class DeliveredChain:
         update: ChainUpdate,
         ring: tuple[Delivered, ...],
         violation: FinalityViolated | None,
-        snapshot: Snapshot,
+        snapshot: CursorSnapshot,
         won: Collection[BlockRef] = (),
     ) -> Cursor:
         """The cursor after an update, of the chain as it was then.

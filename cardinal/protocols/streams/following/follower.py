@@ -43,7 +43,7 @@ from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
 
-from .cursors import DeliveredChain, Snapshot, lower
+from .cursors import CursorSnapshot, DeliveredChain, lower
 from .missing import MissingBlocks
 from .reorg_channels import ChannelBounds, ChannelEvent, Graft, ReorgChannels
 from .resume import Resume
@@ -138,7 +138,7 @@ class Follower:
         """First offsets of the messages of complete blocks."""
         self._needed: tuple[Mapping[Partition, int], frozenset[bytes]] = {}, frozenset()
         self._look_at = 0
-        self._snapshot_now = Snapshot({}, frozenset(), ())
+        self._snapshot_now = CursorSnapshot({}, frozenset(), ())
         self._records = 0
         self._needs_rewind = False
         cursor = cursor or Cursor(settings.fingerprint(), settings.app, settings.chain, 0, (), 0)
@@ -321,7 +321,7 @@ class Follower:
 
     # --- a step ------------------------------------------------------------------------------------------------
 
-    def _begin_step(self, records: Sequence[Row], positions: Mapping[Partition, int]) -> Snapshot:
+    def _begin_step(self, records: Sequence[Row], positions: Mapping[Partition, int]) -> CursorSnapshot:
         """Take the snapshot, and then note the reader's positions."""
         if not self._next.keys() >= positions.keys():
             # A partition that is read for the first time begins with these records.
@@ -340,16 +340,16 @@ class Follower:
         self._snapshot_now = snapshot
         return snapshot
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> CursorSnapshot:
         """The snapshot of what resuming needs now."""
         if self.resuming:
-            return Snapshot(self._resume.cursor.floor, self._resume.cursor.open, self._channels.open())
+            return CursorSnapshot(self._resume.cursor.floor, self._resume.cursor.open, self._channels.open())
         if self._records >= self._look_at:
             self._look_at = self._records + 1 + self._look_at_blocks() // _LOOK_SHARE
         floor, names = dict(self._needed[0]), self._needed[1]
         lower(floor, self._evicted.floor(self._positions))
         lower(floor, self._channels.positions())
-        return Snapshot(floor, names, self._channels.open())
+        return CursorSnapshot(floor, names, self._channels.open())
 
     def _look_at_blocks(self) -> int:
         """Find the lowest offset of any block that is held, and the names of open ones; returns their number.
@@ -374,7 +374,7 @@ class Follower:
         self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
         return len(self._block_positions) + len(opened)
 
-    def _end_step(self, snapshot: Snapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
+    def _end_step(self, snapshot: CursorSnapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
         snapshot.add_channels(self._channels.open())
         watermarks = (
             self._missing.needs_watermarks

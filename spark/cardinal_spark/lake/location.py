@@ -1,11 +1,11 @@
-"""Where a lake lies: one folder or object-store prefix with a Delta table in each sub folder.
+"""Location of a lake: one folder or object-store prefix with a Delta table in each sub folder.
 
 Rules:
 
 1. Every file is reached through one file-system abstraction: the local one for folders, delta-rs' own object store
    for everything else, so that data files and Delta log use the same credentials and settings.
 2. Settings of the store are options that begin with ``storage.``; they never appear in an error or a ``repr``.
-3. Exceptions of delta-rs and Arrow leave this room as :class:`~cardinal.errors.LakeError`.
+3. Exceptions of delta-rs and Arrow leave this package as :class:`~cardinal.errors.LakeError`.
 
 It never writes by itself; it opens, and creates empty tables.
 """
@@ -43,7 +43,7 @@ _FEATURES_VERSION: Final = 3
 
 @contextlib.contextmanager
 def mapped(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn what delta-rs, Arrow and the file system raise into one LakeError that says what was being done.
+    """Map errors of delta-rs, Arrow and the file system to a LakeError that names the operation, ``what``.
 
     ``but``: exceptions that the caller handles itself.
     """
@@ -57,20 +57,20 @@ def mapped(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LakeLocation:
     """A lake's root. ``root`` is an absolute path or a URL without a slash at its end."""
 
     root: str
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, path: str, options: Mapping[str, str] | None = None) -> Place:
-        """The lake at a path or URL; of ``options`` those that begin with ``storage.`` count.
+    def of(cls, path: str, options: Mapping[str, str] | None = None) -> LakeLocation:
+        """The location of a path or URL; of ``options`` those that begin with ``storage.`` count.
 
         Raises ConfigurationError for an empty path.
         """
         if not path:
-            raise ConfigurationError("a lake needs a path: option path or an argument", setting="path")
+            raise ConfigurationError("a lake needs a path: set the option path", setting="path")
         storage = {
             name.removeprefix(STORAGE): value for name, value in (options or {}).items() if name.startswith(STORAGE)
         }
@@ -82,7 +82,7 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether the lake is a folder of this machine."""
+        """True when the lake is a folder of this machine."""
         return "://" not in self.root
 
     def need_writable(self) -> None:
@@ -109,7 +109,7 @@ class Place:
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri(table), dict(self.storage)))
 
     def newest(self, table: str) -> int | None:
-        """A table's newest version, None where there is no such table: one listing of its log, which opens nothing."""
+        """A table's newest version, None where there is no such table: one listing of its log, without opening it."""
         with mapped(f"open the table {table} of the lake {self.root}"):
             versions = (int(name[:20]) for name in self._log(table) if _COMMIT.fullmatch(name))
             return max(versions, default=None)
@@ -119,7 +119,7 @@ class Place:
             entries = self.files(table).get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))
             return [info.base_name for info in entries]
         try:
-            # Arrow would ask for the size of each file.
+            # Arrow would request the size of each file.
             return [path.name for path in Path(self.uri(table), "_delta_log").iterdir()]
         except FileNotFoundError:
             return []
@@ -137,7 +137,7 @@ class Place:
         found = self.find(table, version)
         if found is None:
             raise LakeError(
-                f"there is no table {table} in {self.root}: is this the lake's folder, and has it been written?"
+                f"there is no table {table} in {self.root}: check that this is a lake's folder and was written"
             )
         return found
 
@@ -157,10 +157,9 @@ class Place:
     def dataset(self, table: str, opened: DeltaTable) -> pads.FileSystemDataset:
         """The files of a table as a dataset, each with the bounds of its seqs and heights.
 
-        deltalake's own dataset bounds every column, and one that a file has no bounds for drops the file when a
-        filter names it.
+        deltalake's own dataset bounds every column, and a filter on a column without bounds in a file drops the file.
 
-        Raises LakeError where another engine has switched on a feature that these files cannot be read with.
+        Raises LakeError where another engine has enabled a feature that prevents reading these files.
         """
         _need_plain_files(table, opened)
         files, form = self.files(table), pads.ParquetFileFormat()
@@ -173,12 +172,12 @@ class Place:
 
 
 def _need_plain_files(table: str, opened: DeltaTable) -> None:
-    """Deletion vectors and renamed columns live beside the files; who ignores them reads wrong rows."""
+    """Raise LakeError for deletion vectors and renamed columns: a reader that ignores them returns wrong rows."""
     protocol = opened.protocol()
     features = set(protocol.reader_features or ()) - _HARMLESS
     if features or protocol.min_reader_version not in (1, _FEATURES_VERSION):
         named = ", ".join(sorted(features)) or f"reader version {protocol.min_reader_version}"
-        raise LakeError(f"another engine has switched on {named} for {table}: undo it, a lake cannot be read with it")
+        raise LakeError(f"another engine has enabled {named} for {table}, which a lake cannot have: disable it")
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -193,17 +192,17 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _bounded(action: Mapping[str, Any]) -> pads.Expression:
-    """What is known of a file's rows: the partition it lies in, and the bounds of seqs and heights."""
-    known = pads.scalar(True)  # noqa: FBT003 - pyarrow's way to say nothing
+    """The guarantee for a file's rows: its partition, and the bounds of seqs and heights."""
+    guarantee = pads.scalar(True)  # noqa: FBT003 - pyarrow's guarantee for any row
     for name, value in action.items():
         kind, _, column = name.partition(".")
         if value is None or not (kind == "partition" or column in BOUND_COLUMNS):
             continue
         held = pads.field(column)
         if kind == "partition":
-            known = known & (held == value)
+            guarantee = guarantee & (held == value)
         elif kind == "min":
-            known = known & (held >= value)
+            guarantee = guarantee & (held >= value)
         elif kind == "max":
-            known = known & (held <= value)
-    return known
+            guarantee = guarantee & (held <= value)
+    return guarantee
