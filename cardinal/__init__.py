@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from .protocols.streams.cursor import Cursor
     from .protocols.streams.events import (
         BeganAbove,
-        Change,
         ChainUpdate,
+        Change,
         Completed,
         Divergence,
         Event,

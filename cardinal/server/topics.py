@@ -6,9 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cardinal.config.secrets import with_secrets
 from cardinal.errors import ConfigurationError
 from cardinal.transports import list_topics, open_source
-from cardinal.transports.secrets import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -53,7 +53,7 @@ class PipelineJob:
         source: URL of the stream.
         lake: path or URL of the lake.
         checkpoint: path or URL of the checkpoint; None: in the lake.
-        until_caught_up: end when everything that was on the topics at the start is in the lake.
+        exit_at_end: end when everything that was on the topics at the start is in the lake.
         trigger: pause between batches in Spark's words.
         options: further options of the source and of the lake, by Spark's names.
 
@@ -62,7 +62,7 @@ class PipelineJob:
     source: str
     lake: str
     checkpoint: str | None = None
-    until_caught_up: bool = False
+    exit_at_end: bool = False
     trigger: str = "1 second"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -101,7 +101,7 @@ def start(spark: SparkSession, job: PipelineJob) -> StreamingQuery:
     lake = {name: value for name, value in job.options.items() if name not in source}
     rows = spark.readStream.format("cardinal").options(**{**source, **source_options(job)}).load()
     writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", job.checkpoint_path).options(**lake)
-    writer = writer.trigger(availableNow=True) if job.until_caught_up else writer.trigger(processingTime=job.trigger)
+    writer = writer.trigger(availableNow=True) if job.exit_at_end else writer.trigger(processingTime=job.trigger)
     return writer.start(job.location.root)
 
 

@@ -320,7 +320,7 @@ def need_equal(lake: str, undisturbed: str) -> None:
 
 def undisturbed_lake(spark: SparkSession, chain: PublishedChain, folder: Path) -> str:
     options = {**OPTIONS, "maxBlocksPerTrigger": "50", "chainId": str(chain.chain_id)}
-    query = start(spark, PipelineJob(chain.url, str(folder / "undisturbed"), until_caught_up=True, options=options))
+    query = start(spark, PipelineJob(chain.url, str(folder / "undisturbed"), exit_at_end=True, options=options))
     assert query.awaitTermination(PATIENCE)
     return str(folder / "undisturbed")
 

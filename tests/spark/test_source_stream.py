@@ -179,7 +179,7 @@ def test_a_lake_says_in_numbers_where_it_stands(spark: SparkSession, published: 
     published.publish()
     numbers = LakeMetrics()
     more = {name: value for name, value in options(published).items() if name != "url"}
-    job = PipelineJob(published.url, str(tmp_path / "lake"), until_caught_up=True, options=more)
+    job = PipelineJob(published.url, str(tmp_path / "lake"), exit_at_end=True, options=more)
     for status in batches(start(spark, job), job, numbers.progress):
         if status is not None:
             numbers.batch(status)
