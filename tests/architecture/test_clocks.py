@@ -14,6 +14,9 @@ CORE = Path(__file__).parents[2] / "cardinal"
 WALL = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 DATES = {"now", "utcnow", "today"}
 STAMPS = {
+    "cli/status.py": "the age of what is printed",
+    "cli/tail.py": "the age of what is printed",
+    "server/status.py": "the age of what is reported",
     "producing/pings.py": "a ping says when it was sent",
     "testing/memory.py": "what records of a broker in memory are stamped with, unless a test says otherwise",
     "transports/file/sink.py": "what records of a file are stamped with, unless a test says otherwise",
