@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,12 @@ import click
 
 from cardinal.apps.evm.tables.decoded import SCHEMAS
 from cardinal.cli.main import cardinal
+from cardinal.config.options import Options
+from cardinal.transports.file.settings import FileSettings
+from cardinal.transports.kafka.settings import KafkaSettings
+from cardinal.transports.websocket.settings import WebsocketOptions
+from cardinal_connectors.dev.settings import DevOptions
+from cardinal_connectors.ethereum.address import NodeOptions
 from cardinal_spark.lake.options import READ_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
 from cardinal_spark.lake.tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, KEYS
 from cardinal_spark.rows import KEY_ARROW
@@ -69,7 +76,7 @@ _NOT_SHOWN: Final = frozenset({"block_number", "block_hash", "block_timestamp", 
 
 def pages() -> dict[Path, str]:
     """Every page with generated parts, and its text as it should be."""
-    made = {"spark.md": _spark(), "commands.md": {"commands": _commands()}}
+    made = {"spark.md": _spark(), "commands.md": {"commands": _commands()}, "urls.md": _urls()}
     return {DOCS / name: _filled(name, parts) for name, parts in made.items()}
 
 
@@ -102,6 +109,38 @@ def _spark() -> dict[str, str]:
         "every typed table": _described(one for one in typed["logs"] if one["name"] in _NOT_SHOWN),
         **{table: _described(one for one in typed[table] if one["name"] not in _NOT_SHOWN) for table in typed},
     }
+
+
+def _urls() -> dict[str, str]:
+    models: dict[str, type[Options]] = {
+        "kafka": KafkaSettings,
+        "file": FileSettings,
+        "websocket": WebsocketOptions,
+        "nodes": NodeOptions,
+        "dev": DevOptions,
+    }
+    return {scheme: _fields(model) for scheme, model in models.items()}
+
+
+def _fields(model: type[Options]) -> str:
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, field in sorted(model.model_fields.items(), key=lambda one: one[1].alias or one[0]):
+            default = field.get_default(call_default_factory=True)
+            shown = "required" if field.is_required() else _value(default)
+            yield f"`{field.alias or name}`", shown, _line(field.description)
+
+    return _table(("option", "default", "meaning"), rows())
+
+
+def _value(default: object) -> str:
+    value = default.value if isinstance(default, Enum) else default
+    if isinstance(value, bool):
+        return "`yes`" if value else "`no`"
+    return "" if value in (None, "", ()) else f"`{value}`"
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").replace("``", "`").split()).rstrip(".").replace("|", "\\|")
 
 
 def _commands() -> str:
