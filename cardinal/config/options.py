@@ -16,10 +16,17 @@ _NEAR = 0.7
 
 
 def nearest(wrong: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """The remedy for a name that does not exist: the nearest one, or all of them."""
-    names = sorted(known)
-    near = difflib.get_close_matches(wrong, names, 1, _NEAR)
-    return f"did you mean {near[0]}?" if near else otherwise or f"use {', '.join(names) or 'none'}"
+    """The remedy for a name that does not exist: the nearest one in any case, or all of them.
+
+    Arguments:
+        wrong: what was written.
+        known: the names that exist.
+        otherwise: the remedy where none is near; None lists them.
+
+    """
+    names = {name.lower(): name for name in sorted(known)}
+    near = difflib.get_close_matches(wrong.lower(), names, 1, _NEAR)
+    return f"did you mean {names[near[0]]}?" if near else otherwise or f"use {', '.join(names.values()) or 'none'}"
 
 
 def sentence(message: str) -> str:

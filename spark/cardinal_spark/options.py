@@ -6,11 +6,11 @@ is read. So they are stored in the metadata of the table's first column, which r
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from cardinal.config.options import nearest
 from cardinal.config.url import is_secret
 from cardinal.errors import ConfigurationError
 
@@ -88,10 +88,3 @@ def given_options(options: Mapping[str, str], known: Iterable[str], format_name:
             f"format({format_name!r}) has no option {name!r}; {nearest(name, known)}", setting=name
         )
     return given
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the intended name."""
-    names = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), names, 1)
-    return f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(names.values())}"

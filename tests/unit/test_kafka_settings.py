@@ -144,7 +144,7 @@ def test_what_no_text_can_set_or_what_would_withhold_acknowledgements_is_refused
 )
 def test_an_option_that_is_given_under_two_names_is_refused(options: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is given twice: leave one of them out"):
-        settings_of(f"kafka://u:x@host:9092?{options}")
+        settings_of(f"kafka://u:s3cr3t@host:9092?{options}")
 
 
 def test_what_only_producers_accept_is_kept_from_other_clients() -> None:

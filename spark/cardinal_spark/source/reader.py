@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from cardinal.config.options import nearest
 from cardinal.errors import ConfigurationError
-from cardinal_spark.options import nearest
 
 from .columns import payload_batches
 from .final import final_chain
