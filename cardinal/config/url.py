@@ -404,10 +404,9 @@ def _options(scheme: str, query: str) -> Mapping[str, str]:
 
 
 def _unreadable(scheme: str, hint: str = "") -> ConfigurationError:
-    login = "percent-encode the password (%40 for @, %2F for /, %3F for ?, %23 for #)"
-    return _refused(
-        f"this {scheme} URL cannot be read: write {_FORMS[scheme]}?option=value&option=value{hint or f', and {login}'}"
-    )
+    encode = ", and percent-encode the password (%40 for @, %2F for /, %3F for ?, %23 for #)"
+    form = _FORMS[scheme].replace("kafka://", "kafka://user:password@")
+    return _refused(f"this {scheme} URL cannot be read: write {form}?option=value&option=value{hint or encode}")
 
 
 def _unknown(scheme: str) -> ConfigurationError:
@@ -422,7 +421,7 @@ def _refused(sentence: str) -> ConfigurationError:
 
 
 def _all_forms() -> str:
-    return " or ".join(_FORMS.values())
+    return ", ".join(_FORMS[scheme] for scheme in ("kafka", "file", "ws", "wss")) + " or " + _FORMS["mux"]
 
 
 def _safe(scheme: str) -> str:

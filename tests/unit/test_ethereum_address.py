@@ -46,7 +46,7 @@ def test_wrong_option_is_one_sentence_without_the_urls_secrets(option: str) -> N
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no option lags of nodes, behind #: did you mean lag\?"):
+    with pytest.raises(ConfigurationError, match=r"there is no option lags of a node's URL: did you mean lag\?"):
         open_feed("http://a#lags=4")
 
 
