@@ -109,9 +109,9 @@ class _Window:
         number, known = self._number, self.known
         tips = [batch for batch in known.values() if batch.number >= number]
         if not tips:
-            held = max((str(batch.number) for batch in known.values()), default="none so high")
+            highest = "it is empty" if self.highest is None else f"its highest is {self.highest}"
             raise ConfigurationError(
-                f"the stream does not hold block {number} yet (the nearest below it: {held}); start at 'latest'",
+                f"the stream does not hold block {number} yet ({highest}): start at a lower one, or at 'latest'",
                 setting="start",
             )
         block = max(tips, key=lambda batch: (batch.weight, batch.number))

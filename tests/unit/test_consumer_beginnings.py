@@ -76,7 +76,7 @@ def test_the_first_block_of_the_stream_is_begun_with_by_its_parent(broker: Memor
 
 def test_a_number_that_the_stream_does_not_hold_is_named(broker: MemoryBroker) -> None:
     publish(broker, line(50, 90))
-    with pytest.raises(ConfigurationError, match=r"does not hold block 91 yet \(the nearest below it: 90\)"):
+    with pytest.raises(ConfigurationError, match=r"does not hold block 91 yet \(its highest is 90\)"):
         consumer(broker, start=91)
     with pytest.raises(ConfigurationError, match="followed down to block 40: it is held from block 50 on"):
         consumer(broker, start=40)

@@ -1,0 +1,338 @@
+"""Mistakes on the command line: each gets one sentence that says what to do, soon, and the right exit status.
+
+No traceback, no credential. Most are refused before anything is started, so that they run in this process.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from commands import COMMAND, DEADLINE, Processes, fresh_chain_id
+
+from cardinal import apps
+from cardinal.cli.main import main
+from cardinal.producer import Producer
+
+if TYPE_CHECKING:
+    from cardinal.embedded import EmbeddedKafka
+
+DEAF = "127.0.0.1:1"
+"""Nobody listens there: the port is below those that users may take."""
+
+STREAM = f"kafka://user:s3cr3t@{DEAF}"
+NODE = f"http://user:s3cr3t@{DEAF}/s3cr3t"
+SERVE = ("serve", "--from", "null://", "--chain-id", "1")
+RANGE = ("--first", "1", "--last", "2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where things lie that are none."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "nothing").write_text("")
+    (tmp_path / "noise").write_bytes(b"\xff s3cr3t")
+    (tmp_path / "nopem").write_text("s3cr3t")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    """The status and the one sentence of a command that must fail."""
+    monkeypatch.setattr(sys, "argv", ["cardinal", *args])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, said = capfd.readouterr()
+    assert out == ""
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert "s3cr3t" not in said
+    return int(str(ended.value.code)), said
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ("produce", "--from", f"gopher://user:s3cr3t@{DEAF}", "--to", STREAM),
+            "it begins with one of archive://, dev://, http://",
+        ),
+        (
+            ("produce", "--from", f"user:s3cr3t@{DEAF}", "--to", STREAM),
+            "it begins with one of archive://, dev://, http://",
+        ),
+        (("produce", "--from", "http://user:s3cr3t@[bad", "--to", STREAM), "write http://host:port"),
+        (("produce", "--from", "dev://user:s3cr3t@[bad", "--to", STREAM), "cannot be read"),
+        (("produce", "--from", "http://user:s3cr3t@host:99999", "--to", STREAM), "check the URL"),
+        (("produce", "--from", "dev://?colour=red", "--to", STREAM), "colour"),
+        (("produce", "--from", NODE, "--to", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
+        (("produce", "--from", NODE, "--to", "kafka://user:s3cr3t@host:none"), "write a number from 1 to 65535"),
+        (("produce", "--from", "dev://", "--to", f"{STREAM}?colour=red"), "no option colour of kafka:// URLs"),
+        (("produce", "--from", NODE, "--to", STREAM), "check that it runs and the URL is right"),
+        (("produce", "--from", f"ws://user:s3cr3t@{DEAF}", "--to", STREAM), "check that it runs and the URL is right"),
+        (("tail", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
+        (("tail", f"user:s3cr3t@{DEAF}"), "write kafka://host:port"),
+        (("tail", "kafka://user:s3cr3t@[bad"), "write kafka://host:port"),
+        ((*SERVE, "--token-file", "away"), "the file away of token-file cannot be read: No such file"),
+        ((*SERVE, "--token-file", "nothing"), "is empty, or too large for a secret"),
+        ((*SERVE, "--token-file", "noise"), "does not hold text"),
+        ((*SERVE, "--cert-file", "nopem"), "they are no certificate and its key without a password, in PEM"),
+        ((*SERVE, "--cert-file", "away"), "No such file or directory"),
+        ((*SERVE, "--key-file", "nopem"), "a key is of no use without its certificate: give both"),
+        ((*SERVE, "--listen", "somewhere:else:x"), "write HOST:PORT"),
+        ((*SERVE, "--listen", "203.0.113.9:9999"), "Cannot assign requested address; give another address by --listen"),
+        (("serve", "--from", f"ws://{DEAF}?token=s3cr3t"), "start `cardinal serve` there or correct the address"),
+        (("serve", "--from", "file://empty"), "start `cardinal produce` first"),
+        (("tail", f"ws://user:s3cr3t@{DEAF}"), "give the server's token by token_file=PATH"),
+        (("tail", f"ws://{DEAF}?token_file=away"), "the file away of token_file cannot be read"),
+        (("tail", f"ws://{DEAF}?tokn=s3cr3t"), "there is no option tokn of ws:// URLs: use "),
+        (("tail", f"wss://{DEAF}?token=s3cr3t&ssl.ca.location=nopem"), "there is nothing in PEM in it"),
+        (("tail", f"kafka://u:s3cr3t@{DEAF}?compresion.type=s3cr3t"), "did you mean compression.type?"),
+        (("tail", f"kafka://{DEAF}?connect.timeout.ms=3"), "did you mean cardinal.connect.timeout.ms?"),
+        (("tail", f"kafka://{DEAF}?cardinal.colour=s3cr3t"), "it takes librdkafka's properties, and cardinal.connect."),
+        (("tail", f"kafka://{DEAF}?cardinal.partition=3"), "did you mean cardinal.partitions?"),
+        (("tail", f"kafka://{DEAF}?tls=1&ssl.ca.location=away"), "the file of ssl.ca.location cannot be used: check"),
+        (("tail", f"kafka://{DEAF}?tls=1&ssl.certificate.location=nopem"), "ssl.certificate.location cannot be used"),
+        (("tail", f"kafka://u:s3cr3t@{DEAF}?sasl.mechanism=MAGIC"), "Unsupported SASL mechanism: MAGIC; correct the"),
+        (("tail", "file://file"), "the folder file cannot be read: Not a directory"),
+        (("tail", "null://", "--chain-id", "1", "--heal", f"gopher://u:s3cr3t@{DEAF}"), "begins with one of"),
+        (
+            ("record", "--from", "null://", "--to", "file:///proc/here", "--chain-id", "1"),
+            "name one that this user may write",
+        ),
+        (
+            ("record", "--from", "null://", "--to", "file://file", "--chain-id", "1"),
+            "there is a file of that name; name one",
+        ),
+        (("record", "--from", "null://", "--to", "file://file/below", "--chain-id", "1"), "Not a directory; name one"),
+        (
+            ("record", "--from", "null://", "--to", "file://out?fsync=maybe", "--chain-id", "1"),
+            "'always', 'interval' or 'never'",
+        ),
+        (
+            ("record", "--from", "null://", "--to", "file://out", "--chain-id", "1", "--app", "s"),
+            "choose one of: blob, evm",
+        ),
+        (("tail", "file://away"), "there is no folder away: check the path, or start `cardinal produce`"),
+        (("status", "file://away"), "there is no folder away: check the path"),
+        (("topics", "file://empty"), "there is no known stream on file://empty"),
+        (("replay", "--from", "file://empty"), "empty holds no recording of an evm stream: name a folder that"),
+        (("replay", "--from", "file://away"), "there is no recording in away: name the folder of one"),
+        (("replay", "--from", "file://file"), "Not a directory"),
+        (
+            ("replay", "--from", "file://empty", "--chain-id", "1", "--to", f"kafka://u:s3cr3t@{DEAF}"),
+            "check application and",
+        ),
+        (("repair", "--from", "dev://", "--to", f"ws://{DEAF}?token=s3cr3t", *RANGE), "correct the address"),
+        (("repair", "--from", "dev://", "--to", "file://away", *RANGE), "check application and chain id"),
+        (("repair", "--from", f"gopher://u:s3cr3t@{DEAF}", "--to", "null://", *RANGE), "begins with one of"),
+        (("repair", "--from", f"http://u:s3cr3t@{DEAF}/s3cr3t", "--to", "null://", *RANGE), "check that it runs"),
+    ],
+)
+def test_what_cannot_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str
+) -> None:
+    del folder
+    status, said = refused(monkeypatch, capfd, *args)
+    assert status == 1
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("tail", STREAM, "--format", "yaml"), "'yaml' is not one of 'table', 'json': see `cardinal tail --help`"),
+        (("tail", STREAM, "--stop", "-1"), "see `cardinal tail --help`"),
+        (("tail", STREAM, "--xyz"), "No such option '--xyz': see `cardinal tail --help`"),
+        (("tail", STREAM, "--start", "c1:yesterday"), "copy the cursor whole, or write another position"),
+        (("tail",), "Missing argument 'URL': see `cardinal tail --help`"),
+        (("produce", "--from", NODE), "Missing option '--to': see `cardinal produce --help`"),
+        (("broker", "up", "--port", "kafka"), "see `cardinal broker up --help`"),
+        (("broker", "up", "--port"), "Option '--port' requires an argument: see `cardinal --help`"),
+        (("brokr",), "No such command 'brokr'"),
+        (("tail", STREAM, "--start", "30", "--stop", "20"), "--stop 20 lies before --start 30: see `cardinal tail --h"),
+        (("tail", STREAM, "--chain-id", "0"), "0 is not in the range x>=1: see `cardinal tail --help`"),
+        (("tail", STREAM, "--topic", "ours"), "add --chain-id: see `cardinal tail --help`"),
+        (("status", STREAM, "--hash", "0x12"), "write a block's whole hash, 0x and 64 hex digits, not '0x12'"),
+        (("record", STREAM, "file://out"), "Missing option '--from': see `cardinal record --help`"),
+        (("record", "--from", STREAM, "--to", STREAM, "--exit-at", "never"), "not one of 'end', 'idle'"),
+        (("--log-level", "loud", "tail", STREAM), "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+    ],
+)
+def test_a_line_that_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str
+) -> None:
+    status, said = refused(monkeypatch, capfd, *args)
+    assert status == 2
+    assert says in said
+
+
+@pytest.mark.parametrize("command", [("tail", "null://"), ("record", "--from", "null://", "--to", "file://out")])
+@pytest.mark.parametrize("start", ["yesterday", "-5", "5.5", "head", "d1:abc", ""])
+def test_a_beginning_that_is_none_is_told_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: tuple[str, ...], start: str
+) -> None:
+    status, said = refused(monkeypatch, capfd, *command, "--start", start)
+    assert status == 2
+    assert f"such as 2026-01-13T22:00:00Z or a cursor, not {start!r}: see `cardinal {command[0]} --help`" in said
+
+
+def test_an_address_that_is_taken(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, said = refused(monkeypatch, capfd, *SERVE, "--listen", where)
+    assert status == 1
+    assert f"cannot listen on {where}: Address already in use; give another address by --listen" in said
+
+
+def _full() -> None:
+    """What a disk is that has room for 30,000 more bytes of every file."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full here")
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("tail", "LOG", "--stop", "100"), "nothing more can be written to the standard output: No space left"),
+        (("tail", "LOG", "--format", "json", "--start", "50"), "nothing more can be written to the standard output"),
+        (
+            ("replay", "--from", "LOG"),
+            "nothing more can be written to the standard output: No space left on device; make room",
+        ),
+        (("replay", "--from", "LOG", "--to", "file://copy"), "could not be written to copy: File too large; make room"),
+        (
+            ("record", "--from", "LOG", "--to", "file://copy", "--exit-at", "end"),
+            "free space on the disk and restart, it resumes where it ended",
+        ),
+    ],
+)
+def test_a_disk_that_is_full(folder: Path, args: tuple[str, ...], says: str) -> None:
+    made = [*COMMAND, "produce", "--from", "dev://?blocks=100", "--to", "file://log"]
+    subprocess.run(made, cwd=folder, check=True, capture_output=True, timeout=DEADLINE)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *(arg.replace("LOG", "file://log") for arg in args)],
+            cwd=folder,
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE,
+            preexec_fn=_full,
+        )
+    *before, last = done.stderr.splitlines()
+    assert done.returncode == 1, done.stderr
+    assert last.startswith("error: ")
+    assert says in last
+    assert "Traceback" not in done.stderr
+    assert len(before) <= 2
+
+
+class Page(BaseHTTPRequestHandler):
+    """A web server that is no node."""
+
+    def do_GET(self) -> None:
+        page = b"<html><body>Welcome</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    do_POST = do_GET  # noqa: N815 - the names that http.server looks for
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """The address of a web server."""
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"user:s3cr3t@127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+def ended(processes: Processes, process: subprocess.Popen[str], status: int = 1) -> str:
+    """The one sentence of a command that must fail, soon and without a word of the credentials."""
+    found, out, said = processes.end(process)
+    assert (found, out) == (status, ""), said
+    *waits, last = said.splitlines()
+    assert last.startswith("error: ")
+    assert all(": waiting for it for 10 seconds" in line for line in waits)
+    assert "s3cr3t" not in said
+    return last
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "is it its WebSocket")]
+)
+def test_a_web_server_that_is_no_node(processes: Processes, page: str, scheme: str, says: str) -> None:
+    process = processes.start("produce", "--from", f"{scheme}://{page}/s3cr3t", "--to", STREAM)
+    assert says in ended(processes, process)
+
+
+@pytest.mark.broker
+def test_what_may_still_come_is_waited_for_but_not_for_long(
+    cardinal_killable_broker: EmbeddedKafka, processes: Processes
+) -> None:
+    """No broker, a port that says nothing, a broker without a stream: all at once, since each is waited for."""
+    bare = f"kafka://{cardinal_killable_broker.bootstrap}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mute = f"kafka://user:s3cr3t@127.0.0.1:{silent.getsockname()[1]}"
+        started = {
+            processes.start(*args): says
+            for args, says in (
+                (
+                    ("produce", "--from", "dev://", "--to", STREAM),
+                    "start one (cardinal broker up), correct the address",
+                ),
+                (("tail", STREAM), "start one (cardinal broker up), correct the address"),
+                (("tail", mute), "start one (cardinal broker up), correct the address"),
+                (("tail", bare), "start `cardinal produce` first"),
+                (("tail", bare, "--chain-id", "7"), "start a producer first, or check application and chain id"),
+            )
+        }
+        for process, says in started.items():
+            assert says in ended(processes, process)
+
+
+@pytest.mark.broker
+def test_a_login_where_none_is_wanted(cardinal_broker: EmbeddedKafka, processes: Processes) -> None:
+    stream = f"kafka://user:s3cr3t@{cardinal_broker.bootstrap}"
+    assert "wants no login: leave user, password" in ended(processes, processes.start("tail", stream))
+
+
+@pytest.mark.broker
+def test_a_chain_that_is_not_named_or_not_there(cardinal_broker: EmbeddedKafka, processes: Processes) -> None:
+    """The streams that exist are listed; what is not waited for is refused at once."""
+    stream, (first, second) = f"kafka://{cardinal_broker.bootstrap}", sorted(fresh_chain_id() for _ in range(2))
+    for chain in (first, second):
+        Producer(stream, apps.get("evm", chain_id=chain), producer_id="one").close()
+    said = ended(processes, processes.start("tail", stream))
+    assert "several evm streams" in said
+    assert f"{first}" in said
+    assert "--chain-id" in said
+    absent = str(fresh_chain_id())
+    for command in ("status", "topics"):
+        said = ended(processes, processes.start(command, stream, "--chain-id", absent))
+        assert f"no evm stream of chain {absent}" in said
+        assert f"{first}" in said
