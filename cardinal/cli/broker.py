@@ -1,4 +1,4 @@
-"""`cardinal broker`: one Kafka broker on this machine, that outlives the command which starts it."""
+"""`cardinal broker`: one Kafka broker on this machine, which outlives the command that starts it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,36 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 90
 
 _data = click.option(
-    "--data", type=click.Path(path_type=Path, file_okay=False), help="Data folder [default: in your user data folder]."
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="Data folder.  [default: in your user data folder]"
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group()
 def broker() -> None:
-    """A real Kafka broker on this machine, without Docker and without a system Java."""
+    """A real Kafka broker on this machine, without Docker and without a system Java.
+
+    \b
+    Examples:
+      cardinal broker up
+      cardinal broker status --json
+      cardinal broker down
+    """
 
 
 @broker.command()
 @_data
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port [default: the same as before; at first 9092 if free]."
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: as before; at first 9092 if free]"
 )
 @_json
 def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
-    """Start the broker; it runs until `cardinal broker down`."""
+    """Start the broker; it runs until `cardinal broker down`.
+
+    \b
+    Example:
+      cardinal broker up --port 9092
+    """
     from cardinal.embedded.broker import EmbeddedKafka  # noqa: PLC0415 - `--help` stays quick
     from cardinal.embedded.state import HOST  # noqa: PLC0415 - the same
 
@@ -67,7 +79,12 @@ def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
 @broker.command()
 @_data
 def down(data: Path | None) -> None:
-    """Stop the broker. Its data stays."""
+    """Stop the broker. Its data stays.
+
+    \b
+    Example:
+      cardinal broker down
+    """
     from cardinal.embedded.pidfile import end_broker  # noqa: PLC0415 - `--help` stays quick
 
     folder = _folder(data)
@@ -79,7 +96,12 @@ def down(data: Path | None) -> None:
 @_data
 @_json
 def status(data: Path | None, *, as_json: bool) -> None:
-    """Say whether the broker runs, and where; exit status 1 where it does not."""
+    """Print where the broker runs; exit status 1 if it does not.
+
+    \b
+    Example:
+      cardinal broker status --json
+    """
     from cardinal.embedded.pidfile import find_broker  # noqa: PLC0415 - `--help` stays quick
 
     folder = _folder(data)

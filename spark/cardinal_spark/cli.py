@@ -32,7 +32,13 @@ _WIDEST = 44
 
 @click.group()
 def lake() -> None:
-    """A lake of Delta tables that follows the chain."""
+    """A lake of Delta tables that follows the chain.
+
+    \b
+    Examples:
+      cardinal lake run --from kafka://localhost:9092 --to ./lake
+      cardinal lake query ./lake "select count(*) from current_logs"
+    """
     for module in ("pyarrow", "deltalake"):
         try:
             importlib.import_module(module)
@@ -164,7 +170,14 @@ def _line(status: BatchStatus) -> str:
 @click.option("--as-of-block", type=click.IntRange(0), help="The state when this block had just joined.")
 @click.option("--as-of-time", metavar="TIME", help="The state at this time: 2026-01-31T12:00:00Z.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most rows, with --table.")
-@click.option("--format", "shape", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
 @_option
 def query(
     *,
@@ -184,6 +197,11 @@ def query(
     """Run SQL on one state of the lake at PATH, or print one of its tables.
 
     The SQL may name every table and its current_ view, for example current_logs.
+
+    \b
+    Examples:
+      cardinal lake query ./lake "select block_number, count(*) from current_logs group by 1"
+      cardinal lake query ./lake --table current_blocks --from-block 100 --format csv
     """
     from cardinal_spark.lake.as_of import AsOf  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
@@ -221,7 +239,12 @@ def _first(reader: pa.RecordBatchReader, limit: int) -> pa.Table:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_option
 def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
-    """Print the state of the lake at PATH: its head, its last seq and its tables."""
+    """Print the state of the lake at PATH: its head, its last seq and its tables.
+
+    \b
+    Example:
+      cardinal lake status ./lake --json
+    """
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
 
@@ -241,7 +264,12 @@ def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
 @click.option("--dialect", default="spark", show_default=True, help="spark (Databricks, EMR, Hive), trino or duckdb.")
 @_option
 def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -> None:
-    """Print the SQL that registers the lake at PATH in a catalog, with its current_ views."""
+    """Print the SQL that registers the lake at PATH in a catalog, with its current_ views.
+
+    \b
+    Example:
+      cardinal lake catalog ./lake --dialect trino
+    """
     from cardinal_spark.lake.catalog import statements  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
     from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
@@ -259,6 +287,10 @@ def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, .
     """Compare the tables of the lake at PATH with each other, and its chain and content with its stream's.
 
     Exits with status 1 where there are differences.
+
+    \b
+    Example:
+      cardinal lake check ./lake --from kafka://localhost:9092
     """
     from cardinal_spark.lake.check import Check, stream_chain  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
@@ -319,7 +351,12 @@ def maintain(
     retention_hours: int,
     options: tuple[str, ...],
 ) -> None:
-    """Compact the small files of the lake at PATH and remove the old ones, also while a query runs."""
+    """Compact the small files of the lake at PATH and remove the old ones, also while a query runs.
+
+    \b
+    Example:
+      cardinal lake maintain ./lake --z-order logs=address
+    """
     from cardinal_spark.lake import maintenance  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
 
