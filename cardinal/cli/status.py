@@ -114,7 +114,8 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
         facts = facts_of(app, state.head)
         made = "" if facts.time is None else f"made {clock(facts.time)} ({age(now - facts.time)} ago), "
         click.echo(f"  head       {state.head.number}  0x{state.head.hash.hex()}")
-        click.echo(f"             {made}published {_ago(now, state.head_published)}")
+        published = "a moment ago" if state.head_published is None else _ago(now, state.head_published)
+        click.echo(f"             {made}published {published}")
     if state.highest is not None and (state.head is None or state.highest > state.head.number):
         click.echo(
             click.style(
