@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Literal
@@ -11,6 +12,7 @@ import click
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.positions import start_option
 from cardinal.cli.stopping import call_when_told, exit_when_told
+from cardinal.consuming.options import find_streams
 from cardinal.copying.recording import Recorder
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from cardinal.copying.recording import RecordingProgress
 
+_log = logging.getLogger("cardinal.record")
 _REPORT_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 0.2
 _TOPICS_SECONDS: Final = 10.0
@@ -72,6 +75,9 @@ def record(
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="--to")
     exit_when_told()  # nothing is recorded yet
     app = application(source, app_name, chain_id, topic)
+    others = [other.chain for other in find_streams(target, app_name).values() if other.chain != app.chain]
+    if others:
+        _log.warning("%s also holds a recording of %s: readers must name the chain", target, ", ".join(others))
     stopped = threading.Event()
     recorder = Recorder(source, target, app, start=start, wait=_TOPICS_SECONDS)
     call_when_told(stopped.set)

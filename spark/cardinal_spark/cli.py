@@ -393,8 +393,13 @@ def _as_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_plain(row[name]) for name in names] for row in rows)
+    writer.writerows([_csv_cell(_plain(row[name])) for name in names] for row in rows)
     return text.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """A value for CSV: lists and structs as JSON text."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _as_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -68,6 +68,16 @@ def chain_of(processes: Processes, url: str, until_block: int) -> list[str]:
     return replayed(json.loads(line) for line in out.splitlines())
 
 
+def test_a_second_chain_in_a_folder_is_logged(processes: Processes, tmp_path: Path) -> None:
+    for chain in (5, 6):
+        publish_to(f"file://{tmp_path}/{chain}", chain, evm_blocks(chain, 1, 3))
+        status, _, said = processes.run(
+            "record", "--from", f"file://{tmp_path}/{chain}", "--to", f"file://{tmp_path}/both", "--exit-at", "end"
+        )
+        assert status == 0, said
+        assert ("also holds a recording of evm:5" in said) == (chain == 6)
+
+
 def test_the_commands_copy_a_folder_and_print_it(processes: Processes, tmp_path: Path) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 20))
     status, out, said = processes.run(

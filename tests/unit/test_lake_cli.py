@@ -52,6 +52,8 @@ def test_sql_runs_over_the_current_views(path: str) -> None:
     assert [json.loads(line) for line in found.stdout.splitlines()] == [{"n": n, "rows": 5} for n in (1, 2, 3, 4)]
     found = lake_command("query", path, "SELECT number, hash FROM canonical WHERE number = 3", "--format", "csv")
     assert found.stdout == f"number,hash\n3,0x{block_hash('3b').hex()}\n"
+    found = lake_command("query", path, "SELECT [hash] hashes FROM canonical WHERE number = 3", "--format", "csv")
+    assert found.stdout == f"""hashes\n"[""0x{block_hash("3b").hex()}""]"\n"""
 
 
 def test_a_table_prints_without_sql(path: str) -> None:
