@@ -18,6 +18,7 @@ _SUMMARY_LENGTH: Final = 200
 _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
     "demo": "cardinal.cli.demo:demo",
+    "faults": "cardinal.cli.faults:faults",
     "produce": "cardinal.cli.produce:produce",
     "record": "cardinal.cli.record:record",
     "repair": "cardinal.cli.repair:repair",

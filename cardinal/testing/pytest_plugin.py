@@ -1,7 +1,9 @@
-"""Pytest fixtures for a real Kafka broker.
+"""Pytest fixtures: a real Kafka broker, chains with forks, and the fault kit for a handler.
 
 Pytest loads this file in every run of everybody who has Cardinal installed, so it imports nothing of ours (and nothing
-that is not there anyway) before a fixture is asked for.
+that is not there anyway) before a fixture is requested.
+
+The processes of `pytest -n N` share one broker, which ends with the last of them.
 
 ``CARDINAL_TEST_BROKER=host:port`` names a broker that runs already; tests then share it, and tests that kill or pause a
 broker are skipped. ``CARDINAL_TEST_BROKER=docker`` takes brokers in containers, through testcontainers; where no engine
@@ -11,15 +13,17 @@ answers, tests that need a broker are skipped with that reason.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from cardinal.embedded import EmbeddedKafka
     from cardinal.testing.containers import ContainerKafka
+    from cardinal.testing.faultkit import Chain, Handler
 
 BROKER_VARIABLE = "CARDINAL_TEST_BROKER"
 DOCKER = "docker"
@@ -74,8 +78,8 @@ def cardinal_broker(
 ) -> Iterator[EmbeddedKafka | ExternalBroker | ContainerKafka]:
     """A Kafka broker for the whole run: embedded, in a container, or the one that ``CARDINAL_TEST_BROKER`` names.
 
-    ``.bootstrap`` and ``.client_config()`` lead clients to it. Take topic names that are your test's own. Whoever kills
-    or pauses a broker takes ``cardinal_killable_broker``.
+    ``.bootstrap`` and ``.client_config()`` lead clients to it. Take topic names that are your test's own. To kill or
+    pause a broker, take ``cardinal_killable_broker``.
     """
     named = os.environ.get(BROKER_VARIABLE)
     if named == DOCKER:
@@ -84,6 +88,13 @@ def cardinal_broker(
         return
     if named:
         yield ExternalBroker(named)
+        return
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from cardinal.testing.shared_broker import shared_broker  # noqa: PLC0415 - pytest loads this file in every run
+
+        # The folder above the one of this worker is that of the whole run.
+        with shared_broker(tmp_path_factory.getbasetemp().parent / "cardinal-broker") as shared:
+            yield shared
         return
     from cardinal.embedded import EmbeddedKafka  # noqa: PLC0415 - pytest loads this file in every run
 
@@ -106,3 +117,36 @@ def cardinal_killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     broker = EmbeddedKafka(tmp_path_factory.mktemp("cardinal-killable-broker"))
     with broker:
         yield broker
+
+
+@pytest.fixture
+def cardinal_chain() -> Callable[..., Chain]:
+    """Factory of seeded chains with forks: ``cardinal_chain(seed=7, blocks=12, app="evm")``.
+
+    ``.payloads`` has the blocks by name, ``.updates()`` the ChainUpdates that a consumer yields; see
+    :class:`cardinal.testing.faultkit.Chain`. No broker is needed.
+    """
+    from cardinal.testing.faultkit import Chain  # noqa: PLC0415 - pytest loads this file in every run
+
+    return Chain
+
+
+@pytest.fixture
+def cardinal_faults() -> Callable[..., None]:
+    """Run of the fault kit: ``cardinal_faults(Balances, app="evm", seeds=10)``; fails the test with the story.
+
+    The handler is a class or function at the top of a module, or its name; keyword arguments are those of
+    :class:`cardinal.testing.faultkit.Settings`, and ``script`` to repeat one run.
+    """
+    from cardinal.testing.faultkit import Settings, find_failure  # noqa: PLC0415 - pytest loads this file in every run
+
+    def run(
+        handler: str | Callable[[Path], Handler],
+        *,
+        script: str | None = None,
+        **settings: Any,  # noqa: ANN401 - the fields of Settings
+    ) -> None:
+        if failure := find_failure(handler, Settings(**settings), script=script):
+            pytest.fail(failure.story, pytrace=False)
+
+    return run

@@ -1,0 +1,115 @@
+"""One embedded broker for several processes, such as the workers of `pytest -n N`.
+
+A host process of its own runs the broker: `python -m cardinal.testing.shared_broker FOLDER`. Three files in the folder
+coordinate it with its users, by locks that the kernel releases whenever a process ends, however it ends:
+
+1. ``start.lock``: held by the user that looks for the host, and starts it where there is none.
+2. ``users.lock``: shared, held by every user as long as it uses the broker. The host waits for it exclusively, and then
+   stops the broker: it ends with its last user. A user that comes while it stops waits until it has.
+3. ``host.lock``: held by the host as long as it lives; ``ready`` is its answer, empty or the sentence of an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cardinal.embedded import EmbeddedKafka
+from cardinal.errors import CardinalError, EmbeddedBrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_READY_SECONDS: Final = 240.0
+"""Jars may have to be fetched."""
+_POLL_SECONDS: Final = 0.05
+_DATA: Final = "data"
+
+
+@contextmanager
+def shared_broker(folder: Path) -> Iterator[EmbeddedKafka]:
+    """The broker of this folder, started where it does not run; it is not this process's to stop.
+
+    Raises:
+        EmbeddedBrokerError: it could not be started.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "start.lock", fcntl.LOCK_EX) as starting, _locked(folder / "users.lock", fcntl.LOCK_SH):
+        if not _is_locked(folder / "host.lock"):
+            _start(folder)
+        fcntl.flock(starting, fcntl.LOCK_UN)
+        yield EmbeddedKafka(folder / _DATA)
+
+
+def _start(folder: Path) -> None:
+    ready = folder / "ready"
+    ready.unlink(missing_ok=True)
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with (folder / "host.log").open("ab") as log:
+        host = subprocess.Popen(  # noqa: S603 - this module
+            [sys.executable, "-m", __name__, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=variables,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _READY_SECONDS
+    while not ready.exists():
+        if host.poll() is not None or time.monotonic() > deadline:
+            raise EmbeddedBrokerError(f"the shared broker does not start: see {log.name}")
+        time.sleep(_POLL_SECONDS)
+    if sentence := ready.read_text(encoding="utf-8"):
+        raise EmbeddedBrokerError(sentence)
+
+
+@contextmanager
+def _locked(file: Path, how: int) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, how)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        with _locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+    except BlockingIOError:
+        return True
+
+
+def main(folder: Path) -> None:
+    """Run the broker until its last user has ended."""
+    with _locked(folder / "host.lock", fcntl.LOCK_EX):
+        try:
+            # Tests start brokers often: the first run leaves an archive that makes later starts faster.
+            broker = EmbeddedKafka(folder / _DATA, train=True).start()
+        except CardinalError as error:
+            _answer(folder, str(error))
+            return
+        try:
+            _answer(folder, "")
+            # Held until this process has ended: a user that gets it sees no host, and starts another one.
+            fcntl.flock(os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
+        finally:
+            broker.stop()
+
+
+def _answer(folder: Path, sentence: str) -> None:
+    new = folder / "ready.new"
+    new.write_text(sentence, encoding="utf-8")
+    new.replace(folder / "ready")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
