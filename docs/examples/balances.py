@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from cardinal import ChainUpdate, MissingPayload
+from cardinal import ChainUpdate, MissingPayload, Payload
 from cardinal.apps.evm import decode
 
 
@@ -36,7 +36,7 @@ class Balances:
         """What this application's users see."""
         return dict(self.db.execute("select account, gwei from balance where gwei != 0"))
 
-    def _credit(self, block: object, sign: int) -> None:
+    def _credit(self, block: Payload | MissingPayload, sign: int) -> None:
         if isinstance(block, MissingPayload):
             return  # its content can no longer be had: nothing was credited, so nothing is taken back
         for transaction in decode(block).transactions:

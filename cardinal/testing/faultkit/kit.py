@@ -130,7 +130,7 @@ class FaultKit:
         self._chain = lru_cache(4)(self._make_chain)
 
     def __enter__(self) -> Self:
-        # A killed process loses nothing that it wrote, so memory does: a store that syncs to a disk is ten times slower.
+        # A killed process loses nothing that it wrote, so memory does. Stores that sync to a disk are slow.
         memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="cardinal-faults-", dir=memory))
         self._workers = _Workers(self.handler)
@@ -179,7 +179,7 @@ class FaultKit:
         return Chain(seed, self.settings.blocks, app=self.settings.app)
 
     def _scripts(self, chain: Chain) -> Iterator[Script]:
-        """A random script; before the first one the chain without forks at once, to see that states can be equal."""
+        """A random script; before the first one the chain without forks, at once."""
         final = chain.heaviest()
         if chain.seed == self.settings.first:
             yield plain(final, together=True)
@@ -229,7 +229,7 @@ class FaultKit:
         return replace(run, reason=reason, details=details)
 
     def _play(self, script: Script, chain: Chain, *, untouched: bool = False) -> _Run:
-        """Play a script to its end, in as many processes as it takes, and read the state in another one.
+        """Play a script to its end, in as many processes as it takes; the last one is opened to read the state.
 
         With ``untouched`` the script is not played, and the state is that of a new handler.
         """
@@ -242,6 +242,7 @@ class FaultKit:
             "script": str(script),
             "timeout": self.settings.timeout,
             "verbose": self.settings.verbose,
+            "untouched": untouched,
         }
         events: list[dict[str, Any]] = []
         try:
@@ -254,7 +255,8 @@ class FaultKit:
                 if (reason := self._wrong(reported)) is not None:
                     return _Run(script, tuple(events), reason=reason)
                 if state:
-                    return _Run(script, tuple(events), state=events[-2]["state"])
+                    found = next(event["state"] for event in reported if "state" in event)
+                    return _Run(script, tuple(events), state=found)
                 state = at == len(script.steps) and events[-1]["ended"] == 0
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -277,7 +279,7 @@ class FaultKit:
         counts.reorgs += sum(bool(event["removed"]) for event in run.events if "added" in event)
         counts.kills += sum("killed" in event for event in run.events)
         counts.restarts += (
-            sum("opened" in event for event in run.events) - sum("killed" in event for event in run.events) - 1
+            sum("opened" in event for event in run.events) - sum("killed" in event for event in run.events) - 2
         )
 
     # --- a failure ---------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ A script is text, so that one line repeats a failure:
 
     0a 1a !7 2a+2b+3b restart 3a? 4a
 
-``1a``: block 1a becomes readable and is delivered. ``2a+2b+3b``: these become readable together, so that reorgs happen
-to blocks that are still queued. ``3a?``: block 3a, delivered as a MissingPayload. ``!7``: the next time that the handler
+``1a``: block 1a becomes readable and is delivered. ``2a+2b+3b``: these become readable together, so that blocks are
+removed that are still queued. ``3a?``: block 3a, delivered as a MissingPayload. ``!7``: the next time that the handler
 is called, its process is killed (SIGKILL) before the seventh line that it runs, with ``!0`` before the call, at the
 latest after it. ``restart``: the handler is closed and opened again. After a kill it is always opened again.
 """
@@ -20,7 +20,7 @@ from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .chain import Chain
 
@@ -125,10 +125,16 @@ def _refused(sentence: str) -> ConfigurationError:
     return ConfigurationError(sentence, setting="script")
 
 
+def _script(steps: Iterable[Step], missing: frozenset[str]) -> Script:
+    """A script of these steps, without what is missing elsewhere."""
+    script = Script(tuple(steps))
+    return Script(script.steps, missing.intersection(script.names))
+
+
 def plain(names: Sequence[str], missing: frozenset[str] = frozenset(), *, together: bool = False) -> Script:
     """A script without faults: blocks one by one, or all together."""
     steps = (Read(tuple(names)),) if together else tuple(Read((name,)) for name in names)
-    return Script(steps, missing & set(names))
+    return _script(steps, missing)
 
 
 def random_script(chain: Chain, source: random.Random, lines: Sequence[int], *, missing: bool) -> Script:
@@ -142,9 +148,7 @@ def random_script(chain: Chain, source: random.Random, lines: Sequence[int], *, 
 
     """
     names = list(chain.payloads)
-    end = source.randint(min(3, len(names)), len(names))
-    while not chain.heaviest(names[:end]):
-        end += 1
+    end = source.choice(_ends(chain, names, reorgs=source.random() < 0.5))  # noqa: PLR2004 - half of them
     steps: list[Step] = []
     at = 0
     while at < end:
@@ -158,7 +162,14 @@ def random_script(chain: Chain, source: random.Random, lines: Sequence[int], *, 
         steps.append(Read(tuple(names[at : min(at + count, end)])))
         at += count
     gone = frozenset(name for name in names[1:end] if missing and source.random() < _MISSING)
-    return Script(tuple(steps), gone)
+    return _script(steps, gone)
+
+
+def _ends(chain: Chain, names: list[str], *, reorgs: bool) -> list[int]:
+    """How many blocks a script may have; with ``reorgs`` the last one causes a reorg, which blocks to come may hide."""
+    heads = [chain.heaviest(names[:end]) for end in range(len(names) + 1)]
+    ends = [end for end in range(min(3, len(names)), len(names) + 1) if heads[end]]
+    return [end for end in ends if reorgs and heads[end][:-1] != heads[end - 1]] or ends
 
 
 def one_kill(script: Script, lines: Sequence[int]) -> Iterator[Script]:
@@ -171,7 +182,7 @@ def one_kill(script: Script, lines: Sequence[int]) -> Iterator[Script]:
     """
     for at, count in enumerate(lines):
         for line in range(count, max(0, count - _LAST_LINES), -1):
-            yield Script((*script.steps[:at], Kill(line), script.steps[at]), script.missing)
+            yield _script((*script.steps[:at], Kill(line), script.steps[at]), script.missing)
 
 
 def smaller(script: Script, chain: Chain) -> Iterator[Script]:
@@ -179,17 +190,17 @@ def smaller(script: Script, chain: Chain) -> Iterator[Script]:
     steps = script.steps
     for part in (2, 4):
         if cut := len(steps) // part:
-            yield Script(steps[:-cut], script.missing)
+            yield _script(steps[:-cut], script.missing)
     for at in range(len(steps) - 1, -1, -1):
         if not isinstance(steps[at], Read):
-            yield Script((*steps[:at], *steps[at + 1 :]), script.missing)
+            yield _script((*steps[:at], *steps[at + 1 :]), script.missing)
     for name in reversed(script.names):
         yield _without(script, chain, name)
     for name in sorted(script.missing):
-        yield Script(steps, script.missing - {name})
+        yield _script(steps, script.missing - {name})
     for at, step in enumerate(steps):
         if isinstance(step, Read) and len(step.names) > 1:
-            yield Script((*steps[:at], *(Read((name,)) for name in step.names), *steps[at + 1 :]), script.missing)
+            yield _script((*steps[:at], *(Read((name,)) for name in step.names), *steps[at + 1 :]), script.missing)
 
 
 def _without(script: Script, chain: Chain, root: str) -> Script:
@@ -202,4 +213,4 @@ def _without(script: Script, chain: Chain, root: str) -> Script:
         Read(tuple(name for name in step.names if name not in gone)) if isinstance(step, Read) else step
         for step in script.steps
     ]
-    return Script(tuple(step for step in kept if step != Read(())), script.missing - gone)
+    return _script(tuple(step for step in kept if step != Read(())), script.missing)

@@ -144,13 +144,16 @@ class _Session:
                     break
         if self._trace.kill_at is not None:
             self._trace.kill()
-        self._close()
 
     def state(self) -> None:
         """Report the handler's state."""
-        text = pprint.pformat(self._handler.state(), width=_STATE_WIDTH)
-        self._close()
-        self._reply(state=text)
+        self._reply(state=pprint.pformat(self._handler.state(), width=_STATE_WIDTH))
+
+    def close(self) -> None:
+        """Close the handler, where it can be."""
+        close = getattr(self._handler, "close", None)
+        if close is not None:
+            close()
 
     def _head(self, feed: Feed) -> str | None:
         return None if feed.head is None else self._chain.name(feed.head)
@@ -172,11 +175,6 @@ class _Session:
         with self._trace:
             self._handler.handle(update)
 
-    def _close(self) -> None:
-        close = getattr(self._handler, "close", None)
-        if close is not None:
-            close()
-
 
 def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Callable[..., None]) -> int:
     """Run a session in a process of its own: its exit status, negative where a signal ended it."""
@@ -189,13 +187,26 @@ def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Calla
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+    status = 0
     try:
-        session = _Session(task, factory, reply)
-        session.state() if task["state"] else session.run()
+        _run(task, factory, reply)
     except BaseException as error:  # noqa: BLE001 - whatever the handler raises is the result
         reply(raised=_sentence(error))
-        sys.exit(FAILED)
-    sys.exit()
+        status = FAILED
+    gc.collect()  # the handler is gone: its files are closed
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # without taking apart what the processes share, which would copy all of it
+
+
+def _run(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Callable[..., None]) -> None:
+    """One session: the script from its step ``at`` on, and the state where it is requested."""
+    session = _Session(task, factory, reply)
+    if not task["untouched"]:
+        session.run()
+    if task["state"]:
+        session.state()
+    session.close()
 
 
 def _sentence(error: BaseException) -> str:
