@@ -27,7 +27,7 @@ from cardinal.testing.faultkit import APPS, FaultKit, Settings
 def faults(
     *, handler: str, app: str, seeds: int, seed: int, blocks: int, missing: bool, timeout: int, script: str | None
 ) -> None:
-    r"""Run a handler on chains with forks while its process is killed, and compare its state with the chain's.
+    """Run a handler on chains with forks while its process is killed, and compare its state with the chain's.
 
     The handler is opened with a directory, and has three methods: handle(update) applies a ChainUpdate and stores its
     cursor, cursor() returns the stored cursor or None, state() returns plain data that follows from the chain.

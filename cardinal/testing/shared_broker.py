@@ -96,8 +96,7 @@ def main(folder: Path) -> None:
         if os.fork():
             return  # the lock is the child's, too
         try:
-            # Tests start brokers often: the first run leaves an archive that makes later starts faster.
-            broker = EmbeddedKafka(folder / _DATA, train=True).start()
+            broker = EmbeddedKafka(folder / _DATA).start()
         except CardinalError as error:
             _answer(folder, str(error))
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.running import find_running
+from cardinal.embedded.pidfile import find_running
 from cardinal.errors import EmbeddedBrokerError
 from cardinal.testing.shared_broker import shared_broker
 

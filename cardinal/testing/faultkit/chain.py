@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from cardinal import apps
 from cardinal.errors import ConfigurationError
+from cardinal.feeds import open_feed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.generator import ChainGenerator, as_received
 
@@ -107,12 +107,8 @@ def _generated(seed: int, blocks: int) -> tuple[Application, list[Payload]]:
 
 
 def _evm(seed: int, blocks: int) -> tuple[Application, list[Payload]]:
-    # Feeds are guests of this package: the entry point brings the development chain, where it is installed.
-    points = entry_points(group="cardinal.connectors", name="dev")
-    if not points:
-        raise ConfigurationError("no feed is installed for dev:// URLs: install cardinal-streams", setting="app")
     options = f"seed={seed}&blocks={blocks}&reorg-rate={_REORG_RATE}&max-depth={_MAX_DEPTH}"
-    feed = next(iter(points)).load()(f"dev://?{options}&transactions={_TRANSACTIONS}")
+    feed = open_feed(f"dev://?{options}&transactions={_TRANSACTIONS}")
 
     async def mined() -> tuple[int, list[Payload]]:
         return await feed.chain_id(), [payload async for payload in feed.follow()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.protocols.streams.events import ChainUpdate, Header
+from cardinal.protocols.streams.events import BlockHeader, ChainUpdate
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 from cardinal.protocols.streams.publishing.splitter import split
@@ -77,9 +77,9 @@ class Feed:
             step = self._follower.step(records, self._at, ends)
             for update in step.updates:
                 yield self._with_missing(update)
-            ends = self._ends() if step.wants.ends and ends is None else None
-            unread = step.wants.rewind is not None
-            self._at |= step.wants.rewind or {}
+            ends = self._ends() if step.requests.watermarks and ends is None else None
+            unread = step.requests.rewind is not None
+            self._at |= step.requests.rewind or {}
 
     def _with_missing(self, update: ChainUpdate) -> ChainUpdate:
         if not self._missing:
@@ -105,8 +105,8 @@ class Feed:
     def _settings(self) -> FollowerSettings:
         app = self._application
 
-        def finality(header: Header) -> Finality | None:
-            return app.finality(header) if isinstance(header, Payload) else None
+        def finality(block: BlockHeader) -> Finality | None:
+            return app.finality(block) if isinstance(block, Payload) else None
 
         return FollowerSettings(
             app=app.name,
