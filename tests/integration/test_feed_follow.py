@@ -1,28 +1,41 @@
-"""The node feed against a node whose chain is scripted: the order of what is given, through everything that moves."""
+"""Following a node: backfill, reorgs, resume, ranges, targets, hints."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 import pytest
-from ethereum_blocks import grow, replay
+from ethereum_blocks import Built, build, grow, replay
 from feeding import (
     QUICK,
     SCHEMES,
+    address,
     assert_lawful,
     asynchronous,
+    connected,
     everything,
     given,
     hashes,
     next_after_looks,
     opened,
     refs,
+    serving,
     take,
 )
 
-from cardinal.errors import ReorgTooDeepError
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
+from cardinal.testing.replay import Recorded, ReplayChain
+from cardinal_connectors.archive.feed import ArchiveFeed
+from cardinal_connectors.dev import DevFeed, DevSettings
+from cardinal_connectors.ethereum.feed import NodeFeed
 from cardinal_connectors.ethereum.settings import FeedSettings
 
 
@@ -241,3 +254,418 @@ async def test_reorg_through_the_first_block_gives_its_sibling_and_deeper_is_ref
         with pytest.raises(ReorgTooDeepError) as refused:
             await take(payloads, 1)
     assert refused.value.number == 4
+
+
+# --- which blocks of the node's chain are given: below a lag, as final as asked for, from a hash or a time ---
+
+
+@asynchronous
+async def test_lag_stays_so_many_blocks_below_the_head() -> None:
+    chain = grow(None, 12)
+    served = replay(chain)
+    served.set_head(chain[7].name)
+    async with serving(served) as node, connected(node.url + "#lag=3") as feed:
+        payloads = feed.follow(until=8)
+        taken = await take(payloads, 5)
+        taken.append(await next_after_looks(payloads, node, partial(served.set_head, chain[8].name)))
+        served.set_head(chain[11].name)
+        taken += await everything(payloads)
+    assert given(taken) == hashes(chain[:9])
+
+
+@asynchronous
+async def test_reorg_above_the_lag_is_never_seen() -> None:
+    trunk = grow(None, 8)
+    old, new = grow(trunk[-1], 3, "a"), grow(trunk[-1], 6, "b")
+    served = replay([*trunk, *old], new)
+    served.set_head(old[-1].name)
+    async with serving(served) as node, connected(node.url + "#lag=3") as feed:
+        payloads = feed.follow(until=10)
+        taken = await take(payloads, 8)
+        served.set_head(new[-1].name)
+        taken += await everything(payloads)
+    assert given(taken) == hashes([*trunk, *new[:3]])
+
+
+@pytest.mark.parametrize("tag", ["safe", "finalized"])
+@asynchronous
+async def test_only_what_is_as_final_as_asked_for_is_given(tag: str, caplog: pytest.LogCaptureFixture) -> None:
+    chain = grow(None, 12)
+    served = replay(chain)
+    async with serving(served) as node, connected(f"{node.url}#finality={tag}") as feed:
+        payloads = feed.follow(until=9)
+        first = await next_after_looks(payloads, node, partial(setattr, served, tag, 4))  # none is final before
+        taken = [first, *await take(payloads, 4)]
+        taken.append(await next_after_looks(payloads, node, partial(setattr, served, tag, 6)))
+        setattr(served, tag, 11)
+        taken += await everything(payloads)
+    assert given(taken) == hashes(chain[:10])
+    told = [message for message in caplog.messages if f"says of no block that it is {tag}" in message]
+    assert len(told) == 1
+
+
+@asynchronous
+async def test_what_is_published_above_the_lag_already_is_waited_for() -> None:
+    chain = grow(None, 14)
+    served = replay(chain)
+    served.set_head(chain[8].name)
+    async with serving(served) as node, connected(node.url + "#lag=4") as feed:
+        payloads = feed.follow(refs(chain[6:8]), until=9)
+        taken = [await next_after_looks(payloads, node, partial(served.set_head, chain[13].name))]
+        taken += await everything(payloads)
+    assert given(taken) == hashes(chain[8:10])
+
+
+@pytest.mark.parametrize("scheme", ["http", "ipc"])
+@asynchronous
+async def test_block_is_located_by_number_hash_and_time(scheme: str) -> None:
+    chain = grow(None, 30)
+    orphan = grow(chain[10], 1, "b")[0]
+    served = replay(chain, [orphan])
+    async with serving(served) as node:
+        feed = NodeFeed(address(node, scheme))
+        assert await feed.locate("17") == 17
+        assert await feed.locate(chain[12].name) == 12
+        assert await feed.locate(chain[12].name[2:].upper()) == 12
+        for block in (chain[0], chain[1], chain[14], chain[29]):
+            second = int(block.block["timestamp"], 16)
+            assert await feed.locate(_iso(second)) == block.number
+            assert await feed.locate(_iso(second - 11)) == block.number
+        assert await feed.locate("1970-01-01") == 0
+        assert await feed.locate("2020-09-13T14:26:40+02:00") == 0
+        for unknown in (orphan.name, "0x" + "12" * 32, "2030-01-01"):
+            with pytest.raises(NodeAnswerError, match="has no block"):
+                await feed.locate(unknown)
+        with pytest.raises(ConfigurationError, match="its number, its hash or a time"):
+            await feed.locate("yesterday")
+        await feed.close()
+
+
+@asynchronous
+async def test_block_is_located_by_another_node_where_the_first_one_cannot() -> None:
+    chain = grow(None, 30)
+
+    def fails(method: str, params: Sequence[object]) -> None:
+        if method != "eth_chainId" and params[0] != "0x0":
+            raise NodeAnswerError("missing trie node", code=-32000)
+
+    pruned = replay(chain[20:])
+    async with serving(replay(chain)) as one, serving(replay(chain)) as two, serving(pruned) as three:
+        for urls, text in ((f"{one.url},{two.url}", chain[12].name), (f"{three.url},{two.url}", chain[12].name)):
+            feed = NodeFeed(urls)
+            await feed.chain_id()
+            one.before = fails
+            assert await feed.locate(text) == 12
+            await feed.close()
+        feed = NodeFeed(f"{one.url},{two.url}")
+        with pytest.raises(NodeAnswerError, match="missing trie node"):  # of the first, though the second answers
+            await feed.locate("0x" + "12" * 32)
+        await two.stop()
+        with pytest.raises(NodeAnswerError, match="missing trie node"):
+            await feed.locate(chain[12].name)
+        await feed.close()
+
+
+@asynchronous
+async def test_target_is_the_block_that_is_gone_to() -> None:
+    chain = grow(None, 30)
+    async with serving(replay(chain)) as node:
+        feed = NodeFeed(node.url + "#lag=2")
+        assert feed.target is None
+        payloads = feed.follow()
+        await take(payloads, 1)
+        assert feed.target == 27
+        await payloads.aclose()
+        bounded = feed.follow(until=9)
+        await take(bounded, 1)
+        assert feed.target == 9
+        await bounded.aclose()
+        await feed.close()
+
+
+@asynchronous
+async def test_lag_does_not_hide_a_node_that_is_far_behind() -> None:
+    chain = grow(None, 30)
+    served = replay(chain)
+    served.set_head(chain[5].name)
+    async with serving(served) as node, connected(node.url + "#lag=2&patience=0.1") as feed:
+        with pytest.raises(NodeUnreachableError, match="below 20"):
+            await everything(feed.follow(refs(chain[20:25])))
+
+
+def _iso(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat().replace("+00:00", "Z")
+
+
+# --- where a feed begins and ends: at a number, above what is published, at a block that is not there yet ---
+
+
+@asynchronous
+async def test_start_is_the_first_block_given() -> None:
+    chain = grow(None, 20)
+    async with opened(replay(chain)) as (_, feed):
+        assert given(await everything(feed.follow(start=12, until=15))) == hashes(chain[12:16])
+
+
+@asynchronous
+async def test_start_above_the_head_waits_for_it() -> None:
+    chain = grow(None, 20)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    async with opened(served, "ws") as (node, feed):
+        payloads = feed.follow(start=10)
+        first = await next_after_looks(payloads, node, lambda: served.set_head(chain[10].name))
+    assert first.hash == chain[10].hash
+
+
+@pytest.mark.parametrize("length", [3, 100])
+@asynchronous
+async def test_resumes_above_what_is_published(length: int) -> None:
+    chain = grow(None, 10 + length)
+    async with opened(replay(chain)) as (_, feed):
+        payloads = await everything(feed.follow(refs(chain[5:10]), until=9 + length))
+    assert given(payloads) == hashes(chain[10:])
+    assert payloads[-1].weight == chain[-1].total
+
+
+@pytest.mark.parametrize("length", [3, 100])
+@asynchronous
+async def test_resumes_above_the_highest_published_block_that_the_chain_still_has(length: int) -> None:
+    trunk = grow(None, 10)
+    lost, kept = grow(trunk[-1], 4, "a"), grow(trunk[-1], length, "b")
+    async with opened(replay([*trunk, *kept])) as (_, feed):
+        payloads = await everything(feed.follow(refs([*trunk, *lost]), until=kept[-1].number))
+    assert given(payloads) == hashes(kept)
+
+
+@pytest.mark.parametrize("length", [3, 100])
+@asynchronous
+async def test_published_blocks_of_another_chain_are_refused_by_name(length: int) -> None:
+    ours, theirs = grow(None, 8, "a"), grow(None, 8 + length, "b")
+    async with opened(replay(theirs)) as (_, feed):
+        with pytest.raises(ReorgTooDeepError, match="none of the published") as refused:
+            await everything(feed.follow(refs(ours[2:]), until=7 + length))
+    assert (refused.value.number, refused.value.hash) == (2, ours[2].hash)
+
+
+@asynchronous
+async def test_until_that_is_published_already_ends_at_once() -> None:
+    chain = grow(None, 10)
+    async with opened(replay(chain)) as (_, feed):
+        assert await everything(feed.follow(refs(chain), until=9)) == []
+        assert await everything(feed.follow(refs(chain[5:]), until=2)) == []
+        assert await everything(feed.follow(start=5, until=2)) == []
+
+
+@asynchronous
+async def test_until_is_awaited_on_a_chain_that_is_not_there_yet() -> None:
+    chain = grow(None, 10)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    async with opened(served) as (_, feed):
+        payloads = feed.follow(until=7)
+        await take(payloads, 5)
+        served.set_head(chain[9].name)
+        assert given(await everything(payloads)) == hashes(chain[5:8])
+
+
+class Elsewhere(ReplayChain):
+    """A node that answers the question for one height with another block, whole and right, so many times."""
+
+    asked: int
+    instead: str
+    times: int
+
+    def hash_at(self, number: int) -> str | None:
+        if number == self.asked and self.times:
+            self.times -= 1
+            return self.instead
+        return super().hash_at(number)
+
+
+def elsewhere(chain: list[Built], asked: int, instead: Built) -> Elsewhere:
+    served = Elsewhere([Recorded(one.block, one.receipts) for one in chain], chain_id=1337)
+    served.add(instead.block, instead.receipts)
+    served.asked, served.instead, served.times = asked, instead.name, 0
+    return served
+
+
+@pytest.mark.parametrize("instead", [0, 5, 7])
+@asynchronous
+async def test_a_stream_begins_with_the_block_that_was_asked_for(instead: int) -> None:
+    chain = grow(None, 8)
+    served = elsewhere(chain, 2, chain[instead])
+    async with opened(served) as (_, feed):
+        await feed.chain_id()
+        served.times = 2  # the block, and its receipts
+        payloads = await everything(feed.follow(start=2, until=7))
+    assert served.times == 0
+    assert given(payloads) == hashes(chain[2:])
+
+
+@asynchronous
+async def test_a_stream_from_block_0_begins_with_the_first_block_of_its_chain() -> None:
+    chain = grow(None, 8)
+    served = elsewhere(chain, 0, build(None, "z"))
+    async with opened(served) as (_, feed):
+        await feed.chain_id()
+        served.times = 2
+        payloads = await everything(feed.follow(until=7))
+    assert served.times == 0
+    assert given(payloads) == hashes(chain)
+
+
+class Lagging(Elsewhere):
+    """A node some of whose answers come from one that has nothing yet but the lowest blocks."""
+
+    def hash_at(self, number: int) -> str | None:
+        if self.asked <= number < self.head() and self.times:
+            self.times -= 1
+            return None
+        return super().hash_at(number)
+
+
+@asynchronous
+async def test_null_is_not_another_chain() -> None:
+    chain = grow(None, 110)
+    served = Lagging([Recorded(one.block, one.receipts) for one in chain], chain_id=1337)
+    served.asked, served.times = 1, 0
+    async with opened(served) as (_, feed):
+        await feed.chain_id()
+        served.times = 6
+        assert given(await everything(feed.follow(refs(chain[2:10]), until=109))) == hashes(chain[10:])
+        assert served.times == 0
+
+
+@asynchronous
+async def test_a_shorter_chain_that_has_none_of_the_published_blocks_is_refused_by_name() -> None:
+    ours, theirs = grow(None, 150, "a"), grow(None, 100, "b")
+    async with opened(replay(theirs)) as (_, feed):
+        with pytest.raises(ReorgTooDeepError, match="none of the published"):
+            await everything(feed.follow(refs(ours[2:]), until=99))
+
+
+@pytest.mark.parametrize("number", ["0x0", "0x2"])
+@asynchronous
+async def test_a_number_that_is_not_the_blocks_own_is_no_deep_reorg(number: str) -> None:
+    chain = grow(None, 10)
+    served = replay(chain)
+    served.swap(chain[8].name, "block", {**chain[8].block, "number": number}, 1)
+    async with opened(served) as (_, feed):
+        assert given(await everything(feed.follow(refs(chain[2:6]), until=9))) == hashes(chain[6:])
+
+
+# --- where a long way is fetched by number while the chain moves: nothing twice, and not block by block ---
+
+
+LONG = QUICK.walk + 40
+
+
+def _two_branches() -> tuple[list[Built], list[Built], list[Built], ReplayChain]:
+    """A trunk, and two branches above it that are longer than what is walked by hash; the head is on the first."""
+    trunk = grow(None, 10)
+    old = grow(trunk[-1], LONG, "a")
+    new = grow(trunk[-1], LONG + 5, "b")
+    return trunk, old, new, replay([*trunk, *old], new)
+
+
+@asynchronous
+async def test_blocks_that_were_given_are_not_given_again_when_the_chain_goes_back_during_the_way_to_a_branch() -> None:
+    """While blocks above the common one are fetched by number, those numbers become blocks of the old branch again."""
+    trunk, old, new, served = _two_branches()
+    more = grow(old[-1], 10, "a")
+    for one in more:
+        served.add(one.block, one.receipts, one.uncles)
+    first_above = hex(trunk[-1].number + 1)
+
+    def go_back(method: str, params: Sequence[object]) -> None:
+        if method == "eth_getBlockByNumber" and tuple(params) == (first_above, True):
+            node.before = None
+            served.set_head(more[-1].name, announce="silent")
+
+    async with opened(served) as (node, feed):
+        payloads = feed.follow()
+        taken = await take(payloads, len(trunk) + len(old))
+        node.before = go_back
+        served.set_head(new[-1].name, announce="silent")
+        taken += await take(payloads, len(more))
+        assert node.before is None
+    assert given(taken) == hashes([*trunk, *old, *more])
+    assert_lawful(taken)
+
+
+@asynchronous
+async def test_a_branch_longer_than_what_is_walked_is_fetched_by_number() -> None:
+    trunk, old, new, served = _two_branches()
+    asked: Counter[str] = Counter()
+
+    def count(method: str, params: Sequence[object]) -> None:
+        if params[-1:] == [True]:
+            asked[method] += 1
+
+    async with opened(served) as (node, feed):
+        payloads = feed.follow()
+        taken = await take(payloads, len(trunk) + len(old))
+        node.before = count
+        served.set_head(new[-1].name, announce="silent")
+        taken += await take(payloads, len(new))
+    assert given(taken) == hashes([*trunk, *old, *new])
+    assert asked["eth_getBlockByHash"] <= QUICK.walk, "it went on by hash, each block in memory"
+    assert asked["eth_getBlockByNumber"] >= len(new)
+
+
+# --- how far a feed goes, which it says for those who wait: archives and development chains (nodes: test_feed ---
+
+
+@asynchronous
+async def test_target_of_an_archive_is_its_last_file_or_the_block_asked_for(tmp_path: Path) -> None:
+    for one in grow(None, 8):
+        content = {"block": one.block, "receipts": one.receipts}
+        (tmp_path / f"{one.number}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    feed = ArchiveFeed(tmp_path, chain_id=1337)
+    assert feed.target is None
+    for until, target in ((None, 7), (4, 4), (90, 7)):
+        payloads = await everything(feed.follow(until=until))
+        assert (feed.target, payloads[-1].number) == (target, target)
+    with pytest.raises(ConfigurationError, match="holds blocks 0 to 7, not block 9"):
+        await everything(feed.follow(start=9))
+    assert feed.target is None, "nothing will come"
+
+
+@asynchronous
+async def test_target_of_a_development_chain_is_its_last_block_or_the_block_asked_for() -> None:
+    feed = DevFeed(DevSettings(blocks=12, reorg_rate=0.0))
+    assert feed.target is None
+    for until, target in ((None, 12), (5, 5), (90, 12)):
+        payloads = feed.follow(until=until)
+        await take(payloads, 1)
+        assert feed.target == target
+        rest = await everything(payloads)
+        assert rest[-1].number == target
+
+
+# --- a head that is announced after the feed has looked is given for the announcement's sake alone ---
+
+
+NEVER = FeedSettings(rpc=QUICK.rpc, poll=3600.0)
+
+
+@pytest.mark.parametrize("scheme", ["ws", "ipc"])
+@pytest.mark.parametrize("announce", ["each", "final"])
+@asynchronous
+async def test_an_announced_head_is_given_though_the_next_poll_is_an_hour_away(scheme: str, announce: str) -> None:
+    chain = grow(None, 8)
+    served = replay(chain)
+    served.set_head(chain[2].name, announce="silent")
+
+    def move_behind_its_back(method: str, params: Sequence[object]) -> None:
+        """The answer to this look still says block 2."""
+        if method == "eth_getBlockByNumber" and params[0] == "latest":
+            node.before = None
+            asyncio.get_running_loop().call_soon(lambda: served.set_head(chain[7].name, announce=announce))  # type: ignore[arg-type] # one of its words
+
+    async with opened(served, scheme, NEVER) as (node, feed):
+        payloads = feed.follow()
+        assert [one.hash for one in await take(payloads, 3)] == [one.hash for one in chain[:3]]
+        node.before = move_behind_its_back
+        assert [one.hash for one in await take(payloads, 5)] == [one.hash for one in chain[3:]]

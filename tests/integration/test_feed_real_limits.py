@@ -29,6 +29,7 @@ async def assert_all_are_answered(url: str, call: Call, count: int = MANY) -> No
     assert len({bytes(outcome) for outcome in outcomes if not isinstance(outcome, NodeAnswerError)}) == 1
 
 
+@pytest.mark.slow  # compiles geth
 @asynchronous
 async def test_geth_that_refuses_a_batch_is_asked_for_less(tmp_path: Path) -> None:
     async with geth(tmp_path) as node:
@@ -37,6 +38,7 @@ async def test_geth_that_refuses_a_batch_is_asked_for_less(tmp_path: Path) -> No
             await assert_all_are_answered(url, Call("eth_getBlockByNumber", ("0x0", True)))
 
 
+@pytest.mark.slow  # compiles geth
 @asynchronous
 async def test_geth_that_refuses_a_body_is_asked_for_less(tmp_path: Path) -> None:
     """Six megabytes in 500 calls: what is too much over HTTP is told by a status, elsewhere by a closed connection."""

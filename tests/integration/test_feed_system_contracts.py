@@ -79,6 +79,7 @@ async def built(node: Geth) -> None:
     await node.build([], withdrawals=0)
 
 
+@pytest.mark.slow  # compiles geth
 @asynchronous
 async def test_system_contracts_of_geth_are_in_the_delta_and_nothing_else_of_them(tmp_path: Path) -> None:
     async with geth(tmp_path, prague) as node, connected(node.url + "#state=yes", QUICK) as feed:

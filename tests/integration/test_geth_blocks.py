@@ -18,7 +18,7 @@ from cardinal.apps.evm.chains import CHAINS
 from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import IntegrityError
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.slow, pytest.mark.node]  # compiles geth
 
 PAID = b"\x77" * 20
 """Whom the withdrawals of :mod:`geth_node` are paid to."""

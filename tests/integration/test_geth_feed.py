@@ -15,7 +15,7 @@ from node_values import assert_values_recompute
 
 from cardinal.protocols.streams.payload import Payload
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.slow, pytest.mark.node]  # compiles geth
 
 SOMEBODY = b"\x22" * 20
 LOGS = bytes.fromhex("602a60006000a100")

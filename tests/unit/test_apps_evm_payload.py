@@ -1,4 +1,4 @@
-"""The rules by which a node's block becomes entries: an entry more or less divides redundant producers."""
+"""Payloads from JSON-RPC: encoding, checks, contract addresses, hexadecimal texts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import pytest
+from coincurve import PrivateKey
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from cardinal.apps import get
 from cardinal.apps.evm import frames, payload_from_rpc, rlp, verify
 from cardinal.apps.evm.checks.integrity import CHECKS
 from cardinal.apps.evm.checks.trie import ordered_root
 from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.apps.evm.rlp.cache import Memo
+from cardinal.apps.evm.rlp.hex_text import number, quantity, to_parts
 from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
 from cardinal.apps.evm.rpc.payload import payload_of
-from cardinal.apps.evm.rpc.receipts import encode_receipt, logs_bloom
+from cardinal.apps.evm.rpc.receipts import bloom_of, encode_receipt, logs_bloom, write_blooms, write_logs
+from cardinal.apps.evm.rpc.structures import RpcLog, RpcReceipt
 from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams import split
@@ -328,3 +335,230 @@ def test_a_chain_leaves_out_what_it_does_not_satisfy() -> None:
     with pytest.raises(IntegrityError, match="receipts root"):
         verify(block, receipts)
     verify(block, receipts, checks=("hash", "transactions root", "receipts", "bloom"))
+
+
+# --- a created contract stands under no root of the header: it is held to who signed ---
+
+
+KEY = PrivateKey(b"\x46" * 32)  # the key of EIP-155's example
+SIGNER = "0x9d8a62f656a8d1615c1294fd71e9cfb3e4855a4f"
+NONCE = 9
+
+
+def at_nonce(nonce: int) -> bytes:
+    """Where the sender creates at a nonce."""
+    return keccak(rlp.encode([bytes.fromhex(SIGNER[2:]), bytes((nonce,))]))[12:]
+
+
+CREATED = at_nonce(NONCE)
+ELSEWHERE = "0x" + "77" * 20
+ELSEWHERE_CREATED = "0x" + keccak(rlp.encode([bytes.fromhex(ELSEWHERE[2:]), bytes((NONCE,))]))[12:].hex()
+HEADER = (
+    *("parentHash", "sha3Uncles", "miner", "stateRoot", "transactionsRoot", "receiptsRoot", "logsBloom", "gasLimit"),
+    *("gasUsed", "timestamp", "extraData", "mixHash", "nonce"),
+)
+
+
+def signed(kind: int, *, creates: bool) -> dict[str, Any]:
+    """A transaction of a type, really signed."""
+    shown: dict[str, Any] = {
+        "nonce": hex(NONCE),
+        "gas": "0x5208",
+        "value": "0x0",
+        "input": "0x6001",
+        "from": SIGNER,
+    }
+    shown |= {"type": hex(kind), "to": None if creates else ELSEWHERE, "gasPrice": "0x1", "hash": "0x01"}
+    to = b"" if creates else bytes.fromhex(ELSEWHERE[2:])
+    call: list[rlp.Item] = [minimal_bytes(0x5208), to, b"", b"\x60\x01"]
+    if kind == 0:
+        digest = keccak(rlp.encode([bytes((NONCE,)), b"\x01", *call, b"\x01", b"", b""]))
+    else:
+        shown |= {"chainId": "0x1", "maxPriorityFeePerGas": "0x1", "maxFeePerGas": "0x2", "accessList": []}
+        digest = keccak(b"\x02" + rlp.encode([b"\x01", bytes((NONCE,)), b"\x01", b"\x02", *call, []]))
+    signature = KEY.sign_recoverable(digest, hasher=None)
+    shown |= {"r": "0x" + signature[:32].hex(), "s": "0x" + signature[32:64].hex()}
+    return shown | {"v": hex(signature[64] + (37 if kind == 0 else 0))}
+
+
+def block_with(transaction: dict[str, Any], contract: str | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block for the check of contracts alone, after the merge; nothing else in it fits."""
+    block: dict[str, Any] = dict.fromkeys(HEADER, "0x01") | {"number": "0x7", "difficulty": "0x0", "hash": "0x01"}
+    receipt = {"cumulativeGasUsed": "0x1", "gasUsed": "0x1", "logsBloom": "0x", "logs": [], "status": "0x1"}
+    return block | {"transactions": [transaction]}, [receipt | {"contractAddress": contract}]
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+@pytest.mark.parametrize("said", ["0x" + CREATED.hex(), "0x" + CREATED.hex().upper(), None])
+def test_a_creation_is_the_signers_whether_its_receipt_says_so_or_nothing(kind: int, said: str | None) -> None:
+    block, receipts = block_with(signed(kind, creates=True), said)
+    payload = payload_of(verify(block, receipts, checks=("contracts",)), chain_id=1)
+    assert payload == payload_from_rpc(block, receipts, chain_id=1)
+    assert rlp.decode_list(payload.updates["c/1/b/01/r/0"])[0] == CREATED
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+@pytest.mark.parametrize(
+    ("creates", "sender", "contract"),
+    [
+        (True, SIGNER, ELSEWHERE),
+        (True, ELSEWHERE, None),
+        (True, ELSEWHERE, ELSEWHERE_CREATED),
+        (True, None, None),
+        (True, SIGNER, "0x" + "00" * 20),
+        (True, SIGNER, "0x"),
+        (False, SIGNER, ELSEWHERE),
+        (False, SIGNER, "0x" + CREATED.hex()),
+    ],
+)
+def test_another_contract_than_the_signers_is_found(
+    kind: int, sender: str | None, contract: str | None, *, creates: bool
+) -> None:
+    block, receipts = block_with(signed(kind, creates=creates) | {"from": sender}, contract)
+    with pytest.raises(IntegrityError) as caught:
+        verify(block, receipts, checks=("contracts",))
+    assert caught.value.check == "contracts"
+
+
+def test_a_call_names_no_contract_and_asks_nobodys_signature() -> None:
+    unsigned = signed(0, creates=False) | {"r": "0x0", "s": "0x0"}
+    for nothing in (None, "0x" + "00" * 20):
+        verify(*block_with(unsigned, nothing), checks=("contracts",))
+
+
+def test_a_creation_that_nobody_can_have_signed_is_refused() -> None:
+    block, receipts = block_with(signed(0, creates=True) | {"r": "0x0", "s": "0x0"}, "0x" + CREATED.hex())
+    with pytest.raises(IntegrityError, match="contracts"):
+        verify(block, receipts, checks=("contracts",))
+
+
+def test_the_nonce_of_a_deposit_counts_for_deposits_alone() -> None:
+    block, receipts = block_with(signed(2, creates=True), None)
+    receipts[0]["depositNonce"] = hex(NONCE + 1)
+    payload = payload_of(verify(block, receipts, checks=("contracts",)), chain_id=1)
+    assert rlp.decode_list(payload.updates["c/1/b/01/r/0"])[0] == CREATED
+    lie = [receipts[0] | {"contractAddress": "0x" + at_nonce(NONCE + 1).hex()}]
+    with pytest.raises(IntegrityError, match="contracts"):
+        verify(block, lie, checks=("contracts",))
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+@pytest.mark.parametrize("nobody", ["0x", ""])
+def test_a_transaction_to_nobody_is_a_creation_however_that_is_said(kind: int, nobody: str) -> None:
+    creation = signed(kind, creates=True)
+    honest = payload_from_rpc(*block_with(creation, None), chain_id=1)
+    block, receipts = block_with(creation | {"to": nobody}, None)
+    assert payload_of(verify(block, receipts, checks=("contracts",)), chain_id=1) == honest
+    for lie in (ELSEWHERE, "0x" + "00" * 20):
+        with pytest.raises(IntegrityError, match="contracts"):
+            verify(block, [receipts[0] | {"contractAddress": lie}], checks=("contracts",))
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+@pytest.mark.parametrize("to", ["0X", "xx", "0x00", "0x" + "00" * 21])
+def test_what_is_neither_an_address_nor_nobody_is_refused(kind: int, to: str) -> None:
+    shown = signed(min(kind, 2), creates=True) | {"type": hex(kind), "to": to, "chainId": "0x1", "accessList": []}
+    with pytest.raises(ApplicationError, match="is no address"):
+        encode_transaction(shown)
+
+
+# --- texts of a node that are read together: each is its own bytes and reaches into no other, and no giant is ---
+
+
+ADDRESS, TOPIC = "0x" + "aB" * 20, "0x" + "Cd" * 32
+
+
+def receipt(*logs: RpcLog, bloom: str | None = None) -> RpcReceipt:
+    return RpcReceipt("0x1", "0x" + logs_bloom(logs).hex() if bloom is None else bloom, list(logs))
+
+
+@given(st.lists(st.binary(max_size=9)))
+@example([])
+@example([b"", b"\x00", b""])
+def test_texts_read_together_are_what_each_is_by_itself(parts: list[bytes]) -> None:
+    assert to_parts([part.hex() for part in parts]) == parts
+
+
+@pytest.mark.parametrize(
+    "texts", [["a", "b"], ["abc", "d"], ["ab", "c"], ["a b", "c"], ["ab ", " c"], ["0x"], ["é" * 2]]
+)
+def test_a_text_that_ends_in_the_middle_of_a_byte_or_is_no_hexadecimal_is_refused(texts: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"digit|hexadecimal|ASCII|Odd"):
+        to_parts(texts)
+
+
+@pytest.mark.parametrize("write", [quantity, number])
+def test_a_quantity_of_more_than_256_bits_is_refused_and_not_remembered(write: Any) -> None:  # noqa: ANN401 -- a cache
+    before = len(write)
+    for length in (65, 1_000_000):
+        with pytest.raises(ValueError, match="256 bits"):
+            write["0x" + "f" * length]
+    assert len(write) == before
+
+
+def test_what_is_remembered_is_bounded_and_what_is_refused_is_not_remembered() -> None:
+    made: list[int] = []
+
+    def halved(number: int) -> int:
+        if number % 2:
+            raise ValueError(number)
+        made.append(number)
+        return number // 2
+
+    halves = Memo(halved, maxsize=2)
+    assert [halves[number] for number in (2, 4, 2, 4)] == [1, 2, 1, 2]
+    assert made == [2, 4]
+    with pytest.raises(ValueError, match="3"):
+        halves[3]
+    assert halves == {2: 1, 4: 2}
+    assert (halves[6], halves) == (3, {6: 3})
+
+
+@pytest.mark.parametrize("kind", ["0x0", "0x2"])
+@pytest.mark.parametrize("field", ["to", "input", "r", "s"])
+def test_a_prefix_inside_a_text_is_no_hexadecimal(kind: str, field: str) -> None:
+    texts = {"to": ADDRESS, "input": "0x" + "ab" * 32, "r": TOPIC, "s": TOPIC}
+    fees = {"maxPriorityFeePerGas": "0x1", "maxFeePerGas": "0x2", "chainId": "0x1", "yParity": "0x0"}
+    shown = {
+        "type": kind,
+        "nonce": "0x1",
+        "gas": "0x2",
+        "gasPrice": "0x3",
+        "value": "0x4",
+        "v": "0x1b",
+        **fees,
+        **texts,
+    }
+    assert encode_transaction(shown)
+    text = texts[field]
+    for at in (4, len(text) - 2):
+        with pytest.raises(ApplicationError, match="cannot be read"):
+            encode_transaction({**shown, field: f"{text[:at]}0x{text[at + 2 :]}"})
+
+
+@pytest.mark.parametrize(("address", "topic"), [("0x" + "11" * 21, TOPIC), (ADDRESS, "0x" + "11" * 10**5), ("", TOPIC)])
+def test_an_address_or_topic_of_another_length_has_no_bits(address: str, topic: str) -> None:
+    with pytest.raises(ApplicationError, match="neither an address"):
+        logs_bloom([RpcLog(address, [topic], "0x")])
+
+
+def test_logs_stay_with_their_receipts() -> None:
+    logs = [RpcLog(ADDRESS, [TOPIC] * count, "0x" + "00" * count) for count in range(6)]
+    receipts = [receipt(), receipt(*logs[:2]), receipt(), receipt(*logs[2:]), receipt()]
+    assert write_logs(receipts) == [[write_logs([receipt(log)])[0][0] for log in one.logs] for one in receipts]
+
+
+def test_a_bloom_is_its_logs_in_any_capitals_and_a_lie_is_kept_as_it_was_said() -> None:
+    log = RpcLog(ADDRESS, [TOPIC], "0x")
+    true = receipt(log)
+    shouted = receipt(log, bloom="0x" + true.logs_bloom[2:].upper())
+    assert write_blooms([true, shouted, receipt()]) == (
+        [*write_blooms([true])[0] * 2, b"\xb9\x01\x00" + bytes(256)],
+        bloom_of([log]),
+    )
+    for lie in ("0x" + "00" * 256, "0x" + "ff" * 256, true.logs_bloom + "00", "0x"):
+        written, whole = write_blooms([true, receipt(log, bloom=lie)])
+        assert whole is None
+        assert written == [write_blooms([true])[0][0], rlp.encode(bytes.fromhex(lie[2:]))]
+    with pytest.raises(ValueError, match="0x"):
+        write_blooms([receipt(log, bloom="1x" + true.logs_bloom[2:])])
