@@ -36,7 +36,7 @@ from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, WrongChainError
 from cardinal.testing.node import Demand
 from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.rpc import RpcClient
+from cardinal_connectors.ethereum.rpc.client import RpcClient
 from secrets_watch import marks_in
 
 HTTP = ["http", "ws"]

@@ -11,7 +11,7 @@ from geth_node import geth
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.rpc import Call, RpcClient
+from cardinal_connectors.ethereum.rpc.client import Call, RpcClient
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 pytestmark = pytest.mark.node

@@ -14,7 +14,7 @@ from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum.rpc import RpcClient, parse
+from cardinal_connectors.ethereum.rpc.client import RpcClient, parse
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 DEEP = b"[" * 100_000 + b"]" * 100_000

@@ -15,8 +15,8 @@ from passing import passing
 from storing import CREATING, word
 
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
-from cardinal_connectors.ethereum.address import read_url
-from cardinal_connectors.ethereum.workers import worker_count
+from cardinal_connectors.ethereum.url import read_url
+from cardinal_connectors.ethereum.verify.worker_pool import worker_count
 
 if TYPE_CHECKING:
     from node_values import Asked

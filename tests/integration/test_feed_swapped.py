@@ -12,8 +12,8 @@ from cardinal.apps.evm import verify
 from cardinal.apps.evm.checks.integrity import CHECKS
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import IntegrityError
-from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_connectors.ethereum.verify.rules import Rules
 
 msgspec = pytest.importorskip("msgspec")
 

@@ -36,7 +36,7 @@ from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.testing.node import JsonRpcNode
 from cardinal.testing.proxy import Link, TcpProxy
-from cardinal_connectors.ethereum.rpc import RpcClient
+from cardinal_connectors.ethereum.rpc.client import RpcClient
 from cardinal_connectors.ethereum.settings import RpcSettings, quoted
 
 PATIENT = replace(QUICK, rpc=RpcSettings(timeout=5, attempts=30, backoff=0.001), fetch_blocks=5, patience=60.0)

@@ -15,10 +15,10 @@ from feeding import QUICK, asynchronous, connected, everything, given, hashes, s
 
 from cardinal.errors import IntegrityError
 from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings
-from cardinal_connectors.ethereum.worker import Job, prepare
-from cardinal_connectors.ethereum.workers import worker_count
+from cardinal_connectors.ethereum.verify.rules import Rules
+from cardinal_connectors.ethereum.verify.worker import VerificationJob, prepare
+from cardinal_connectors.ethereum.verify.worker_pool import worker_count
 
 BESIDE = replace(QUICK, workers=2, worker_blocks=10, worker_bytes=0, fetch_blocks=8)
 ONE_BESIDE = replace(BESIDE, workers=1)
@@ -139,7 +139,7 @@ async def test_processes_are_started_only_where_enough_is_still_to_come() -> Non
 
 def test_a_block_that_is_nested_without_end_is_left_to_the_feed() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
-    job = Job(Rules.of(1337, QUICK), None, 0, [(deep, b"[]"), (b'{"x":%b}' % deep, b"[]")])
+    job = VerificationJob(Rules.of(1337, QUICK), None, 0, [(deep, b"[]"), (b'{"x":%b}' % deep, b"[]")])
     assert prepare(job) == [None, None]
 
 

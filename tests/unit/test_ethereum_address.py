@@ -6,8 +6,8 @@ import pytest
 
 from cardinal.errors import ConfigurationError
 from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.address import NodeOptions, read_url
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
+from cardinal_connectors.ethereum.url import NodeOptions, read_url
 
 
 def test_nodes_and_options_are_read() -> None:

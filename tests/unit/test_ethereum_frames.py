@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.frames import JsonFrames
+from cardinal_connectors.ethereum.rpc.json_stream import JsonFrames
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a"\\{}[]\n\té', max_size=8),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cardinal.protocols.streams.types import BlockRef
-from cardinal_connectors.ethereum.known import KnownBlocks
+from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
 
 
 def name(text: str) -> bytes:
@@ -17,14 +17,14 @@ def ref(text: str) -> BlockRef:
 
 
 def test_nothing_is_known_at_first() -> None:
-    known = KnownBlocks([], window=10)
+    known = RecentBlocks([], window=10)
     assert not known
     assert name("1a") not in known
     assert known.numbers() == []
 
 
 def test_published_blocks_are_known_without_their_totals() -> None:
-    known = KnownBlocks([ref("5a"), ref("6a"), ref("7a")], window=10)
+    known = RecentBlocks([ref("5a"), ref("6a"), ref("7a")], window=10)
     assert name("6a") in known
     assert (known.number(name("7a")), known.total(name("7a"))) == (7, None)
     assert (known.oldest(), known.highest) == (ref("5a"), 7)
@@ -33,21 +33,21 @@ def test_published_blocks_are_known_without_their_totals() -> None:
 
 
 def test_parent_of_the_first_block_is_remembered_with_its_total() -> None:
-    known = KnownBlocks([], window=10)
+    known = RecentBlocks([], window=10)
     known.add(ref("8a"), name("7a"), total=80, difficulty=9)
     assert known.number(name("7a")) == 7
     assert known.total(name("7a")) == 71
 
 
 def test_block_zero_has_no_parent_to_remember() -> None:
-    known = KnownBlocks([], window=10)
+    known = RecentBlocks([], window=10)
     known.add(ref("0a"), bytes(32), total=9, difficulty=9)
     assert known.numbers() == [0]
     assert bytes(32) not in known
 
 
 def test_branches_are_kept_side_by_side() -> None:
-    known = KnownBlocks([ref("1a"), ref("2a"), ref("3a")], window=10)
+    known = RecentBlocks([ref("1a"), ref("2a"), ref("3a")], window=10)
     known.add(ref("2b"), name("1a"), total=2, difficulty=1)
     assert all(name(text) in known for text in ("2a", "3a", "2b"))
     assert known.highest == 3
@@ -56,7 +56,7 @@ def test_branches_are_kept_side_by_side() -> None:
 
 @pytest.mark.parametrize("window", [1, 5])
 def test_blocks_far_below_the_highest_are_forgotten(window: int) -> None:
-    known = KnownBlocks([], window=window)
+    known = RecentBlocks([], window=window)
     for number in range(1000):
         known.add(ref(f"{number}a"), name(f"{number - 1}a"), total=number, difficulty=1)
         assert len(known) <= window + 1
@@ -68,7 +68,7 @@ def test_blocks_far_below_the_highest_are_forgotten(window: int) -> None:
 def test_published_blocks_far_below_the_highest_are_forgotten_too(published: int, window: int) -> None:
     """From the beginning, and after the first block that is given; of two branches both."""
     refs = [ref(f"{number}{branch}") for number in range(100, 100 + published) for branch in "ab"]
-    known = KnownBlocks(refs, window=window)
+    known = RecentBlocks(refs, window=window)
     highest = 99 + published
     kept = list(range(max(100, highest - window), highest + 1))
     assert known.numbers() == kept
@@ -82,6 +82,6 @@ def test_published_blocks_far_below_the_highest_are_forgotten_too(published: int
 @pytest.mark.parametrize("jump", [2, 30, 5_000])
 def test_everything_that_a_jump_leaves_far_below_is_forgotten_at_once(jump: int) -> None:
     """What is published may have gaps, where producers left blocks half published."""
-    known = KnownBlocks([ref(f"{number}a") for number in range(10, 20)], window=9)
+    known = RecentBlocks([ref(f"{number}a") for number in range(10, 20)], window=9)
     known.add(ref(f"{19 + jump}a"), name(f"{18 + jump}a"), total=9, difficulty=1)
     assert known.numbers() == [*(number for number in range(10, 20) if number >= 10 + jump), 19 + jump]

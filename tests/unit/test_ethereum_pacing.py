@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_connectors.ethereum.pacing import FORGETS, STEPS, Bearing, Throttle
+from cardinal_connectors.ethereum.rpc.rate import FORGETS, STEPS, BatchSize, RateLimit
 
 
-def drive(bearing: Bearing, bears: int, requests: int) -> list[int]:
+def drive(bearing: BatchSize, bears: int, requests: int) -> list[int]:
     """The sizes of requests to a node that bears so many calls; which of them were refused shows in the size."""
     sizes = []
     for _ in range(requests):
@@ -22,7 +22,7 @@ def drive(bearing: Bearing, bears: int, requests: int) -> list[int]:
 
 @given(most=st.integers(1, 1000), bears=st.integers(1, 1200))
 def test_size_settles_near_what_is_borne_and_is_rarely_refused(most: int, bears: int) -> None:
-    bearing = Bearing(most)
+    bearing = BatchSize(most)
     sizes = drive(bearing, bears, 3000)
     assert all(1 <= size <= most for size in sizes)
     settled = sizes[1500:]
@@ -32,7 +32,7 @@ def test_size_settles_near_what_is_borne_and_is_rarely_refused(most: int, bears:
 
 
 def test_size_that_was_refused_in_a_busy_hour_is_reached_again_after_it() -> None:
-    bearing = Bearing(500)
+    bearing = BatchSize(500)
     drive(bearing, 20, 200)
     assert bearing.size <= 20
     drive(bearing, 500, 20 * STEPS + FORGETS * 2)
@@ -40,7 +40,7 @@ def test_size_that_was_refused_in_a_busy_hour_is_reached_again_after_it() -> Non
 
 
 def test_several_requests_under_way_that_are_refused_do_not_cut_twice() -> None:
-    bearing = Bearing(100)
+    bearing = BatchSize(100)
     for _ in range(4):
         bearing.refused(100)
     assert bearing.size == 50
@@ -49,7 +49,7 @@ def test_several_requests_under_way_that_are_refused_do_not_cut_twice() -> None:
 @given(rate=st.integers(1, 200), calls=st.lists(st.integers(1, 50), min_size=1, max_size=60))
 def test_calls_keep_to_the_rate_but_for_one_seconds_worth(rate: int, calls: list[int]) -> None:
     now = [100.0]
-    throttle = Throttle(rate, lambda: now[0])
+    throttle = RateLimit(rate, lambda: now[0])
     made = 0
     for count in calls:
         now[0] += throttle.wait(count)
@@ -59,4 +59,4 @@ def test_calls_keep_to_the_rate_but_for_one_seconds_worth(rate: int, calls: list
 
 
 def test_no_rate_never_waits() -> None:
-    assert Throttle(None, lambda: 0.0).wait(10_000) == 0.0
+    assert RateLimit(None, lambda: 0.0).wait(10_000) == 0.0

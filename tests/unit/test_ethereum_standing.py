@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_connectors.ethereum.standing import Standings
+from cardinal_connectors.ethereum.nodes.health import PoolHealth
 
 
 class Clock:
@@ -18,8 +18,8 @@ class Clock:
         return self.now
 
 
-def standings(heads: Sequence[int | None], clock: Clock | None = None) -> Standings:
-    made = Standings(len(heads), behind=3, rest=30.0, clock=clock or Clock())
+def standings(heads: Sequence[int | None], clock: Clock | None = None) -> PoolHealth:
+    made = PoolHealth(len(heads), behind=3, rest=30.0, clock=clock or Clock())
     for place, head in enumerate(heads):
         made.of[place].head = head
     return made

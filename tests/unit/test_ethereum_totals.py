@@ -12,18 +12,18 @@ from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.testing.node import JsonRpcNode
 from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum.blocks import ChainMovedError, Header
-from cardinal_connectors.ethereum.fetch import BlockFetcher
-from cardinal_connectors.ethereum.known import KnownBlocks
-from cardinal_connectors.ethereum.rpc import RpcClient
-from cardinal_connectors.ethereum.totals import HEADERS_AT_ONCE, Totals
+from cardinal_connectors.ethereum.chain.blocks import BlockHeader, ChainMovedError
+from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
+from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
+from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_connectors.ethereum.verify.total_difficulty import HEADERS_AT_ONCE, TotalDifficulties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def header(number: int, *, difficulty: int, served: int | None = None) -> Header:
-    return Header(
+def header(number: int, *, difficulty: int, served: int | None = None) -> BlockHeader:
+    return BlockHeader(
         number=hex(number),
         hash=f"0x{number:064x}",
         parent_hash=f"0x{max(0, number - 1):064x}",
@@ -32,16 +32,16 @@ def header(number: int, *, difficulty: int, served: int | None = None) -> Header
     )
 
 
-def total_of(one: Header, *, parent_total: int | None = None) -> int:
+def total_of(one: BlockHeader, *, parent_total: int | None = None) -> int:
     """Nobody listens on this node: what is told is told without asking."""
 
     async def ask() -> int:
         client = RpcClient(Endpoint.parse("http://127.0.0.1:9"))
-        known = KnownBlocks([BlockRef(one.height - 1, one.parent)] if one.height else [], window=10)
+        known = RecentBlocks([BlockRef(one.height - 1, one.parent)] if one.height else [], window=10)
         if parent_total is not None:
             known.learn(one.parent, parent_total)
         try:
-            return await Totals(BlockFetcher(client), known, sum_blocks=10).of(one)
+            return await TotalDifficulties(BlockFetcher(client), known, sum_blocks=10).of(one)
         finally:
             await client.close()
 
@@ -132,7 +132,7 @@ def summed(chain: ReplayChain, moves: Callable[[str], None]) -> int:
                 head = await fetcher.header_by_hash(bytes.fromhex(named(HEAD, 0)[2:]))
                 assert head is not None
                 node.before = before
-                return await Totals(fetcher, KnownBlocks([], window=10), sum_blocks=HEAD).of(head)
+                return await TotalDifficulties(fetcher, RecentBlocks([], window=10), sum_blocks=HEAD).of(head)
             finally:
                 await client.close()
 

@@ -15,7 +15,7 @@ from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.file.settings import FileSettings
 from cardinal.transports.kafka.settings import KafkaSettings
 from cardinal.transports.websocket.settings import websocket_settings
-from cardinal_connectors.ethereum.address import NodeOptions
+from cardinal_connectors.ethereum.url import NodeOptions
 from file_logs import APP
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None) -> BlockFeed:
     try:
         from .feed import ArchiveFeed, check_folder  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as absent:
-        raise MissingExtraError("A feed of recorded blocks", "evm") from absent
+        raise MissingExtraError("a feed of recorded blocks", "evm") from absent
     folder = Path(unquote(parts.path))
     check_folder(folder)
     return ArchiveFeed(folder, chain_id=chosen)

@@ -31,8 +31,8 @@ from cardinal.errors import (
 )
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
-from cardinal_connectors.ethereum.rules import Rules
 from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_connectors.ethereum.verify.rules import Rules
 
 _RUNS: Final = 3
 """Ranges of numbers that an error lists."""
@@ -141,7 +141,7 @@ class ArchiveFeed:
             payload = self._payload(number, block)
             if before is not None and payload.parent != before.hash:
                 raise WrongChainError(
-                    f"Block {number} of the archive is not the child of block {before.number} "
+                    f"block {number} of the archive is not the child of block {before.number} "
                     f"(0x{before.hash.hex()}), so the files are of two chains: record one of them again"
                 )
             before = BlockRef(number, payload.hash)
@@ -180,8 +180,8 @@ class ArchiveFeed:
             return None
         oldest = published[0]
         raise ReorgTooDeepError(
-            f"The archive has none of the published blocks down to {oldest.number} (0x{oldest.hash.hex()}): "
-            f"use an archive of the chain that is streamed, or start a new stream.",
+            f"the archive has none of the published blocks down to {oldest.number} (0x{oldest.hash.hex()}): "
+            f"use an archive of the chain that is streamed, or start a new stream",
             number=oldest.number,
             block_hash=oldest.hash,
         )
@@ -191,10 +191,10 @@ class ArchiveFeed:
         try:
             return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_File)
         except FileNotFoundError:
-            raise NodeAnswerError(f"The archive lacks block {number}; record it again.") from None
+            raise NodeAnswerError(f"the archive lacks block {number}; record it again") from None
         except (OSError, EOFError, zlib.error, msgspec.DecodeError) as failure:
             raise NodeAnswerError(
-                f"The archive's file of block {number} cannot be read: {failure}; record it again"
+                f"the archive's file of block {number} cannot be read: {failure}; record it again"
             ) from failure
 
     def _payload(self, number: int, block: _File) -> Payload:
@@ -202,11 +202,11 @@ class ArchiveFeed:
         try:
             wanted = bytes.fromhex(name[2:])
         except ValueError:
-            raise NodeAnswerError(f"The archive's file of block {number} names no hash: record it again") from None
+            raise NodeAnswerError(f"the archive's file of block {number} names no hash: record it again") from None
         written = self._rules.checked(block.block, block.receipts, block.uncles, wanted)
         if written.number != number:
             raise IntegrityError(
-                f"The archive's file of block {number} holds block {written.number}: rename or record it again",
+                f"the archive's file of block {number} holds block {written.number}: rename or record it again",
                 number=number,
                 block_hash=wanted,
                 check="number",
@@ -214,6 +214,6 @@ class ArchiveFeed:
         total = int(block.block.total_difficulty or "0x0", 16) or int(block.block.difficulty, 16)
         if int(block.block.difficulty, 16) and number and not block.block.total_difficulty:
             raise FeedError(
-                f"Block {number} of the archive has no totalDifficulty: record it from a node that serves it"
+                f"block {number} of the archive has no totalDifficulty: record it from a node that serves it"
             )
         return self._rules.payload(written, total, None)

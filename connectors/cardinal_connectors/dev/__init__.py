@@ -49,5 +49,5 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None) -> BlockFeed:
     try:
         from .feed import DevFeed  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as absent:
-        raise MissingExtraError("A development chain", "evm") from absent
+        raise MissingExtraError("a development chain", "evm") from absent
     return DevFeed(settings, rate=rate)

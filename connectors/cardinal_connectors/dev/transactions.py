@@ -24,7 +24,7 @@ from cardinal.errors import MissingExtraError
 try:
     from coincurve import PrivateKey
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
-    raise MissingExtraError("A development chain", "evm") from absent
+    raise MissingExtraError("a development chain", "evm") from absent
 
 JsonDict: TypeAlias = dict[str, Any]
 Shape: TypeAlias = Literal["transfer", "call", "create"]

@@ -20,7 +20,7 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None, settings: Feed
 
     Arguments:
         url: ``http://``, ``https://``, ``ws://``, ``wss://`` or ``ipc://``; several, separated by commas, and options
-            behind ``#`` (:mod:`cardinal.config.url`, :class:`.address.NodeOptions`).
+            behind ``#`` (:mod:`cardinal.config.url`, :class:`.url.NodeOptions`).
         chain_id: refuse a node of another chain; None takes the chain that it has.
         settings: intervals and bounds (:class:`.settings.FeedSettings`).
 
@@ -32,5 +32,5 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None, settings: Feed
     try:
         from .feed import NodeFeed  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as absent:
-        raise MissingExtraError("A node feed", "evm") from absent
+        raise MissingExtraError("a node feed", "evm") from absent
     return NodeFeed(url, chain_id=chain_id, settings=settings)

@@ -62,9 +62,9 @@ class FeedSettings:
         chain: the chain's description; None: the preset of its id, where there is one.
         unchecked: checks of :data:`cardinal.apps.evm.checks.integrity.CHECKS` that the chain does not satisfy. The
             hash, the parent link and the chain id are always checked.
-        state: publish the state changes of each block; the node has to trace blocks and to prove (:mod:`.deltas`).
+        state: publish the state changes of each block; the node has to trace blocks and to prove (:mod:`.state.delta`).
         genesis: the file that the chain's nodes are started with, where the first block's state is to be published and
-            the node does not list it (:mod:`.genesis`).
+            the node does not list it (:mod:`.state.genesis`).
         workers: processes that check long ranges beside this one; None: one for each processor, where there are
             several.
         worker_blocks: blocks from which on a range is long.

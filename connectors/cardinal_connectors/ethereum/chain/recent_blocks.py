@@ -24,7 +24,7 @@ class _Known(NamedTuple):
     total: int | None
 
 
-class KnownBlocks:
+class RecentBlocks:
     """Block hashes with their numbers and, where known, their total difficulty."""
 
     def __init__(self, published: Iterable[BlockRef], *, window: int) -> None:
@@ -55,18 +55,18 @@ class KnownBlocks:
 
     def number(self, block_hash: bytes) -> int | None:
         """Number of a stored block, or None."""
-        known = self._blocks.get(block_hash)
-        return None if known is None else known.number
+        recent = self._blocks.get(block_hash)
+        return None if recent is None else recent.number
 
     def total(self, block_hash: bytes) -> int | None:
         """Total difficulty of a stored block, or None."""
-        known = self._blocks.get(block_hash)
-        return None if known is None else known.total
+        recent = self._blocks.get(block_hash)
+        return None if recent is None else recent.total
 
     def learn(self, block_hash: bytes, total: int) -> None:
         """Set the total difficulty of a stored block."""
-        known = self._blocks[block_hash]
-        self._blocks[block_hash] = known._replace(total=total)
+        recent = self._blocks[block_hash]
+        self._blocks[block_hash] = recent._replace(total=total)
 
     def add(self, ref: BlockRef, parent: bytes, *, total: int, difficulty: int) -> None:
         """Store a delivered block.

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Nothing here is trusted: :mod:`.deltas` verifies it against the state roots of a block and its parent.
+1. Nothing here is trusted: :mod:`.delta` verifies it against the state roots of a block and its parent.
 2. Consecutive blocks are requested together: one round for traces and parents, one for proofs. The state after a block
    and before its child needs one proof, not two.
 3. Proofs are requested for what transactions changed according to their traces; on request also for what they only
    read: anvil stores an absent slot that is set to zero, which changes the root and appears in no trace.
-4. A node that no longer has a block is :class:`.blocks.ChainMovedError`; a refusal is reported with the node's own
-   message (:class:`~cardinal.errors.NodeAnswerError`).
+4. A node that no longer has a block raises ``ChainMovedError``; a refusal is reported with the node's own message
+   (:class:`~cardinal.errors.NodeAnswerError`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Any, Final, NamedTuple
 from cardinal.apps.evm import touched
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError
-
-from .blocks import AccountProof, ChainMovedError, Evidence, Fetched
-from .fetch import BlockFetcher
-from .rpc import parse
+from cardinal_connectors.ethereum.chain.blocks import AccountProof, ChainMovedError, Evidence, Fetched
+from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
+from cardinal_connectors.ethereum.rpc.client import parse
 
 TRACER: Final = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
 
@@ -132,4 +131,4 @@ async def _proofs(
 
 def _gone(block: Fetched) -> ChainMovedError:
     name = f"{block.header.height} ({block.header.hash})"
-    return ChainMovedError(f"The node does not have block {name} with its parent any more.")
+    return ChainMovedError(f"the node does not have block {name} with its parent any more")

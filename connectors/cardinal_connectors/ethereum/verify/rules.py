@@ -16,8 +16,7 @@ from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
-
-from .settings import FeedSettings
+from cardinal_connectors.ethereum.settings import FeedSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Rules:
         written = verify(shown, have, uncles=ommers, chain=self.chain, checks=self.checks)
         if written.hash != wanted:
             raise IntegrityError(
-                f"The node returned block 0x{written.hash.hex()} instead of 0x{wanted.hex()}; use another node.",
+                f"the node returned block 0x{written.hash.hex()} instead of 0x{wanted.hex()}; use another node",
                 number=written.number,
                 block_hash=wanted,
                 check="hash",
@@ -64,7 +63,7 @@ class Rules:
         Arguments:
             written: a verified block.
             total: its total difficulty; zero where the application decides, as after a merge without a preset
-                (:mod:`.totals`).
+                (:mod:`.total_difficulty`).
             finality: marks, none above the block.
             delta: its state delta; None announces none.
 
@@ -80,7 +79,7 @@ class Rules:
             )
         except ApplicationError as unfit:
             raise IntegrityError(
-                f"Block {written.number} (0x{written.hash.hex()}) cannot be published: {unfit}.",
+                f"block {written.number} (0x{written.hash.hex()}) cannot be published: {unfit}",
                 number=written.number,
                 block_hash=written.hash,
                 check="form",

@@ -1,4 +1,4 @@
-"""Requests and notifications over WebSocket: see :mod:`.wire`."""
+"""Requests and notifications over WebSocket: see :mod:`.transport`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import aiohttp
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeUnreachableError
+from cardinal_connectors.ethereum.settings import RpcSettings
 
-from .conversation import Conversation
 from .credentials import REFUSED, Credentials
-from .settings import RpcSettings
-from .wire import Replies, TooLargeError, closed_error, denied, elsewhere, unreachable
+from .pending import PendingRequests
+from .transport import Replies, TooLargeError, closed_error, denied, elsewhere, unreachable
 
 HEARTBEAT_SECONDS = 20.0
 
 
-class SocketWire:
+class WebSocketTransport:
     """One WebSocket, opened when needed and again when lost.
 
     Arguments:
@@ -39,7 +39,7 @@ class SocketWire:
         self._settings = settings
         self._credentials = credentials
         self._noticed = noticed
-        self._conversation = Conversation(noticed)
+        self._pending = PendingRequests(noticed)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse[Any] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -47,11 +47,11 @@ class SocketWire:
         self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
-        """Send a request and wait for its answers; see :class:`.wire.Wire`."""
+        """Send a request and wait for its answers; see :class:`.transport.RpcTransport`."""
         try:
             async with asyncio.timeout(self._settings.timeout):
                 socket = await self._connected()
-                with self._conversation.expecting(ids) as answers:
+                with self._pending.expecting(ids) as answers:
                     await socket.send_str(body.decode())
                     return await answers
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
@@ -113,14 +113,12 @@ class SocketWire:
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[Any]) -> None:
         address = self._endpoint.address
         failure: NodeUnreachableError | TooLargeError = NodeUnreachableError(
-            f"The node at {address} closed the connection.", address=address
+            f"the node at {address} closed the connection", address=address
         )
         async for message in socket:
             if message.type is aiohttp.WSMsgType.ERROR and socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
-                failure = TooLargeError(
-                    f"The node's answer is longer than {self._settings.answer} bytes; ask for less."
-                )
+                failure = TooLargeError(f"the node's answer is longer than {self._settings.answer} bytes; ask for less")
             if message.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
-                self._conversation.take(message.data.encode() if isinstance(message.data, str) else message.data)
-        self._conversation.fail(failure)
+                self._pending.take(message.data.encode() if isinstance(message.data, str) else message.data)
+        self._pending.fail(failure)
         self._noticed()  # whoever waits for a head looks by itself now, over a new connection

@@ -22,8 +22,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from .settings import FeedSettings
-from .worker import LENGTH, Job, Prepared
+from cardinal_connectors.ethereum.settings import FeedSettings
+
+from .worker import LENGTH, Prepared, VerificationJob
 
 _LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 _MOST: Final = 8
@@ -46,7 +47,7 @@ def worker_count(blocks: int, settings: FeedSettings) -> int:
     return min(processors, _MOST) if processors > 1 else 0
 
 
-class Workers:
+class WorkerPool:
     """Pool of worker processes, each with one job at a time; none before :meth:`start`.
 
     Arguments:
@@ -83,7 +84,7 @@ class Workers:
                 self._idle.put_nowait(process)
                 self._alive += 1
 
-    async def prepare(self, job: Job) -> list[Prepared | None]:
+    async def prepare(self, job: VerificationJob) -> list[Prepared | None]:
         """Process a job; None for every block if no worker is left."""
         if not self._alive or (process := await self._idle.get()) is None:
             self._idle.put_nowait(None)
@@ -130,7 +131,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-async def _asked(process: asyncio.subprocess.Process, job: Job) -> list[Prepared | None]:
+async def _asked(process: asyncio.subprocess.Process, job: VerificationJob) -> list[Prepared | None]:
     if process.stdin is None or process.stdout is None:
         raise BrokenPipeError
     body = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
@@ -142,12 +143,12 @@ async def _asked(process: asyncio.subprocess.Process, job: Job) -> list[Prepared
 
 
 @asynccontextmanager
-async def working(count: int) -> AsyncIterator[Workers | None]:
+async def working(count: int) -> AsyncIterator[WorkerPool | None]:
     """A pool of ``count`` workers, not started yet; None if ``count`` is 0."""
     if not count:
         yield None
         return
-    workers = Workers(count)
+    workers = WorkerPool(count)
     try:
         yield workers
     finally:

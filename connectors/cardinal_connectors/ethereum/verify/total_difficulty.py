@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING
 
 from cardinal.apps.evm.rpc.structures import RpcHeader
 from cardinal.errors import IntegrityError, NodeAnswerError
-
-from .blocks import ChainMovedError, is_named
+from cardinal_connectors.ethereum.chain.blocks import ChainMovedError, is_named
 
 if TYPE_CHECKING:
-    from .blocks import Header
-    from .fetch import BlockFetcher
-    from .known import KnownBlocks
+    from cardinal_connectors.ethereum.chain.blocks import BlockHeader
+    from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
+    from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
 
 HEADERS_AT_ONCE = 500
 """Headers in a batch of the sum."""
 
 
 @dataclass(slots=True)
-class Learned:
+class LearnedTotals:
     """Totals that a feed knows in addition to its recent blocks.
 
     Attributes:
@@ -45,12 +44,12 @@ class Learned:
     final: int | None = None
 
 
-class Totals:
+class TotalDifficulties:
     """Total difficulties of the blocks of one chain.
 
     Arguments:
         fetcher: fetches headers.
-        known: recent blocks with their totals; includes a block's parent unless the block is the first.
+        recent: recent blocks with their totals; includes a block's parent unless the block is the first.
         sum_blocks: maximum number of headers in a sum.
         preset: total at which the chain's proof of work ended, from its preset.
         learned: further totals; grows.
@@ -60,24 +59,24 @@ class Totals:
     def __init__(
         self,
         fetcher: BlockFetcher,
-        known: KnownBlocks,
+        recent: RecentBlocks,
         *,
         sum_blocks: int,
         preset: int | None = None,
-        learned: Learned | None = None,
+        learned: LearnedTotals | None = None,
     ) -> None:
         self._fetcher = fetcher
-        self._known = known
+        self._recent = recent
         self._sum_blocks = sum_blocks
         self._preset = preset
-        self._learned = learned or Learned()
+        self._learned = learned or LearnedTotals()
 
     @property
     def final(self) -> int:
         """Total of all blocks after the merge; zero while unknown."""
         return (self._learned.final if self._preset is None else self._preset) or 0
 
-    async def of(self, header: Header) -> int:
+    async def of(self, header: BlockHeader) -> int:
         """Total difficulty of a block whose header hash was verified.
 
         Raises:
@@ -94,8 +93,8 @@ class Totals:
         if served:
             if before is not None and (before or header.height <= 1) and before + difficulty != served:
                 raise IntegrityError(
-                    f"Block {header.height} ({header.hash}) has the total difficulty {served} according to the node, "
-                    f"but its parent's plus its own is {before + difficulty}; use another node.",
+                    f"block {header.height} ({header.hash}) has the total difficulty {served} according to the node, "
+                    f"but its parent's plus its own is {before + difficulty}; use another node",
                     number=header.height,
                     block_hash=header.id,
                     check="total difficulty",
@@ -103,22 +102,22 @@ class Totals:
             return served
         return (await self._before(header) if before is None else before) + difficulty
 
-    async def _parents(self, header: Header) -> int | None:
+    async def _parents(self, header: BlockHeader) -> int | None:
         """Total of the parent of a block with difficulty, if the parent is recent or published; else None.
 
         Such a parent's weight is its total. Block 0 is the exception: without difficulty it counts as merged.
         """
-        total = self._known.total(header.parent)
+        total = self._recent.total(header.parent)
         if total is not None or header.parent not in self._learned.weights:
             return total
         if header.height == 1:
             return int((await self._published(header.parent)).difficulty, 16)
         return self._learned.weights[header.parent]
 
-    async def _merged(self, header: Header) -> int:
+    async def _merged(self, header: BlockHeader) -> int:
         """Total of a block without difficulty."""
         if self._preset is None and header.height:
-            if before := self._known.total(header.parent):
+            if before := self._recent.total(header.parent):
                 self._learned.final = before
             elif self._learned.final is None and (weight := self._learned.weights.get(header.parent)) is not None:
                 parent = await self._published(header.parent)
@@ -130,33 +129,33 @@ class Totals:
         name = f"0x{block_hash.hex()}"
         found = await self._fetcher.call(RpcHeader, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
         if found is None or not is_named(found, block_hash):
-            raise ChainMovedError(f"The node does not have block {name}, which is published (any more, or yet).")
+            raise ChainMovedError(f"the node does not have block {name}, which is published (any more, or yet)")
         return found
 
-    async def _before(self, header: Header) -> int:
+    async def _before(self, header: BlockHeader) -> int:
         """Total difficulty of a parent that this feed did not deliver."""
         parent = await self._fetcher.header_by_hash(header.parent)
         if parent is not None and (served := int(parent.total_difficulty or "0x0", 16)):
             total = served
         else:
             total = await self._summed(header)
-        if header.parent in self._known:
-            self._known.learn(header.parent, total)
+        if header.parent in self._recent:
+            self._recent.learn(header.parent, total)
         return total
 
-    async def _summed(self, header: Header) -> int:
+    async def _summed(self, header: BlockHeader) -> int:
         """Sum of all difficulties below a block, each header linked to the one before."""
         if header.height > self._sum_blocks:
             raise NodeAnswerError(
-                f"The node serves no totalDifficulty, and block {header.height} is too far from the first for a "
-                f"sum; use a node that serves it, or start at block 0."
+                f"the node serves no totalDifficulty, and block {header.height} is too far from the first for a "
+                f"sum; use a node that serves it, or start at block 0"
             )
         total, last = 0, None
         for first in range(0, header.height, HEADERS_AT_ONCE):
             for found in await self._fetcher.headers(range(first, min(first + HEADERS_AT_ONCE, header.height))):
                 if found is None or (last is not None and found.parent != last):
-                    raise ChainMovedError("The node's chain changed during the sum of its difficulties.")
+                    raise ChainMovedError("the node's chain changed during the sum of its difficulties")
                 total, last = total + int(found.difficulty, 16), found.id
         if last != header.parent:
-            raise ChainMovedError("The node's chain changed during the sum of its difficulties.")
+            raise ChainMovedError("the node's chain changed during the sum of its difficulties")
         return total

@@ -8,7 +8,7 @@ Rules:
    mixed.
 3. A block and receipts fetched by number are combined only if the receipts name the block's hash: the chain may have
    changed between the two responses. Otherwise the receipts are requested by hash.
-4. Nothing is verified here: see :mod:`.gate`.
+4. Nothing is verified here: see :mod:`cardinal_connectors.ethereum.verify.verifier`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from msgspec import structs
 
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
+from cardinal_connectors.ethereum.rpc.client import NO_METHOD, Call, Outcome, RpcClient, is_null, parse
 
-from .blocks import Fetched, Header, header_of
-from .rpc import NO_METHOD, Call, Outcome, RpcClient, is_null, parse
+from .blocks import BlockHeader, Fetched, header_of
 
-__all__ = ["Answer", "BlockFetcher", "Fetched", "Header", "Tag"]
+__all__ = ["Answer", "BlockFetcher", "Tag"]
 
 Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
@@ -76,20 +76,20 @@ class BlockFetcher:
         self._client = client
         self._whole_receipts = True
 
-    async def header(self, named: int | Tag) -> Header | None:
+    async def header(self, named: int | Tag) -> BlockHeader | None:
         """The header under a number or tag of the node's chain; None where the node has none."""
         name = hex(named) if isinstance(named, int) else named
-        return await self._client.read(Header, "eth_getBlockByNumber", name, False)  # noqa: FBT003 - JSON-RPC
+        return await self._client.read(BlockHeader, "eth_getBlockByNumber", name, False)  # noqa: FBT003 - JSON-RPC
 
-    async def header_by_hash(self, block_hash: bytes) -> Header | None:
+    async def header_by_hash(self, block_hash: bytes) -> BlockHeader | None:
         """The header with this hash; None where the node has none."""
         name = _text(block_hash)
-        return await self._client.read(Header, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
+        return await self._client.read(BlockHeader, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
 
-    async def headers(self, numbers: Iterable[int]) -> list[Header | None]:
+    async def headers(self, numbers: Iterable[int]) -> list[BlockHeader | None]:
         """The headers at these heights of the node's chain."""
         calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
-        return [parse(Header, _got(outcome), "eth_getBlockByNumber") for outcome in await self._batch(calls)]
+        return [parse(BlockHeader, _got(outcome), "eth_getBlockByNumber") for outcome in await self._batch(calls)]
 
     async def by_hash(self, block_hash: bytes) -> Fetched | None:
         """The block with this hash, canonical or not; None where the node lacks it or any part of it."""

@@ -1,4 +1,4 @@
-"""Requests over HTTP: see :mod:`.wire`."""
+"""Requests over HTTP: see :mod:`.transport`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import aiohttp
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
+from cardinal_connectors.ethereum.settings import RpcSettings, quoted
 
 from .credentials import REFUSED, Credentials
-from .settings import RpcSettings, quoted
-from .wire import (
+from .transport import (
     BusyError,
     Replies,
     Reply,
@@ -49,7 +49,7 @@ class _Answer(NamedTuple):
     place: str
 
 
-class HttpWire:
+class HttpTransport:
     """Requests over a pool of HTTP connections."""
 
     def __init__(self, endpoint: Endpoint, settings: RpcSettings, credentials: Credentials) -> None:
@@ -61,7 +61,7 @@ class HttpWire:
         self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
-        """Post a request; see :class:`Wire`."""
+        """Post a request; see :class:`RpcTransport`."""
         del ids
         shown = self._credentials.headers
         answer = await self._posted(body, shown)
@@ -115,7 +115,7 @@ class HttpWire:
         async for part in answer.content.iter_any():
             size += len(part)
             if size > self._settings.answer:
-                raise TooLargeError(f"The node's answer is longer than {self._settings.answer} bytes; ask for less.")
+                raise TooLargeError(f"the node's answer is longer than {self._settings.answer} bytes; ask for less")
             parts.append(part)
         return b"".join(parts)
 
@@ -124,18 +124,18 @@ class HttpWire:
         address, status, text = self._endpoint.address, answer.status, answer.text
         match status:
             case 413:
-                raise TooLargeError(f"The node at {address} refuses a request of this size (HTTP 413).", code=status)
+                raise TooLargeError(f"the node at {address} refuses a request of this size (HTTP 413)", code=status)
             case _ if status in REFUSED:
                 raise denied(self._endpoint, status, self._credentials)
             case 408 | 504:
-                raise SlowError(f"The node at {address} took too long (HTTP {status}).", address=address)
+                raise SlowError(f"the node at {address} took too long (HTTP {status})", address=address)
             case 429 | 500 | 502 | 503:
                 replies = _replies(text)
                 if any(_tells(status, reply) for reply in replies):
                     return replies
                 raise BusyError(
-                    f"The node at {address} is not available (HTTP {status}{self._said(text, replies)}); it is asked "
-                    "again later.",
+                    f"the node at {address} is not available (HTTP {status}{self._said(text, replies)}); it is asked "
+                    "again later",
                     address=address,
                     seconds=_seconds(answer.later),
                 )

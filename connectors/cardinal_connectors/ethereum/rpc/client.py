@@ -7,7 +7,7 @@ Rules:
    of the node is repeated only where it says that it passes (:data:`PASSING`); one that is there after the last
    attempt, too, is raised as a node that is not there: whoever waits for a node waits for this one.
 3. A node that refuses a batch as too large (with an object, a one-element array, a code inside it, or HTTP 413), or
-   does not answer it in time, is asked for half as much from then on, and for more again later (:mod:`.pacing`).
+   does not answer it in time, is asked for half as much from then on, and for more again later (:mod:`.rate`).
 4. No error carries more of the URL than scheme, host and port, also where the node's own words repeat it.
 """
 
@@ -24,14 +24,14 @@ import msgspec
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+from cardinal_connectors.ethereum.settings import RpcSettings, quoted
 
 from .credentials import Credentials
-from .http_wire import HttpWire
-from .ipc_wire import IpcWire
-from .pacing import Bearing, Throttle
-from .settings import RpcSettings, quoted
-from .socket_wire import SocketWire
-from .wire import BusyError, PassingError, Refusal, Reply, SlowError, TooLargeError, Wire
+from .http import HttpTransport
+from .ipc import IpcTransport
+from .rate import BatchSize, RateLimit
+from .transport import BusyError, PassingError, Refusal, Reply, RpcTransport, SlowError, TooLargeError
+from .websocket import WebSocketTransport
 
 PASSING = frozenset({-32005, 429, -32016})
 """Codes that mean "later": limit exceeded (EIP-1474), too many requests, over rate limit."""
@@ -83,21 +83,21 @@ class RpcClient:
         self._endpoint = endpoint
         self._credentials = Credentials.of(endpoint)
         self.noticed = asyncio.Event()
-        self._wire = self._open(endpoint)
+        self._transport = self._open(endpoint)
         self._ids = itertools.count(1)
         self._room = asyncio.Semaphore(self._settings.connections)
-        self._bearing = Bearing(self._settings.batch)
-        self._throttle = Throttle(self._settings.rate, time.monotonic)
+        self._batch_size = BatchSize(self._settings.batch)
+        self._throttle = RateLimit(self._settings.rate, time.monotonic)
 
     @property
     def subscribes(self) -> bool:
         """Whether the connection can carry subscriptions."""
-        return not isinstance(self._wire, HttpWire)
+        return not isinstance(self._transport, HttpTransport)
 
     @property
     def connects(self) -> int:
         """Connections that were made, and tokens that were changed; behind each new one there may be another node."""
-        return self._wire.connects + self._credentials.renewals
+        return self._transport.connects + self._credentials.renewals
 
     async def call(self, method: str, *params: object) -> msgspec.Raw:
         """One call's result; NodeAnswerError where the node refuses, NodeUnreachableError where it is not there."""
@@ -121,23 +121,23 @@ class RpcClient:
         outcomes: list[Outcome] = []
         slow = 0
         while len(outcomes) < len(calls):
-            part = calls[len(outcomes) : len(outcomes) + self._bearing.size]
+            part = calls[len(outcomes) : len(outcomes) + self._batch_size.size]
             try:
                 outcomes += await self._settled(part)
             except TooLargeError as refused:
                 if len(part) == 1:
                     raise NodeAnswerError(str(refused), code=refused.code) from None
-                self._bearing.refused(len(part))
+                self._batch_size.refused(len(part))
             except SlowError:
                 slow += (
                     1  # not reset by what is answered between: a call that is always slow must not be asked for ever
                 )
                 if slow >= self._settings.attempts:
                     raise
-                self._bearing.refused(len(part))
+                self._batch_size.refused(len(part))
                 await asyncio.sleep(self._settings.pause(slow))
             else:
-                self._bearing.succeeded(len(part))
+                self._batch_size.succeeded(len(part))
         return outcomes
 
     def quoted(self, text: str) -> str:
@@ -146,19 +146,19 @@ class RpcClient:
 
     async def close(self) -> None:
         """Release the connection. May be called twice."""
-        await self._wire.close()
+        await self._transport.close()
 
-    def _open(self, endpoint: Endpoint) -> Wire:
+    def _open(self, endpoint: Endpoint) -> RpcTransport:
         match endpoint.parts.scheme:
             case "http" | "https":
-                return HttpWire(endpoint, self._settings, self._credentials)
+                return HttpTransport(endpoint, self._settings, self._credentials)
             case "ws" | "wss":
-                return SocketWire(endpoint, self._settings, self._credentials, self.noticed.set)
+                return WebSocketTransport(endpoint, self._settings, self._credentials, self.noticed.set)
             case "ipc":
-                return IpcWire(endpoint, self._settings, self.noticed.set)
+                return IpcTransport(endpoint, self._settings, self.noticed.set)
             case scheme:
                 raise ConfigurationError(
-                    f"A node is reached over http, https, ws, wss or ipc, not over {scheme!r}; check the URL.",
+                    f"a node is reached over http, https, ws, wss or ipc, not over {scheme!r}; check the URL",
                     setting="url",
                 )
 
@@ -202,17 +202,17 @@ class RpcClient:
         ]
         body = msgspec.json.encode(requests if len(requests) > 1 else requests[0])
         if len(body) > self._settings.body and len(calls) > 1:
-            raise TooLargeError(f"A request of {len(body)} bytes is more than the {self._settings.body} allowed.")
-        replies = await self._wire.exchange(body, ids)
+            raise TooLargeError(f"a request of {len(body)} bytes is more than the {self._settings.body} allowed")
+        replies = await self._transport.exchange(body, ids)
         if len(calls) > 1 and len(replies) == 1 and (refusal := replies[0].error) is not None:
             if _is_passing(refusal) and "batch" not in refusal.message.lower():
                 return [self._refused(call, refusal) for call in calls]
             raise TooLargeError(
-                f"The node at {self.address} refuses a batch: {self.quoted(refusal.message)}", code=refusal.code
+                f"the node at {self.address} refuses a batch: {self.quoted(refusal.message)}", code=refusal.code
             )
         if len(calls) > 1 and (refusal := next(filter(None, map(_too_much, replies)), None)) is not None:
             raise TooLargeError(
-                f"The node at {self.address} cuts a batch: {self.quoted(refusal.message)}", code=refusal.code
+                f"the node at {self.address} cuts a batch: {self.quoted(refusal.message)}", code=refusal.code
             )
         return self._paired(calls, ids, replies)
 
@@ -224,7 +224,7 @@ class RpcClient:
         for call, one in zip(calls, ids, strict=True):
             reply = by_id.get(one)
             if reply is None or (reply.error is None and not len(reply.result)):
-                message = f"The node at {self.address} gave no answer to {call.method} in a batch."
+                message = f"the node at {self.address} gave no answer to {call.method} in a batch"
                 outcomes.append(PassingError(message, code=-32005))
             elif reply.error is not None:
                 outcomes.append(self._refused(call, reply.error))
@@ -236,7 +236,7 @@ class RpcClient:
         said = self.quoted(refusal.message)
         kind = PassingError if _is_passing(refusal) else NodeAnswerError
         return kind(
-            f"The node at {self.address} answers {call.method} with error {refusal.code}: {said}", code=refusal.code
+            f"the node at {self.address} answers {call.method} with error {refusal.code}: {said}", code=refusal.code
         )
 
 
@@ -248,7 +248,7 @@ def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError) as other:
-        raise NodeAnswerError(f"The node's answer to {method} is not what the method gives: {other}.") from other
+        raise NodeAnswerError(f"the node's answer to {method} is not what the method gives: {other}") from other
 
 
 def is_null(raw: msgspec.Raw) -> bool:

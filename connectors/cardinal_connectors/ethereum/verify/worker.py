@@ -20,14 +20,14 @@ from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import CardinalError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
+from cardinal_connectors.ethereum.chain.blocks import BlockHeader, header_of
 
-from .blocks import Header, header_of
 from .rules import Rules, clamped
 
 LENGTH: Final = struct.Struct(">I")
 
 
-class Job(NamedTuple):
+class VerificationJob(NamedTuple):
     """Blocks to verify.
 
     Attributes:
@@ -50,18 +50,18 @@ class Prepared(NamedTuple):
     ``size`` is the size of the responses in bytes.
     """
 
-    header: Header
+    header: BlockHeader
     total: int
     payload: Payload
     size: int
 
 
-def prepare(job: Job) -> list[Prepared | None]:
+def prepare(job: VerificationJob) -> list[Prepared | None]:
     """Process a job: a result for each block, None for one that fails."""
     return [_prepared(job, block, receipts) for block, receipts in job.raws]
 
 
-def _prepared(job: Job, block_text: bytes, receipts_text: bytes) -> Prepared | None:
+def _prepared(job: VerificationJob, block_text: bytes, receipts_text: bytes) -> Prepared | None:
     try:
         block = msgspec.json.decode(block_text, type=RpcBlock)
         receipts = msgspec.json.decode(receipts_text, type=list[RpcReceipt])
@@ -81,7 +81,7 @@ def _prepared(job: Job, block_text: bytes, receipts_text: bytes) -> Prepared | N
 def serve(jobs: BinaryIO, results: BinaryIO) -> None:
     """Process jobs until the input ends."""
     while len(head := jobs.read(LENGTH.size)) == LENGTH.size:
-        job: Job = pickle.loads(jobs.read(*LENGTH.unpack(head)))  # noqa: S301 - written by the process that started us
+        job: VerificationJob = pickle.loads(jobs.read(*LENGTH.unpack(head)))  # noqa: S301 - written by the process that started us
         body = pickle.dumps(prepare(job), pickle.HIGHEST_PROTOCOL)
         results.write(LENGTH.pack(len(body)) + body)
         results.flush()

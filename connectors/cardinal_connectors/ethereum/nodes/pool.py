@@ -1,10 +1,10 @@
-"""The nodes of one chain: the one that is followed, and those that stand by.
+"""Pool of the nodes of one chain: the active one, and the standby ones.
 
 Rules:
 
 1. All serve the same chain: id and first block are compared before a node is used, and at each new connection.
-2. Which one is followed says :mod:`.standing`. Those that stand by are looked at beside what goes on, never waited for.
-3. A failure is passed on only when no node in order is left to go to.
+2. :mod:`.health` selects the active one. The heads of standby nodes are read in the background, without waiting.
+3. A failure is raised only if no healthy node is left.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Final
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import FeedError, NodeAnswerError, WrongChainError
+from cardinal_connectors.ethereum.rpc.credentials import REFUSED
+from cardinal_connectors.ethereum.settings import FeedSettings
 
-from .credentials import REFUSED
+from .health import PoolHealth
 from .node import Identity, Node
-from .settings import FeedSettings
-from .standing import Standings
 
 _LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 
 
-class Nodes:
-    """Several nodes as one.
+class NodePool:
+    """Pool of nodes.
 
     Arguments:
         endpoints: one or more; the first is preferred.
         chain_id: refuse nodes of another chain; None takes the chain of the first that answers.
-        settings: how they are asked, and when they are left.
+        settings: request settings, and bounds of lag and rest.
 
     """
 
@@ -40,20 +40,20 @@ class Nodes:
         identity = Identity(chain_id, settings.chain)
         self._nodes = [Node(endpoint, identity=identity, settings=settings.rpc) for endpoint in endpoints]
         self._settings = settings
-        self._standings = Standings(len(endpoints), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
+        self._health = PoolHealth(len(endpoints), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
         self._at = 0
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._looked = 0.0
 
     @property
     def active(self) -> Node:
-        """The node that is followed."""
+        """The active node."""
         return self._nodes[self._at]
 
     def others(self) -> list[Node]:
-        """Where a block may be fetched too: the nodes that stand by, as far as they are known to serve this chain."""
+        """The standby nodes that may serve this chain."""
         return [
-            node for place, node in enumerate(self._nodes) if place != self._at and not self._standings.of[place].wrong
+            node for index, node in enumerate(self._nodes) if index != self._at and not self._health.of[index].wrong
         ]
 
     @property
@@ -62,10 +62,10 @@ class Nodes:
         return ", ".join(node.address for node in self._nodes)
 
     async def greet(self) -> int:
-        """The chain id, from the node that is followed, or the next one that answers.
+        """The chain id, from the active node or the next one that answers.
 
         Raises:
-            NodeUnreachableError, NodeAnswerError, WrongChainError: of the last node, when each was asked.
+            NodeUnreachableError, NodeAnswerError, WrongChainError: failure of the last node, after all failed.
 
         """
         for _ in self._nodes:
@@ -77,46 +77,46 @@ class Nodes:
         return await self.active.greet()
 
     def leave(self, failure: FeedError) -> bool:
-        """The node that is followed failed: go to another one.
+        """Switch to another node after a failure of the active one.
 
         Returns:
-            Whether there is one that did not fail lately. Where there is none, the one whose failure is the longest
-            ago is followed, and whoever asks may wait or pass the failure on.
+            Whether the new node is healthy. If none is, the one with the oldest failure becomes active, and the caller
+            waits or raises the failure.
 
         """
         left = self.active
-        self._standings.failed(self._at, refused=_refuses(failure))
+        self._health.failed(self._at, refused=_refuses(failure))
         if isinstance(failure, WrongChainError):
-            self._standings.of[self._at].wrong = self._standings.of[self._at].wrong or len(self._nodes) > 1
-        best = self._standings.best(self._at)
+            self._health.of[self._at].wrong = self._health.of[self._at].wrong or len(self._nodes) > 1
+        best = self._health.best(self._at)
         if best is None:
             return False
         self._at = best
-        if best == self._nodes.index(left) or self._standings.resting(best):
+        if best == self._nodes.index(left) or self._health.resting(best):
             return False
-        _LOG.warning("%s From now on the node at %s is followed.", failure, self.active.address)
+        _LOG.warning("%s; switching to the node at %s", failure, self.active.address)
         return True
 
     def look(self) -> bool:
-        """Compare heads, and go to a node that is not behind; others are asked for theirs, for the next time.
+        """Switch to another node if the active one is behind, and request the heads of the others for the next call.
 
         Returns:
-            Whether another node is followed now.
+            Whether the active node changed.
 
         """
-        for place, node in enumerate(self._nodes):
-            self._standings.of[place].head = node.head
+        for index, node in enumerate(self._nodes):
+            self._health.of[index].head = node.head
         before = self._at
-        best = self._standings.best(before)
+        best = self._health.best(before)
         self._at = before if best is None else best
         if self._at != before:
             _LOG.warning(
-                "The node at %s is %d blocks behind; from now on the one at %s is followed.",
+                "the node at %s is %d blocks behind; switching to the node at %s",
                 self._nodes[before].address,
-                self._standings.lag(before),
+                self._health.lag(before),
                 self.active.address,
             )
-        self._ask_others()
+        self._request_heads()
         return self._at != before
 
     async def close(self) -> None:
@@ -128,33 +128,33 @@ class Nodes:
         for node in self._nodes:
             await node.close()
 
-    def _ask_others(self) -> None:
+    def _request_heads(self) -> None:
         now = time.monotonic()
         if len(self._nodes) == 1 or now - self._looked < self._settings.watch:
             return
         self._looked = now
-        for place in range(len(self._nodes)):
-            if place != self._at and self._standings.looked_at(place) and place not in self._looks:
-                task = self._looks[place] = asyncio.create_task(self._ask(place))
-                task.add_done_callback(lambda _, place=place: self._looks.pop(place, None))  # type: ignore[misc] # mypy infers no type for a default
+        for index in range(len(self._nodes)):
+            if index != self._at and self._health.is_polled(index) and index not in self._looks:
+                task = self._looks[index] = asyncio.create_task(self._request_head(index))
+                task.add_done_callback(lambda _, index=index: self._looks.pop(index, None))  # type: ignore[misc] # mypy infers no type for a default
 
-    async def _ask(self, place: int) -> None:
-        """The head of a node that stands by; what is wrong with it is told once, and it is left alone."""
-        node = self._nodes[place]
+    async def _request_head(self, index: int) -> None:
+        """Read the head of a standby node; a failure is logged once."""
+        node = self._nodes[index]
         try:
             await node.greet()
             await node.latest()
         except WrongChainError as wrong:
-            self._standings.of[place].wrong = True
-            _LOG.error("%s It is not used.", wrong)
+            self._health.of[index].wrong = True
+            _LOG.error("%s; the node is not used", wrong)
         except FeedError as failure:
-            told = self._standings.of[place].refused
-            self._standings.failed(place, refused=_refuses(failure))
+            told = self._health.of[index].refused
+            self._health.failed(index, refused=_refuses(failure))
             _LOG.log(logging.WARNING if _refuses(failure) and not told else logging.INFO, "%s", failure)
         else:
-            self._standings.of[place].refused = False
+            self._health.of[index].refused = False
 
 
 def _refuses(failure: FeedError) -> bool:
-    """Whether a node refuses what it is shown."""
+    """Whether a node refuses the credentials."""
     return isinstance(failure, NodeAnswerError) and failure.code in REFUSED

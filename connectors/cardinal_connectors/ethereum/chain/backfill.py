@@ -18,22 +18,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cardinal.errors import ApplicationError, NodeAnswerError
+from cardinal_connectors.ethereum.state.evidence import evidence
+from cardinal_connectors.ethereum.verify.worker import VerificationJob
 
 from .blocks import ChainMovedError
-from .evidence import evidence
 from .fetch import Answer
-from .worker import Job
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Finality
+    from cardinal_connectors.ethereum.settings import FeedSettings
+    from cardinal_connectors.ethereum.verify.rules import Rules
+    from cardinal_connectors.ethereum.verify.total_difficulty import TotalDifficulties
+    from cardinal_connectors.ethereum.verify.worker import Prepared
+    from cardinal_connectors.ethereum.verify.worker_pool import WorkerPool
 
     from .blocks import Fetched
     from .fetch import BlockFetcher
-    from .rules import Rules
-    from .settings import FeedSettings
-    from .totals import Totals
-    from .worker import Prepared
-    from .workers import Workers
 
 FIRST_BATCH = 8
 """Blocks in the first batch, while their size is unknown."""
@@ -58,12 +58,12 @@ class Batches:
     def __init__(
         self,
         fetcher: BlockFetcher,
-        workers: Workers | None,
+        workers: WorkerPool | None,
         rules: Rules,
         finality: Finality | None,
         *,
         last: int,
-        totals: Totals,
+        totals: TotalDifficulties,
         settings: FeedSettings,
     ) -> None:
         self._fetcher = fetcher
@@ -79,13 +79,13 @@ class Batches:
         answers = await self._fetcher.answers(numbers)
         if self._workers is not None and await self._started(self._workers, answers, numbers[-1]):
             whole = [answer for answer in answers if answer.whole]
-            job = Job(self._rules, self._finality, self._totals.final, [answer.texts for answer in whole])
+            job = VerificationJob(self._rules, self._finality, self._totals.final, [answer.texts for answer in whole])
             prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
             return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
         blocks = await self._fetcher.added(answers)
         return list(await self._with_evidence(blocks) if self._settings.state else blocks)
 
-    async def _started(self, workers: Workers, answers: Sequence[Answer], reached: int) -> bool:
+    async def _started(self, workers: WorkerPool, answers: Sequence[Answer], reached: int) -> bool:
         """Start the workers when the rest of the range repays it; returns whether they run."""
         ahead = (self._last - reached) * sum(answer.size for answer in answers) // len(answers)
         if not workers.started and ahead >= self._settings.worker_bytes:

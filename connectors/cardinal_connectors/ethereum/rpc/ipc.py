@@ -1,7 +1,7 @@
-"""Requests and notifications over a node's Unix socket (``ipc:///path/geth.ipc``): see :mod:`.wire`.
+"""Requests and notifications over a node's Unix socket (``ipc:///path/geth.ipc``): see :mod:`.transport`.
 
 A socket in the file system needs no port, no password and no limit on calls: what may open the file is the node's
-owner. Texts follow each other in one stream (:mod:`.frames`).
+owner. Texts follow each other in one stream (:mod:`.json_stream`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from urllib.parse import unquote
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+from cardinal_connectors.ethereum.settings import RpcSettings
 
-from .conversation import Conversation
-from .frames import JsonFrames, LongTextError
-from .settings import RpcSettings
-from .wire import Replies, TooLargeError, closed_error, unreachable
+from .json_stream import JsonFrames, LongTextError
+from .pending import PendingRequests
+from .transport import Replies, TooLargeError, closed_error, unreachable
 
 _READ_BYTES = 1 << 18
 
 
-class IpcWire:
+class IpcTransport:
     """One Unix socket, opened when needed and again when lost.
 
     Arguments:
@@ -42,18 +42,18 @@ class IpcWire:
         self._path = socket_path(endpoint)
         self._settings = settings
         self._noticed = noticed
-        self._conversation = Conversation(noticed)
+        self._pending = PendingRequests(noticed)
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
-        """Send a request and wait for its answers; see :class:`.wire.Wire`."""
+        """Send a request and wait for its answers; see :class:`.transport.RpcTransport`."""
         try:
             async with asyncio.timeout(self._settings.timeout):
                 writer = await self._connected()
-                with self._conversation.expecting(ids) as answers:
+                with self._pending.expecting(ids) as answers:
                     writer.write(body + b"\n")
                     await writer.drain()
                     return await answers
@@ -93,19 +93,19 @@ class IpcWire:
         frames = JsonFrames(most=self._settings.answer)
         address = self._endpoint.address
         failure: NodeUnreachableError | NodeAnswerError = NodeUnreachableError(
-            f"The node at {address} closed the connection.", address=address
+            f"the node at {address} closed the connection", address=address
         )
         try:
             while data := await reader.read(_READ_BYTES):
                 for frame in frames.receive(data):
-                    self._conversation.take(frame)
+                    self._pending.take(frame)
         except LongTextError as long:
             failure = TooLargeError(str(long))
         except NodeAnswerError as malformed:
             failure = malformed
         except OSError:
             pass  # reset by the node: closed, like an end
-        self._conversation.fail(failure)
+        self._pending.fail(failure)
         self._noticed()  # whoever waits for a head looks by itself now, over a new connection
 
 
@@ -113,5 +113,5 @@ def socket_path(endpoint: Endpoint) -> Path:
     """The file of an ``ipc://`` URL; ConfigurationError where it names none."""
     parts = endpoint.parts
     if parts.netloc or not parts.path.startswith("/"):
-        raise ConfigurationError("A node's socket is named by its absolute path: ipc:///path/geth.ipc.", setting="url")
+        raise ConfigurationError("a node's socket is named by its absolute path: ipc:///path/geth.ipc", setting="url")
     return Path(unquote(parts.path))

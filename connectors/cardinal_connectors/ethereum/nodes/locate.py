@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cardinal.errors import ConfigurationError, NodeAnswerError
-
-from .blocks import Header
-from .fetch import BlockFetcher
+from cardinal_connectors.ethereum.chain.blocks import BlockHeader
+from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
 
 _HASH: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
 
@@ -45,7 +44,7 @@ async def _of_hash(fetcher: BlockFetcher, block_hash: bytes) -> int:
     header = await fetcher.header_by_hash(block_hash)
     canonical = None if header is None else await fetcher.header(header.height)
     if header is None or canonical is None or canonical.id != block_hash:
-        raise NodeAnswerError(f"The node's chain has no block 0x{block_hash.hex()}; it may have left the chain.")
+        raise NodeAnswerError(f"the node's chain has no block 0x{block_hash.hex()}; it may have left the chain")
     return header.height
 
 
@@ -53,7 +52,7 @@ async def _at(fetcher: BlockFetcher, seconds: int, text: str) -> int:
     """First block with a timestamp of at least ``seconds``, by bisection, since times rise with numbers."""
     head = await fetcher.header("latest")
     if head is None or _time(head) < seconds:
-        raise NodeAnswerError(f"The node's chain has no block at or after {text} yet.")
+        raise NodeAnswerError(f"the node's chain has no block at or after {text} yet")
     low, high = 0, head.height
     while low < high:
         middle = (low + high) // 2
@@ -65,5 +64,5 @@ async def _at(fetcher: BlockFetcher, seconds: int, text: str) -> int:
     return low
 
 
-def _time(header: Header) -> int:
+def _time(header: BlockHeader) -> int:
     return int(header.timestamp, 16)

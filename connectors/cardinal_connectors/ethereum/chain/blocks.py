@@ -16,7 +16,7 @@ Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
 Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
 
 
-class Header(msgspec.Struct, frozen=True, rename="camel"):
+class BlockHeader(msgspec.Struct, frozen=True, rename="camel"):
     """Header fields that the feed needs, as JSON-RPC texts."""
 
     number: Quantity
@@ -79,7 +79,7 @@ class Fetched:
     ``size`` is the size of the responses in bytes. ``evidence`` is set if it was requested together with the block.
     """
 
-    header: Header
+    header: BlockHeader
     block: RpcBlock
     receipts: list[RpcReceipt]
     uncles: list[RpcHeader]
@@ -93,7 +93,7 @@ class ChainMovedError(FeedError):
     retriable = True
 
 
-def header_of(block: RpcBlock) -> Header:
+def header_of(block: RpcBlock) -> BlockHeader:
     """Header of a block; NodeAnswerError where its number, hashes or difficulties are malformed."""
     texts = {
         "number": block.number,
@@ -104,9 +104,9 @@ def header_of(block: RpcBlock) -> Header:
         "totalDifficulty": block.total_difficulty,
     }
     try:
-        return msgspec.convert(texts, Header)
+        return msgspec.convert(texts, BlockHeader)
     except msgspec.ValidationError as other:
-        raise NodeAnswerError(f"The node gave an object that is no block: {other}.") from other
+        raise NodeAnswerError(f"the node gave an object that is no block: {other}") from other
 
 
 def is_named(header: RpcHeader, block_hash: bytes) -> bool:

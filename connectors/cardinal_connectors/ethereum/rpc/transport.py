@@ -22,9 +22,9 @@ import msgspec
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+from cardinal_connectors.ethereum.settings import RpcSettings
 
 from .credentials import Credentials
-from .settings import RpcSettings
 
 
 class Refusal(msgspec.Struct):
@@ -79,7 +79,7 @@ class BusyError(NodeUnreachableError):
         self.seconds = seconds
 
 
-class Wire(Protocol):
+class RpcTransport(Protocol):
     """One connection, or pool of connections, to one node."""
 
     connects: int
@@ -99,21 +99,21 @@ def read_replies(body: bytes) -> Replies:
         read = _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError) as malformed:  # the latter where it is nested too deep
         raise NodeAnswerError(
-            f"The address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's.", code=None
+            f"the address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's", code=None
         ) from malformed
     return read if isinstance(read, list) else [read]
 
 
 def closed_error(endpoint: Endpoint) -> NodeAnswerError:
     """The one sentence for a feed that was closed."""
-    return NodeAnswerError(f"The feed of {endpoint.address} was closed; open another one.")
+    return NodeAnswerError(f"the feed of {endpoint.address} was closed; open another one")
 
 
 def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> NodeAnswerError:
     """The one sentence for a node that refuses what it is shown, or wants to be shown something."""
     address = endpoint.address
     return NodeAnswerError(
-        f"The node at {address} refuses the credentials (HTTP {status}); {credentials.advice}.", code=status
+        f"the node at {address} refuses the credentials (HTTP {status}); {credentials.advice}", code=status
     )
 
 
@@ -124,7 +124,7 @@ def elsewhere(endpoint: Endpoint, status: int, place: str) -> NodeAnswerError:
         to = f", to {Endpoint.parse(place).address}" if "://" in place else ""
     except ConfigurationError:
         to = ""
-    return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL.", code=status)
+    return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL", code=status)
 
 
 def unreachable(
@@ -134,21 +134,21 @@ def unreachable(
     address = endpoint.address
     match failure:
         case aiohttp.InvalidURL() | ValueError():
-            return NodeAnswerError(f"{address} is no address of a node; check the URL.")
+            return NodeAnswerError(f"{address} is no address of a node; check the URL")
         case aiohttp.WSServerHandshakeError(status=status):
             return NodeUnreachableError(
-                f"The node at {address} opens no WebSocket (HTTP {status}); is it its WebSocket port?", address=address
+                f"the node at {address} opens no WebSocket (HTTP {status}); is it its WebSocket port?", address=address
             )
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             return NodeUnreachableError(
-                f"The certificate of the node at {address} is not accepted; check the address.", address=address
+                f"the certificate of the node at {address} is not accepted; check the address", address=address
             )
         case TimeoutError():
             return SlowError(
-                f"The node at {address} did not answer within {settings.timeout:g} seconds.", address=address
+                f"the node at {address} did not answer within {settings.timeout:g} seconds", address=address
             )
         case _:
             return NodeUnreachableError(
-                f"No node answers at {address} ({type(failure).__name__}); check that it runs and the URL is right.",
+                f"no node answers at {address} ({type(failure).__name__}); check that it runs and the URL is right",
                 address=address,
             )

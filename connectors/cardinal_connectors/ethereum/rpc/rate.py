@@ -22,7 +22,7 @@ FORGETS: Final = 256
 """Successful full batches before a refused size is tried again."""
 
 
-class Bearing:
+class BatchSize:
     """Adaptive number of calls per batch.
 
     Arguments:
@@ -56,7 +56,7 @@ class Bearing:
             self.size = min(self._ceiling, self.size + max(1, self.size // 4))
 
 
-class Throttle:
+class RateLimit:
     """Rate limit of calls.
 
     Arguments:

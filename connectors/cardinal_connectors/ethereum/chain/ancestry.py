@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING
 from cardinal.errors import ReorgTooDeepError
 from cardinal.protocols.streams.types import BlockRef
 
-from .blocks import ChainMovedError, Fetched, Header, is_named
+from .blocks import BlockHeader, ChainMovedError, Fetched, is_named
 
 if TYPE_CHECKING:
     from .fetch import BlockFetcher
-    from .known import KnownBlocks
+    from .recent_blocks import RecentBlocks
 
 
-async def walk_back(fetcher: BlockFetcher, known: KnownBlocks, head: Header, *, limit: int) -> list[Fetched] | None:
+async def walk_back(
+    fetcher: BlockFetcher, recent: RecentBlocks, head: BlockHeader, *, limit: int
+) -> list[Fetched] | None:
     """Fetch the blocks between the recent blocks and a head.
 
     Arguments:
         fetcher: fetches the blocks.
-        known: recent blocks, not empty.
+        recent: recent blocks, not empty.
         head: the node's head; may be recent, below all recent blocks, or on another branch.
         limit: maximum number of blocks.
 
@@ -42,25 +44,25 @@ async def walk_back(fetcher: BlockFetcher, known: KnownBlocks, head: Header, *, 
 
     """
     path: list[Fetched] = []
-    floor = known.oldest().number
+    floor = recent.oldest().number
     wanted = head.id
-    while wanted not in known:
+    while wanted not in recent:
         if len(path) == limit:
             return None
         fetched = await fetcher.by_hash(wanted)
         if fetched is None or fetched.header.id != wanted:
-            raise ChainMovedError(f"The node does not have block 0x{wanted.hex()} (any more, or yet).")
+            raise ChainMovedError(f"the node does not have block 0x{wanted.hex()} now: re-read the head")
         path.append(fetched)
         if fetched.header.height <= floor:
             if not is_named(fetched.block, wanted):
-                raise ChainMovedError(f"The node gave something else as block 0x{wanted.hex()}.")
-            raise too_deep(known)
+                raise ChainMovedError(f"the node returned another block than 0x{wanted.hex()}")
+            raise too_deep(recent)
         wanted = fetched.header.parent
     path.reverse()
     return path
 
 
-async def common_block(fetcher: BlockFetcher, known: KnownBlocks, head: Header) -> BlockRef:
+async def common_block(fetcher: BlockFetcher, recent: RecentBlocks, head: BlockHeader) -> BlockRef:
     """Find the highest recent block on the node's chain.
 
     Both sets are closed under parents: up to the result every height matches, above it none. So bisection finds it,
@@ -68,7 +70,7 @@ async def common_block(fetcher: BlockFetcher, known: KnownBlocks, head: Header) 
 
     Arguments:
         fetcher: fetches headers.
-        known: recent blocks, not empty.
+        recent: recent blocks, not empty.
         head: the node's head; nothing above it is requested.
 
     Raises:
@@ -76,14 +78,14 @@ async def common_block(fetcher: BlockFetcher, known: KnownBlocks, head: Header) 
         ChainMovedError: the node lacks blocks below its head.
 
     """
-    numbers = [number for number in known.numbers() if number <= head.height]
+    numbers = [number for number in recent.numbers() if number <= head.height]
     lacking: int | None = None
     found: BlockRef | None = None
     low, high = 0, len(numbers)
     probe = high - 1
     while low < high:
         header = await fetcher.header(numbers[probe])
-        if header is not None and header.id in known:
+        if header is not None and header.id in recent:
             found = BlockRef(header.height, header.id)
             low = probe + 1
         else:
@@ -92,17 +94,17 @@ async def common_block(fetcher: BlockFetcher, known: KnownBlocks, head: Header) 
         probe = (low + high) // 2
     if found is None:
         if lacking is not None:
-            raise ChainMovedError(f"The node does not have block {lacking}, and has the head {head.height}.")
-        raise too_deep(known)
+            raise ChainMovedError(f"the node does not have block {lacking}, and has the head {head.height}")
+        raise too_deep(recent)
     return found
 
 
-def too_deep(known: KnownBlocks) -> ReorgTooDeepError:
+def too_deep(recent: RecentBlocks) -> ReorgTooDeepError:
     """Error for a chain without any recent block."""
-    oldest = known.oldest()
+    oldest = recent.oldest()
     return ReorgTooDeepError(
-        f"The node's chain has none of the published or delivered blocks down to {oldest.number} "
-        f"(0x{oldest.hash.hex()}): use a node of the chain that is streamed, or start a new stream.",
+        f"the node's chain has none of the published or delivered blocks down to {oldest.number} "
+        f"(0x{oldest.hash.hex()}): use a node of the chain that is streamed, or start a new stream",
         number=oldest.number,
         block_hash=oldest.hash,
     )

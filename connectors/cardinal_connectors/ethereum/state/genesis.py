@@ -27,8 +27,7 @@ from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rpc.block import EncodedBlock
 from cardinal.apps.evm.rpc.structures import hexadecimal, raw
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
-
-from .fetch import BlockFetcher
+from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
 
 _ACCOUNTS: Final = 256
 """Accounts in a page; geth returns no more."""
@@ -40,7 +39,7 @@ _REMEDY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class GenesisAccount:
     """Account of the first block's state; ``storage`` maps the hash of a slot's name to its RLP."""
 
     nonce: int = 0
@@ -110,14 +109,14 @@ async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path |
             setting="genesis",
         )
     raise IntegrityError(
-        f"The accounts that the node lists for the first block do not match its state root: {_REMEDY}.",
+        f"the accounts that the node lists for the first block do not match its state root: {_REMEDY}",
         number=written.number,
         block_hash=written.hash,
         check="state",
     )
 
 
-def _written(accounts: Mapping[bytes, Account], chain_id: int) -> tuple[StateDelta, bytes]:
+def _written(accounts: Mapping[bytes, GenesisAccount], chain_id: int) -> tuple[StateDelta, bytes]:
     """The state as paths and values, and its root."""
     updates: dict[str, bytes] = {}
     storage: dict[str, bytes] = {}
@@ -142,8 +141,8 @@ def _slots(named: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     }
 
 
-async def _of_node(fetcher: BlockFetcher) -> dict[bytes, Account]:
-    accounts: dict[bytes, Account] = {}
+async def _of_node(fetcher: BlockFetcher) -> dict[bytes, GenesisAccount]:
+    accounts: dict[bytes, GenesisAccount] = {}
     after: str = ""
     while True:
         page = await _page(fetcher, after)
@@ -161,28 +160,26 @@ async def _page(fetcher: BlockFetcher, after: str) -> _Page:
         start = "0x" + base64.b64decode(after, validate=True).hex()
         page = await fetcher.call(_Page, "debug_accountRange", "0x0", start, _ACCOUNTS, *(False, False, True))
     except binascii.Error:
-        raise NodeAnswerError(
-            "The node returned a malformed position of its next accounts; use another node."
-        ) from None
+        raise NodeAnswerError("the node returned a malformed position of its next accounts; use another node") from None
     except NodeAnswerError as refused:
         raise NodeAnswerError(
-            f"The state of the chain's first block is not available: {refused}; {_REMEDY}", code=refused.code
+            f"the state of the chain's first block is not available: {refused}; {_REMEDY}", code=refused.code
         ) from refused
     return page or _Page({})
 
 
-def _listed(page: _Page) -> Iterator[tuple[bytes, Account]]:
+def _listed(page: _Page) -> Iterator[tuple[bytes, GenesisAccount]]:
     for name, rpc in page.accounts.items():
         key = raw(rpc.key) if rpc.key else keccak(raw(rpc.address or name))
         storage = _slots((_bytes(slot), _bytes(value)) for slot, value in rpc.storage.items())
-        yield key, Account(rpc.nonce, int(rpc.balance), _bytes(rpc.code), storage)
+        yield key, GenesisAccount(rpc.nonce, int(rpc.balance), _bytes(rpc.code), storage)
 
 
-def _of_file(file: Path) -> dict[bytes, Account]:
+def _of_file(file: Path) -> dict[bytes, GenesisAccount]:
     try:
         read = msgspec.json.decode(file.expanduser().read_bytes(), type=_Genesis)
         return {
-            keccak(_bytes(address).rjust(20, b"\0")): Account(
+            keccak(_bytes(address).rjust(20, b"\0")): GenesisAccount(
                 _number(one.nonce),
                 _number(one.balance),
                 _bytes(one.code),

@@ -55,7 +55,7 @@ class JsonFrames:
             del self._buffer[:end]
             self._at, self._first_done = 0, True
         if len(self._buffer) > self._most:
-            raise LongTextError(f"The node's answer is longer than {self._most} bytes; ask for less.")
+            raise LongTextError(f"the node's answer is longer than {self._most} bytes; ask for less")
         return frames
 
     def _line(self) -> int | None:
@@ -71,7 +71,7 @@ class JsonFrames:
             if self._lines:
                 return self._line()
             if self._buffer and self._buffer[0] not in _OPENING:
-                raise NodeAnswerError("The socket answers, but not in JSON-RPC; check that it is a node's.")
+                raise NodeAnswerError("the socket answers, but not in JSON-RPC; check that it is a node's")
         while (found := (_IN_STRING if self._quoted else _TOKEN).search(self._buffer, self._at)) is not None:
             token = found.group()
             if token == b"\\":

@@ -17,12 +17,12 @@ from cardinal.apps.evm import StateDelta, state_delta
 from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.rpc.block import EncodedBlock
 from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError
+from cardinal_connectors.ethereum.chain.blocks import ChainMovedError, Evidence, Fetched
+from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
+from cardinal_connectors.ethereum.settings import FeedSettings
 
-from .blocks import ChainMovedError, Evidence, Fetched
 from .evidence import evidence
-from .fetch import BlockFetcher
 from .genesis import first_state
-from .settings import FeedSettings
 
 _NO_STATE: Final = f"0x{EMPTY_ROOT.hex()}"
 
@@ -56,7 +56,7 @@ async def delta_of(
             return _proven(written, said, chain_id)
     except ApplicationError as unfit:
         raise IntegrityError(
-            f"The state delta of block {written.number} (0x{written.hash.hex()}) cannot be made: {unfit}.",
+            f"the state delta of block {written.number} (0x{written.hash.hex()}) cannot be made: {unfit}",
             number=written.number,
             block_hash=written.hash,
             check="state",
@@ -68,9 +68,9 @@ async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched,
         return (await evidence(fetcher, [fetched], read=read))[0]
     except NodeAnswerError as refused:
         if await fetcher.header_by_hash(written.hash) is None:  # an orphan by now, for which some nodes return an error
-            raise ChainMovedError(f"The node does not have block {written.number} any more.") from refused
+            raise ChainMovedError(f"the node does not have block {written.number} any more") from refused
         raise NodeAnswerError(
-            f"State deltas need a node that traces blocks and proves accounts: {refused}", code=refused.code
+            f"state deltas need a node that traces blocks and proves accounts: {refused}", code=refused.code
         ) from refused
 
 
@@ -81,9 +81,9 @@ def _proven(written: EncodedBlock, said: Evidence, chain_id: int) -> StateDelta:
         if said.parent.state_root != _NO_STATE:
             raise
         raise IntegrityError(
-            f"The state root of block {written.number - 1} is empty, but block {written.number} changed more than its "
+            f"the state root of block {written.number - 1} is empty, but block {written.number} changed more than its "
             f"evidence explains, as on development nodes: start above it (--start {written.number + 1}), or publish "
-            "without state.",
+            "without state",
             number=written.number,
             block_hash=written.hash,
             check="state",

@@ -8,7 +8,7 @@ Rules:
    does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is never
    delivered.
 3. A check that a chain does not satisfy is skipped (its preset, or ``unchecked``), except hash and parent.
-4. A node that no longer has the block raises :class:`.blocks.ChainMovedError`.
+4. A node that no longer has the block raises ``ChainMovedError``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cardinal.errors import FeedError, IntegrityError
+from cardinal_connectors.ethereum.chain.blocks import ChainMovedError
+from cardinal_connectors.ethereum.state.delta import delta_of
 
-from .blocks import ChainMovedError
-from .deltas import delta_of
 from .rules import Rules
 
 if TYPE_CHECKING:
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from cardinal.apps.evm.rpc.block import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
+    from cardinal_connectors.ethereum.chain.blocks import BlockHeader, Fetched
+    from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
+    from cardinal_connectors.ethereum.settings import FeedSettings
 
-    from .blocks import Fetched, Header
-    from .fetch import BlockFetcher
-    from .settings import FeedSettings
-    from .totals import Totals
+    from .total_difficulty import TotalDifficulties
 
 
-class Admitted(NamedTuple):
+class VerifiedBlock(NamedTuple):
     """Verified block: header, total difficulty and payload."""
 
-    header: Header
+    header: BlockHeader
     total: int
     payload: Payload
 
 
-class Blocks(Protocol):
+class BlockSource(Protocol):
     """Source of blocks by hash, and of evidence for their state."""
 
     fetcher: BlockFetcher
@@ -54,7 +54,7 @@ class Blocks(Protocol):
         ...
 
 
-class Gate:
+class Verifier:
     """Verifies the blocks of one node.
 
     Arguments:
@@ -68,12 +68,12 @@ class Gate:
 
     def __init__(
         self,
-        node: Blocks,
-        totals: Totals,
+        node: BlockSource,
+        totals: TotalDifficulties,
         chain_id: int,
         settings: FeedSettings,
         *,
-        elsewhere: Callable[[], Sequence[Blocks]] = lambda: (),
+        elsewhere: Callable[[], Sequence[BlockSource]] = lambda: (),
     ) -> None:
         self._node = node
         self._elsewhere = elsewhere
@@ -81,7 +81,7 @@ class Gate:
         self._totals = totals
         self._settings = settings
 
-    async def admit(self, fetched: Fetched, finality: Finality | None) -> Admitted:
+    async def verify(self, fetched: Fetched, finality: Finality | None) -> VerifiedBlock:
         """Verify a block; the result may come from a later response than ``fetched``.
 
         Raises:
@@ -92,29 +92,29 @@ class Gate:
         wanted, height = fetched.header.id, fetched.header.height
         failure: IntegrityError | None = None
         origin = self._node
-        sources: list[Blocks] = [self._node] * (self._settings.verifications - 1)
+        sources: list[BlockSource] = [self._node] * (self._settings.verifications - 1)
         for attempt, source in enumerate(chain(sources, self._others()), 1):
             try:
-                return await self._admitted(fetched, origin, wanted, finality)
+                return await self._verified(fetched, origin, wanted, finality)
             except IntegrityError as wrong:
                 failure = wrong
             await asyncio.sleep(self._settings.rpc.pause(min(attempt, self._settings.verifications)))
             again = await self._again(source, wanted)
             if again is None and source is self._node:
-                raise ChainMovedError(
-                    f"The node does not have block {height} (0x{wanted.hex()}) any more."
-                ) from failure
+                raise ChainMovedError(f"the node does not have block {height} (0x{wanted.hex()}) any more") from failure
             if again is not None:
                 fetched, origin = again, source
-        return await self._admitted(fetched, origin, wanted, finality)
+        return await self._verified(fetched, origin, wanted, finality)
 
-    async def _admitted(self, fetched: Fetched, origin: Blocks, wanted: bytes, finality: Finality | None) -> Admitted:
+    async def _verified(
+        self, fetched: Fetched, origin: BlockSource, wanted: bytes, finality: Finality | None
+    ) -> VerifiedBlock:
         written = self._rules.checked(fetched.block, fetched.receipts, fetched.uncles, wanted)
         total = await self._totals.of(fetched.header)
         delta = await self._delta(written, fetched, origin)
-        return Admitted(fetched.header, total, self._rules.payload(written, total, finality, delta))
+        return VerifiedBlock(fetched.header, total, self._rules.payload(written, total, finality, delta))
 
-    async def _delta(self, written: EncodedBlock, fetched: Fetched, origin: Blocks) -> StateDelta | None:
+    async def _delta(self, written: EncodedBlock, fetched: Fetched, origin: BlockSource) -> StateDelta | None:
         """State delta of the block. A standby node without evidence counts like one that lies."""
         if not self._settings.state:
             return None
@@ -124,17 +124,17 @@ class Gate:
             if origin is self._node or isinstance(refused, IntegrityError):
                 raise
             raise IntegrityError(
-                f"The state delta of block {written.number} cannot be proven elsewhere: {refused}",
+                f"the state delta of block {written.number} cannot be proven elsewhere: {refused}",
                 number=written.number,
                 block_hash=written.hash,
                 check="state",
             ) from refused
 
-    def _others(self) -> Iterator[Blocks]:
+    def _others(self) -> Iterator[BlockSource]:
         """The other nodes, looked up on demand."""
         yield from self._elsewhere()
 
-    async def _again(self, source: Blocks, wanted: bytes) -> Fetched | None:
+    async def _again(self, source: BlockSource, wanted: bytes) -> Fetched | None:
         """Re-fetch the block; the failure of another node is ignored."""
         try:
             return await source.by_hash(wanted)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 
-from .wire import Replies, read_replies
+from .transport import Replies, read_replies
 
 
-class Conversation:
+class PendingRequests:
     """Pending requests of one WebSocket or Unix socket.
 
     Arguments:

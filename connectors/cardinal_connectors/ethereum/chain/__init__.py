@@ -1,0 +1,1 @@
+"""Blocks of a node's chain: fetching, ancestry, backfill, planning."""

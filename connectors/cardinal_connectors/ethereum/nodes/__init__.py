@@ -1,0 +1,1 @@
+"""Nodes of one chain: identity, health, pool, retries."""

@@ -1,0 +1,74 @@
+"""Retry policy for node requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cardinal.errors import NodeAnswerError, NodeUnreachableError
+from cardinal_connectors.ethereum.chain.blocks import ChainMovedError
+from cardinal_connectors.ethereum.settings import FeedSettings
+
+_LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
+
+RESTARTS: Final = 50
+"""Consecutive chain changes without a delivered block before a node counts as contradictory: in the worst storm of
+reorgs a node settled within a few."""
+
+
+class RetryPolicy:
+    """Retry policy, from the failures since the last delivered block.
+
+    Arguments:
+        address: address of the nodes for messages.
+        settings: intervals.
+        clock: seconds.
+
+    """
+
+    def __init__(self, address: str, settings: FeedSettings, clock: Callable[[], float]) -> None:
+        self._address = address
+        self._settings = settings
+        self._clock = clock
+        self._restarts = 0
+        self._away_since: float | None = None
+
+    def over(self) -> None:
+        """Reset after a successful step."""
+        self._restarts, self._away_since = 0, None
+
+    def left(self) -> float:
+        """Reset after a switch to another node; returns no delay."""
+        self._restarts = 0
+        return 0.0
+
+    def moved(self, moved: ChainMovedError, *, delivered: bool) -> float | None:
+        """Seconds to wait after a chain change: few, since an announced head is soon available.
+
+        None after too many in a row.
+        """
+        del moved
+        self._restarts = 1 if delivered else self._restarts + 1
+        self._away_since = None
+        if self._restarts > RESTARTS:
+            return None
+        return min(self._settings.rpc.pause(self._restarts) / 4, self._settings.poll)
+
+    def contradiction(self, moved: ChainMovedError) -> NodeAnswerError:
+        """Error for a node whose chain changed too often."""
+        error = NodeAnswerError(
+            f"the node at {self._address} contradicted itself {RESTARTS} times in a row ({moved}): use another node"
+        )
+        error.__cause__ = moved
+        return error
+
+    def away(self, away: NodeUnreachableError, *, delivered: bool) -> float:
+        """Seconds to wait for unreachable nodes; raises the error after ``patience`` seconds."""
+        now = self._clock()
+        if delivered or self._away_since is None:
+            self._away_since = now
+            _LOG.warning("%s; retrying for %g seconds", away, self._settings.patience)
+        if now - self._away_since >= self._settings.patience:
+            raise away
+        return self._settings.poll

@@ -1,0 +1,1 @@
+"""JSON-RPC client of a node: transports, batches, credentials."""

@@ -1,0 +1,1 @@
+"""State deltas: evidence from a node, and their proof."""

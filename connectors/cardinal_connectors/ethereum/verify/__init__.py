@@ -1,0 +1,1 @@
+"""Verification of blocks, here and in worker processes."""
