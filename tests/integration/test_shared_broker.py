@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.pidfile import find_running
+from cardinal.embedded.pidfile import find_broker
 from cardinal.errors import EmbeddedBrokerError
 from cardinal.testing.shared_broker import shared_broker
 
@@ -39,7 +39,7 @@ def bootstrap(process: subprocess.Popen[str]) -> str:
 
 def until_ended(folder: Path) -> None:
     deadline = time.monotonic() + DEADLINE
-    while find_running(folder / "data") is not None:
+    while find_broker(folder / "data") is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -49,18 +49,18 @@ def test_users_share_a_broker_that_ends_with_the_last_of_them_also_when_they_are
         address = bootstrap(one)
         assert address
         assert bootstrap(other) == address
-        running = find_running(tmp_path / "data")
+        running = find_broker(tmp_path / "data")
         one.send_signal(signal.SIGKILL)
         one.wait()
         with user(tmp_path) as third:
             assert bootstrap(third) == address
             third.communicate()
-        assert find_running(tmp_path / "data") == running is not None
+        assert find_broker(tmp_path / "data") == running is not None
         other.send_signal(signal.SIGKILL)
         other.wait()
     until_ended(tmp_path)
     with shared_broker(tmp_path) as broker:  # a user that comes later gets another one
-        assert find_running(tmp_path / "data") != running
+        assert find_broker(tmp_path / "data") != running
         assert broker.client_config() == {"bootstrap.servers": broker.bootstrap}
     until_ended(tmp_path)
 

@@ -80,8 +80,8 @@ def test_blocks_without_content_are_missing_payloads_on_both_sides() -> None:
     assert all(isinstance(block, MissingPayload if block.hash in gone else Payload) for block in blocks)
 
 
-def test_a_feed_refuses_text_that_is_no_cursor() -> None:
-    with pytest.raises(CursorError, match="no cursor"):
+def test_a_feed_refuses_text_that_is_not_a_cursor() -> None:
+    with pytest.raises(CursorError, match="not a cursor"):
         Feed(Chain(0, 3).application).open("7")
 
 

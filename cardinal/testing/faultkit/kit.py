@@ -285,7 +285,7 @@ class FaultKit:
     # --- a failure ---------------------------------------------------------------------------------------------
 
     def _shrunk(self, run: _Run, chain: Chain) -> _Run:
-        """The smallest run found that fails for the same reason."""
+        """The smallest run found that fails, whatever the symptom."""
         if run.script.faults:
             run = self._with_one_kill(run, chain)
         attempts = 0
@@ -301,18 +301,18 @@ class FaultKit:
                 if attempts > _ATTEMPTS:
                     return run
                 found = self._checked(script, chain)
-                if found.reason == run.reason:
+                if found.reason is not None:
                     better = found
                     break
         return run
 
     def _with_one_kill(self, run: _Run, chain: Chain) -> _Run:
-        """A run without forks and with one kill that fails for the same reason, the shortest; else the run itself."""
+        """The shortest run without forks and with one kill that fails; the run itself where there is none."""
         expected = self._expected(chain, plain(chain.heaviest(), run.script.missing))
         lines = [event["lines"] for event in expected.events if "lines" in event]
         for script in one_kill(expected.script, lines):
             found = self._checked(script, chain)
-            if found.reason == run.reason:
+            if found.reason is not None:
                 return found
         return run
 
