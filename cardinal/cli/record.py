@@ -75,14 +75,14 @@ def record(
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="--to")
     exit_when_told()  # nothing is recorded yet
     app = application(source, app_name, chain_id, topic)
-    others = [other.chain for other in find_streams(target, app_name).values() if other.chain != app.chain]
-    if others:
-        _log.warning("%s also holds a recording of %s: readers must name the chain", target, ", ".join(others))
     stopped = threading.Event()
     recorder = Recorder(source, target, app, start=start, wait=_TOPICS_SECONDS)
     call_when_told(stopped.set)
     began = time.monotonic()
     try:
+        others = [other.chain for other in find_streams(target, app_name).values() if other.chain != app.chain]
+        if others:
+            _log.warning("%s also holds a recording of %s: readers must name the chain", target, ", ".join(others))
         click.echo(
             f"{'continues' if recorder.resumed else 'begins'} the recording of {app.chain} from {source} in {target}",
             err=True,
