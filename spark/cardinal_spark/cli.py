@@ -205,17 +205,17 @@ def query(
     """
     from cardinal_spark.lake.as_of import AsOf  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
-    from cardinal_spark.lake.query import HeightRange, Snapshot  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.query import NumberRange, Snapshot  # noqa: PLC0415 - the same
     from cardinal_spark.lake.sql import run_sql  # noqa: PLC0415 - the same
 
     if (sql is None) == (table is None):
         raise click.UsageError("pass either SQL or --table")
-    given = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
-    as_of = AsOf.of({name: str(value) for name, value in given.items() if value is not None})
+    parsed = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
+    as_of = AsOf.of({name: str(value) for name, value in parsed.items() if value is not None})
     snapshot = Snapshot.of(LakeLocation.of(path, _options(options)), as_of)
     if table is not None:
         names = [name.strip() for name in columns.split(",")] if columns else None
-        found = _first(snapshot.scan(table, HeightRange(from_block, to_block), names), limit)
+        found = _first(snapshot.scan(table, NumberRange(from_block, to_block), names), limit)
     else:
         found = run_sql(snapshot, sql or "")
     click.echo(_SHAPES[shape](found.column_names, found.to_pylist()), nl=False)

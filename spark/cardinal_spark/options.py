@@ -43,8 +43,8 @@ def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
     """
     if not any(name.lower().startswith(_COPIES) for name in options):
         return schema
-    given = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
-    for name, value in given.items():
+    parsed = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
+    for name, value in parsed.items():
         if name.startswith(STORAGE) or _may_hold_secret(value):
             raise ConfigurationError(
                 f"the catalog would store the option {name} readable for all users: pass secrets by file "
@@ -54,7 +54,7 @@ def kept_in(schema: StructType, options: Mapping[str, str]) -> StructType:
     from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 - planners and tests without Spark are here
 
     first, *others = schema.fields
-    kept = StructField(first.name, first.dataType, first.nullable, {_KEPT: json.dumps(given)})
+    kept = StructField(first.name, first.dataType, first.nullable, {_KEPT: json.dumps(parsed)})
     return StructType([kept, *others])
 
 
@@ -72,19 +72,19 @@ def options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, s
     return options if kept is None else {**json.loads(kept), **options}
 
 
-def given_options(options: Mapping[str, str], known: Iterable[str], format_name: str) -> dict[str, str]:
+def parse_options(options: Mapping[str, str], valid: Iterable[str], format_name: str) -> dict[str, str]:
     """The options by their lower-case names.
 
     Raises:
         ConfigurationError: one that the format does not have; the nearest name is named.
 
     """
-    given = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
-    names = {name.lower(): name for name in known}
-    for name in given:
+    parsed = {name.lower().removeprefix(_COPIES): value for name, value in options.items()}
+    names = {name.lower(): name for name in valid}
+    for name in parsed:
         if name in names or name in _SPARKS or name.startswith(STORAGE):
             continue
         raise ConfigurationError(
-            f"format({format_name!r}) has no option {name!r}; {nearest(name, known)}", setting=name
+            f"format({format_name!r}) has no option {name!r}; {nearest(name, valid)}", setting=name
         )
-    return given
+    return parsed

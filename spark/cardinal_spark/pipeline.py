@@ -118,8 +118,8 @@ def check(job: PipelineJob) -> None:
     job.location.need_writable()
     if "://" not in checkpoint:
         LakeLocation.of(checkpoint).need_writable()
-    given = SourceOptions.of({**_of_source(job), **source_options(job)})
-    StreamSpec.find(given).open().close()
+    parsed = SourceOptions.of({**_of_source(job), **source_options(job)})
+    StreamSpec.find(parsed).open().close()
 
 
 def _of_source(job: PipelineJob) -> dict[str, str]:

@@ -138,7 +138,7 @@ def test_without_marks_nothing_is_passed_on_and_more_than_can_be_held_is_refused
     reading, held = Reading(keeps_final=True), Withheld("safe")
     reading.step(0, 9, 0)
     assert not list(held.passed(reading.updates))
-    assert str(held) == "9 blocks are not safe yet; no block carries the mark"
+    assert str(held) == "9 blocks are not safe yet, no block carries the mark safe"
     reading.step(0, 1, 0)
     with pytest.raises(ConfigurationError, match=r"^10 blocks are not safe yet.*finality=latest"):
         list(held.passed(reading.updates[1:]))

@@ -18,7 +18,13 @@ from cardinal.transports.written import Written
 from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
-from cardinal_spark.source.reader import Blocks, CardinalReader, CardinalStreamReader, read_partition, source_schema
+from cardinal_spark.source.reader import (
+    BlockPartition,
+    CardinalReader,
+    CardinalStreamReader,
+    read_partition,
+    source_schema,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +45,7 @@ def url_of(broker: EmbeddedKafka) -> str:
 def read(options: dict[str, str]) -> tuple[list[dict[str, Any]], pa.Table, set[str]]:
     """The rows of a batch read, and the topics that its tasks read."""
     schema = source_schema(options)
-    parts = [part for part in CardinalReader(options, schema).partitions() if isinstance(part, Blocks)]
+    parts = [part for part in CardinalReader(options, schema).partitions() if isinstance(part, BlockPartition)]
     batches = [batch for part in parts for batch in read_partition(part, schema)]
     table = pa.Table.from_batches(batches)
     return table.to_pylist(), table, {topic for part in parts for row in part.rows for topic, _ in row.ranges}

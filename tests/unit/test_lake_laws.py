@@ -205,7 +205,7 @@ def _micros(moment: datetime) -> int:
         ({"asofblock": "-1"}, "asOfBlock must be a number"),
         ({"asoftime": "noon"}, "asOfTime must be a time with its zone"),
         ({"asoftime": "2026-01-31T12:00:00"}, "needs its zone"),
-        ({"asofseq": "1", "asofblock": "1"}, "as of one seq, block or time"),
+        ({"asofseq": "1", "asofblock": "1"}, "choose one of asOfSeq"),
     ],
 )
 def test_a_state_that_cannot_be_meant_is_refused(given: dict[str, str], sentence: str) -> None:

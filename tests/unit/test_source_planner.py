@@ -443,7 +443,7 @@ def test_final_blocks_of_a_stream_without_marks_are_asked_for_in_vain(
     eventually(lambda: (planner.report() or {})["withheld"] == len(topics.chain))
     now[0] = 61
     planner.next_offset(start, UNLIMITED)
-    assert f"{len(topics.chain)} blocks are not safe yet; no block carries the mark" in caplog.text
+    assert f"{len(topics.chain)} blocks are not safe yet, no block carries the mark safe" in caplog.text
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=60))

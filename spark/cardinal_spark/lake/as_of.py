@@ -55,10 +55,10 @@ class AsOf:
         return self != NOW
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> AsOf:
+    def of(cls, parsed: Mapping[str, str]) -> AsOf:
         """Parse the options by their lower-case names. ConfigurationError names the invalid one."""
-        seq, block = _number(given, "asOfSeq"), _number(given, "asOfBlock")
-        text = given.get("asoftime")
+        seq, block = _number(parsed, "asOfSeq"), _number(parsed, "asOfBlock")
+        text = parsed.get("asoftime")
         try:
             moment = None if text is None else datetime.fromisoformat(text)
         except ValueError:
@@ -71,8 +71,8 @@ class AsOf:
 NOW: Final = AsOf()
 
 
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
+def _number(parsed: Mapping[str, str], name: str) -> int | None:
+    text = parsed.get(name.lower())
     if text is not None and not text.isdecimal():
         raise ConfigurationError(f"{name} must be a number of 0 or more, not {text!r}", setting=name)
     return None if text is None else int(text)

@@ -28,7 +28,7 @@ from cardinal_spark.rows import ADDED, AppSpec
 
 from .decode import key_columns, payload_rows
 from .ledger import EventRow, event_rows
-from .query import HeightRange
+from .query import NumberRange
 from .tables import CANONICAL, CURRENT, EVENTS, INTEGERS, PAYLOAD, LakeSettings
 from .typed import typed_rows, typed_schemas
 
@@ -222,7 +222,7 @@ class Check:
                 yield Difference(table, row.number, row.seq, f"{lacks} rows are missing, {more} should not be there")
 
     def _current(self, table: str, window: Sequence[EventRow]) -> pa.Table:
-        heights = HeightRange(window[0].number, window[-1].number)
+        heights = NumberRange(window[0].number, window[-1].number)
         return self._snapshot.scan(f"{CURRENT}{table}", heights).read_all()
 
     def _settings(self, stored: Mapping[str, pa.Table]) -> LakeSettings:

@@ -117,7 +117,7 @@ class _Batch:
     """One batch under commit."""
 
     def __init__(self, committer: LakeCommitter, app: str, ledger: list[EventRow], results: list[TaskResult]) -> None:
-        self._place = committer.location
+        self._location = committer.location
         self._settings = committer.settings
         self._on_commit = committer.on_commit
         self._opened = committer.opened
@@ -137,11 +137,11 @@ class _Batch:
         events = self._table(EVENTS, EVENTS_SCHEMA)
         self._need_same(events, shown)
         if self._last <= shown:
-            return read_state(self._place)
+            return read_state(self._location)
         if any(result.base != shown for result in self._results):
             raise _second_driver(CANONICAL)
         new = [row for row in self._ledger if row.seq > shown]
-        need_next(self._place.root, shown or None, new)
+        need_next(self._location.root, shown or None, new)
         tables = {EVENTS: events, **{name: self._table(name, schema) for name, schema in schemas.items()}}
         beyond = [name for name, table in tables.items() if self._reaches(name, table, shown)]
         if beyond:
@@ -152,18 +152,18 @@ class _Batch:
             self._add(name, tables[name], [p for result in self._results for p in result.parts if p.table == name])
         self._append_events(tables[EVENTS], new)
         state = self._merge_canonical(canonical, shown, new)
-        upkeep(self._place, self._settings, before, before + 1)
+        upkeep(self._location, self._settings, before, before + 1)
         return state
 
     def _need_same(self, events: DeltaTable, shown: int) -> None:
         """Raise where a repeated row differs from the lake's."""
         if not shown:  # empty, or another lineage's
-            need_lineage(self._place.root, any_lineage(self._place, events), self._ledger)
-        again = [row for row in self._ledger if row.seq <= shown]
-        if again:
+            need_lineage(self._location.root, any_lineage(self._location, events), self._ledger)
+        repeated = [row for row in self._ledger if row.seq <= shown]
+        if repeated:
             seq = pads.field("seq")
-            within = (seq >= again[0].seq) & (seq <= again[-1].seq)
-            need_same(event_rows(self._place.dataset(EVENTS, events).to_table(filter=within)), again)
+            within = (seq >= repeated[0].seq) & (seq <= repeated[-1].seq)
+            need_same(event_rows(self._location.dataset(EVENTS, events).to_table(filter=within)), repeated)
 
     def _reaches(self, name: str, table: DeltaTable, shown: int) -> bool:
         """True when a table has rows beyond ``shown``; LakeError where it ends before that."""
@@ -181,7 +181,7 @@ class _Batch:
         """Fence off every driver that began before this: it can no longer commit to ``canonical``."""
         raised = Transaction(f"{self._id}/fences", self._fences(canonical) + 1)
         self._transact(CANONICAL, canonical, [], [Transaction(self._id, shown), raised], ["bucket"])
-        return self._place.open(CANONICAL)
+        return self._location.open(CANONICAL)
 
     def _fences(self, canonical: DeltaTable) -> int:
         return int(canonical.transaction_version(f"{self._id}/fences") or 0)
@@ -189,7 +189,7 @@ class _Batch:
     # --- appending -------------------------------------------------------------------------------------------
 
     def _append_events(self, events: DeltaTable, new: Sequence[EventRow]) -> None:
-        writer = DataFileWriter(self._place, EVENTS, EVENTS_SCHEMA)
+        writer = DataFileWriter(self._location, EVENTS, EVENTS_SCHEMA)
         writer.write(events_table(new))
         self._add(EVENTS, events, writer.close())
 
@@ -197,10 +197,10 @@ class _Batch:
         """Remove the rows beyond ``shown`` and set the table's transaction back to it."""
         reset = CommitProperties(app_transactions=[Transaction(self._id, shown)])
         table.delete(f"{'seq' if name == EVENTS else '_seq'} > {shown}", commit_properties=reset)
-        table = self._place.open(name)
+        table = self._location.open(name)
         if int(table.transaction_version(self._id) or NONE) != shown:  # a delete without a match commits nothing
             table.create_write_transaction([], "append", table.schema(), commit_properties=reset)
-            table = self._place.open(name)
+            table = self._location.open(name)
         self._on_commit(name)
         return table
 
@@ -243,7 +243,7 @@ class _Batch:
                 merge(table, last_changes(rows), state)
                 break
             except CommitFailedError as error:
-                table = self._place.open(CANONICAL)
+                table = self._location.open(CANONICAL)
                 moved = self._opened.seq(CANONICAL, table, self._lineage) != shown
                 if moved or self._fences(table) != self._fences(canonical):
                     raise _second_driver(CANONICAL) from error
@@ -270,9 +270,9 @@ class _Batch:
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
     ) -> DeltaTable:
-        table = self._opened.find(self._place, name)
+        table = self._opened.find(self._location, name)
         if table is None:
-            table = self._place.create(name, schema, list(partition_by), LOG_SETTINGS)
+            table = self._location.create(name, schema, list(partition_by), LOG_SETTINGS)
         need_schema(name, table, schema)
         return table
 

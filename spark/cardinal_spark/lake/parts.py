@@ -78,7 +78,7 @@ class DataFileWriter:
     """One table's files of one task: ``write`` rows, then ``close`` and take the parts."""
 
     def __init__(self, location: LakeLocation, table: str, schema: pa.Schema) -> None:
-        self._place = location
+        self._location = location
         self._table = table
         self._schema = schema
         self._files: pafs.FileSystem | None = None
@@ -94,7 +94,7 @@ class DataFileWriter:
         """Append rows of this table's schema. LakeError where the store refuses."""
         if not rows.num_rows:
             return
-        with mapped(f"write {self._table} of the lake {self._place.root}"):
+        with mapped(f"write {self._table} of the lake {self._location.root}"):
             if self._writer is None:
                 self._open()
             assert self._writer is not None  # noqa: S101 - opened in the line above
@@ -106,13 +106,13 @@ class DataFileWriter:
 
     def close(self) -> list[DataFile]:
         """Finish the last file and return all of them."""
-        with mapped(f"write {self._table} of the lake {self._place.root}"):
+        with mapped(f"write {self._table} of the lake {self._location.root}"):
             self._finish()
         return self._parts
 
     def _open(self) -> None:
         if self._files is None:
-            self._files = self._place.files(self._table)
+            self._files = self._location.files(self._table)
         self._path = f"part-{uuid.uuid4()}.zstd.parquet"
         self._stream = self._files.open_output_stream(self._path)
         self._writer = pq.ParquetWriter(

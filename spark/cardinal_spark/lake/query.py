@@ -44,7 +44,7 @@ DEFAULT_DEPTH: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class HeightRange:
+class NumberRange:
     """A range of block numbers, both ends included; None is open."""
 
     first: int | None = None
@@ -58,7 +58,7 @@ class HeightRange:
         return high if low is None else low if high is None else low & high
 
 
-EVERY: Final = HeightRange()
+EVERY: Final = NumberRange()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Snapshot:
         return self.dataset(self.stored(table)).schema
 
     def scan(
-        self, table: str, heights: HeightRange = EVERY, columns: Sequence[str] | None = None
+        self, table: str, heights: NumberRange = EVERY, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """The rows of a table within a range of heights, batch by batch.
 
@@ -147,7 +147,7 @@ class Snapshot:
         schema = pa.schema([dataset.schema.field(name) for name in wanted])
         return pa.RecordBatchReader.from_batches(schema, self._mapped(batches, table))
 
-    def current(self, heights: HeightRange = EVERY) -> SeqRuns:
+    def current(self, heights: NumberRange = EVERY) -> SeqRuns:
         """The seqs of the chain's blocks within a range of heights."""
         within = heights.on("number")
         for end, compare in ((heights.first, pc.greater_equal), (heights.last, pc.less_equal)):
@@ -223,7 +223,7 @@ def scan(
     as_of: AsOf = NOW,
 ) -> pa.RecordBatchReader:
     """As :func:`read`, batch by batch, for tables that do not fit into memory; DuckDB queries it by its name."""
-    return Snapshot.at(path, storage, as_of).scan(table, HeightRange(from_block, to_block), columns)
+    return Snapshot.at(path, storage, as_of).scan(table, NumberRange(from_block, to_block), columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from cardinal.errors import ConfigurationError, LakeError
-from cardinal_spark.options import given_options
+from cardinal_spark.options import parse_options
 
 from .as_of import NOW, AsOf
 from .location import LakeLocation, mapped
 from .options import READ_OPTIONS
-from .query import HeightRange, Snapshot
+from .query import NumberRange, Snapshot
 from .tables import CANONICAL, CURRENT, EVENTS
 
 if TYPE_CHECKING:
@@ -48,27 +48,27 @@ class ReadOptions:
     """The reader's options, checked. Names are Spark's, in any case."""
 
     table: str
-    heights: HeightRange
+    heights: NumberRange
     columns: tuple[str, ...]
     as_of: AsOf = NOW
 
     @classmethod
     def of(cls, options: Mapping[str, str], *further: str) -> ReadOptions:
         """Parse them. ConfigurationError names the invalid one. ``further``: names that are ignored."""
-        given = given_options(options, (*READ_OPTIONS, *further), "cardinal_lake")
-        table = given.get("table")
+        parsed = parse_options(options, (*READ_OPTIONS, *further), "cardinal_lake")
+        table = parsed.get("table")
         if not table:
             raise ConfigurationError(
                 "cardinal_lake needs the option table, for example current_logs or events", setting="table"
             )
         ends = []
         for name in ("fromBlock", "toBlock"):
-            text = given.get(name.lower())
+            text = parsed.get(name.lower())
             if text is not None and not text.isdecimal():
                 raise ConfigurationError(f"{name} must be a block number, not {text!r}", setting=name)
             ends.append(None if text is None else int(text))
-        columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
-        return cls(table, HeightRange(*ends), columns, AsOf.of(given))
+        columns = tuple(name.strip() for name in parsed.get("columns", "").split(",") if name.strip())
+        return cls(table, NumberRange(*ends), columns, AsOf.of(parsed))
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
@@ -114,18 +114,18 @@ class LakeReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = ReadOptions.of(options)
-        self._place = LakeLocation.of(options.get("path", ""), options)
+        self._location = LakeLocation.of(options.get("path", ""), options)
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per group of files; the ledger and canonical are one partition each."""
         table, heights = self._options.table, self._options.heights
-        snapshot = Snapshot.of(self._place, self._options.as_of)
+        snapshot = Snapshot.of(self._location, self._options.as_of)
         stored = snapshot.stored(table)
         if table in _SMALL:
             return [TablePartition(snapshot.state, snapshot.until)]
         seqs = snapshot.current(heights) if table.startswith(CURRENT) else None
-        dataset, files = snapshot.files(stored), self._place.files(stored)
+        dataset, files = snapshot.files(stored), self._location.files(stored)
         fragments = dataset.get_fragments(filter=heights.on("_block_number"))
         return [FilePartition(paths, dataset.schema, snapshot.seq, seqs) for paths in grouped(fragments, files)]
 
@@ -138,12 +138,12 @@ class LakeReader(DataSourceReader):
                 yield from pa.Table.from_batches([batch]).select(due.names).cast(due).to_batches()
 
     def _whole(self, partition: TablePartition) -> Iterator[pa.RecordBatch]:
-        snapshot = Snapshot(self._place, partition.state, partition.until)
+        snapshot = Snapshot(self._location, partition.state, partition.until)
         if self._options.table == CANONICAL and partition.until is None:
             try:
                 snapshot.files(CANONICAL)
             except LakeError:  # the log has forgotten this version: it is computed from the ledger
-                snapshot = Snapshot(self._place, partition.state, partition.state.seq)
+                snapshot = Snapshot(self._location, partition.state, partition.state.seq)
         yield from snapshot.scan(self._options.table, self._options.heights, self._schema.names)
 
     def _files(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -153,9 +153,9 @@ class LakeReader(DataSourceReader):
         within = pads.field("_seq") <= partition.visible
         heights = self._options.heights.on("_block_number")
         stored = self._options.table.removeprefix(CURRENT)
-        with mapped(f"read {stored} of the lake {self._place.root}; was it vacuumed while it was read?"):
+        with mapped(f"read {stored} of the lake {self._location.root}; was it vacuumed while it was read?"):
             files = pads.dataset(
-                list(partition.paths), partition.columns, format="parquet", filesystem=self._place.files(stored)
+                list(partition.paths), partition.columns, format="parquet", filesystem=self._location.files(stored)
             )
             batches = files.to_batches(
                 columns=columns, filter=within if heights is None else within & heights, batch_size=_BATCH_ROWS

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cardinal.errors import ConfigurationError, LakeError
-from cardinal_spark.options import given_options
+from cardinal_spark.options import parse_options
 from cardinal_spark.rows import RAW_ARROW
 
 from .commit import LakeCommitter
@@ -48,9 +48,9 @@ class LakeWriter(DataSourceStreamArrowWriter):
     """Writes ``table=raw`` rows into the lake at option ``path``; further options as in ``LakeSettings``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        given = given_options(options, SINK_OPTIONS, "cardinal_lake")
-        self._place = LakeLocation.of(options.get("path", ""), options)
-        self._settings = LakeSettings.of(given)
+        parsed = parse_options(options, SINK_OPTIONS, "cardinal_lake")
+        self._location = LakeLocation.of(options.get("path", ""), options)
+        self._settings = LakeSettings.of(parsed)
         missing = [name for name in RAW_ARROW.names if name not in schema.names]
         if missing:
             raise ConfigurationError(
@@ -63,13 +63,13 @@ class LakeWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         if context is None or context.getLocalProperty(_BATCH_ID) is None:
             raise LakeError("cardinal_lake is a streaming sink: use writeStream")
-        return TaskMessage(write_task(iterator, self._place, self._settings))
+        return TaskMessage(write_task(iterator, self._location, self._settings))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Commit the batch to every table."""
         results = [message.result for message in messages if isinstance(message, TaskMessage)]
-        opened = _opened(self._place.root, tuple(sorted(self._place.storage.items())))
-        LakeCommitter(self._place, self._settings, opened=opened).commit(results)
+        opened = _opened(self._location.root, tuple(sorted(self._location.storage.items())))
+        LakeCommitter(self._location, self._settings, opened=opened).commit(results)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the written files: they are in no table, and ``clean`` removes them."""

@@ -183,8 +183,8 @@ def payload_batches(
         indexes.setdefault(row.hash, []).append(at)
         header = columns.headers.get(row.hash)
         path = time_path(spec, row.hash)
-        known = {} if path is None or header is None else {path_bytes(path): header}
-        times.append(block_time(spec, Payload(row.number, row.hash, row.parent, row.weight, PathMap(known))))
+        content = {} if path is None or header is None else {path_bytes(path): header}
+        times.append(block_time(spec, Payload(row.number, row.hash, row.parent, row.weight, PathMap(content))))
         own += [(at, path, value) for path, value in as_they_came[row.hash].items()]
     keys = key_batch(here, times)
     if own:

@@ -21,7 +21,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import assembler_of
 from cardinal.protocols.streams.types import HASH_SIZE
 from cardinal.transports import open_source
-from cardinal_spark.options import STORAGE, given_options
+from cardinal_spark.options import STORAGE, parse_options
 from cardinal_spark.rows import AppSpec
 
 from .feed import ROWS_MAX
@@ -117,47 +117,47 @@ class SourceOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse Spark's options; names are case-insensitive. ConfigurationError for a value that cannot work."""
-        given = given_options(options, OPTIONS, "cardinal")
-        if not given.get("url"):
+        parsed = parse_options(options, OPTIONS, "cardinal")
+        if not parsed.get("url"):
             raise ConfigurationError(
                 "format('cardinal') needs the option url, as in kafka://localhost:9092", setting="url"
             )
         presets: dict[str, Any] = {}
         for name, preset in (("chainId", "chain_id"), ("reorgThreshold", "reorg_threshold")):
-            if name.lower() in given:
-                presets[preset] = _number(name, given[name.lower()])
-        if "topic" in given:
-            presets["topic"] = given["topic"]
-        if given.get("failondataloss", "true").lower() != "true":
+            if name.lower() in parsed:
+                presets[preset] = _number(name, parsed[name.lower()])
+        if "topic" in parsed:
+            presets["topic"] = parsed["topic"]
+        if parsed.get("failondataloss", "true").lower() != "true":
             raise ConfigurationError(
                 "failOnDataLoss=false is not supported, because a chain cannot continue after a gap: start with a new "
                 "checkpoint instead, and with restartFrom=sink if there is a lake",
                 setting="failOnDataLoss",
             )
-        _choice("restartFrom", given.get("restartfrom", "sink"), ("sink",))
-        if ("restartfrom" in given) != ("sinkpath" in given):
+        _choice("restartFrom", parsed.get("restartfrom", "sink"), ("sink",))
+        if ("restartfrom" in parsed) != ("sinkpath" in parsed):
             raise ConfigurationError("set restartFrom=sink and sinkPath, the lake, together", setting="restartFrom")
-        table = _choice("table", given.get("table", "blocks"), TABLES)
-        if (table == DECODED_LOGS) != ("abi" in given):
+        table = _choice("table", parsed.get("table", "blocks"), TABLES)
+        if (table == DECODED_LOGS) != ("abi" in parsed):
             raise ConfigurationError(f"set table={DECODED_LOGS} and abi together", setting="abi")
         return cls(
-            url=given["url"],
+            url=parsed["url"],
             table=table,
-            columns=tuple(_parts(given.get("columns", ""))),
-            finality=_choice("finality", given.get("finality", LATEST), LEVELS),
-            abi=_abi(given["abi"]) if "abi" in given else "",
-            app=given.get("app", "evm"),
+            columns=tuple(_parts(parsed.get("columns", ""))),
+            finality=_choice("finality", parsed.get("finality", LATEST), LEVELS),
+            abi=_abi(parsed["abi"]) if "abi" in parsed else "",
+            app=parsed.get("app", "evm"),
             presets=presets,
-            starting=_starting(given.get("startingoffsets", EARLIEST).strip()),
-            ending=_ending(given.get("endingoffsets", LATEST).strip()),
-            sink=given.get("sinkpath"),
+            starting=_starting(parsed.get("startingoffsets", EARLIEST).strip()),
+            ending=_ending(parsed.get("endingoffsets", LATEST).strip()),
+            sink=parsed.get("sinkpath"),
             storage={name: value for name, value in options.items() if name.lower().startswith(STORAGE)},
-            max_blocks=_optional(given, "maxBlocksPerTrigger", ROWS_MAX),
-            max_bytes=_optional(given, "maxBytesPerTrigger"),
-            integers=_choice("integers", given.get("integers", "string"), ("string", "decimal", "binary")),
-            senders=_choice("senders", given.get("senders", "true").lower(), ("true", "false")) == "true",
-            topics_timeout=float(_number("topicsTimeout", given.get("topicstimeout", str(int(_TOPICS_SECONDS))))),
-            consuming=_consuming(given),
+            max_blocks=_optional(parsed, "maxBlocksPerTrigger", ROWS_MAX),
+            max_bytes=_optional(parsed, "maxBytesPerTrigger"),
+            integers=_choice("integers", parsed.get("integers", "string"), ("string", "decimal", "binary")),
+            senders=_choice("senders", parsed.get("senders", "true").lower(), ("true", "false")) == "true",
+            topics_timeout=float(_number("topicsTimeout", parsed.get("topicstimeout", str(int(_TOPICS_SECONDS))))),
+            consuming=_consuming(parsed),
         )
 
 
@@ -205,23 +205,23 @@ def _moment(name: str, text: str, wanted: str) -> datetime:
     return moment
 
 
-def _consuming(given: Mapping[str, str]) -> dict[str, Any]:
+def _consuming(parsed: Mapping[str, str]) -> dict[str, Any]:
     """The options that a consumer has too, by its names. ConfigurationError for an invalid value."""
     found: dict[str, Any] = {}
     for name, ours in (("onIncomplete", "on_incomplete"), ("onFinalityViolation", "on_finality_violation")):
-        if name.lower() in given:
-            found[ours] = given[name.lower()]
-    if "config" in given:
-        found["config"] = given["config"]
-    if "tracked" in given:
-        found["tracked"] = tuple(_parts(given["tracked"]))
-    if "blacklist" in given:
-        found["blacklist"] = tuple(_hash("blacklist", text) for text in _parts(given["blacklist"]))
-    if "whitelist" in given:
-        pairs = (text.partition("=") for text in _parts(given["whitelist"]))
+        if name.lower() in parsed:
+            found[ours] = parsed[name.lower()]
+    if "config" in parsed:
+        found["config"] = parsed["config"]
+    if "tracked" in parsed:
+        found["tracked"] = tuple(_parts(parsed["tracked"]))
+    if "blacklist" in parsed:
+        found["blacklist"] = tuple(_hash("blacklist", text) for text in _parts(parsed["blacklist"]))
+    if "whitelist" in parsed:
+        pairs = (text.partition("=") for text in _parts(parsed["whitelist"]))
         found["whitelist"] = {_number("whitelist", number): _hash("whitelist", text) for number, _, text in pairs}
-    if "skip" in given:
-        found["skip"] = tuple(_position(text) for text in _parts(given["skip"]))
+    if "skip" in parsed:
+        found["skip"] = tuple(_position(text) for text in _parts(parsed["skip"]))
     ConsumerOptions(**found)
     return found
 
@@ -270,10 +270,10 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-def _optional(given: Mapping[str, str], name: str, most: int | None = None) -> int | None:
-    if name.lower() not in given:
+def _optional(parsed: Mapping[str, str], name: str, most: int | None = None) -> int | None:
+    if name.lower() not in parsed:
         return None
-    value = _number(name, given[name.lower()])
+    value = _number(name, parsed[name.lower()])
     if value < 1:
         raise ConfigurationError(f"{name} must be 1 or more", setting=name)
     if most is not None and value > most:

@@ -44,7 +44,7 @@ BATCH_ROWS: Final = 4_000
 """Rows of a batch without a limit: each takes nine bytes of the offset."""
 
 _WAIT_SECONDS: Final = 0.05
-"""Wait for an update. Spark calls again every 10 ms."""
+"""Wait for an update. Spark repeats its call every 10 ms."""
 _LOOK_SECONDS: Final = 1.0
 _OPENING_SECONDS: Final = 10.0
 _WAITED_SECONDS: Final = 60.0
@@ -93,8 +93,8 @@ class Planner:
         start = self._options.starting
         if start == LATEST:
             return offset_of(self._tail())
-        if isinstance(given := start_of(start), Cursor):
-            return offset_of(given)
+        if isinstance(parsed := start_of(start), Cursor):
+            return offset_of(parsed)
         return {"v": VERSION, "seq": 0, "number": -1, "start": start}
 
     def _tail(self) -> Cursor:

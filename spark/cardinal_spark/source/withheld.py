@@ -32,7 +32,7 @@ BLOCKS_MAX: Final = 50_000
 """Blocks that are withheld: some 2 kB each."""
 
 
-class Held(NamedTuple):
+class NetChange(NamedTuple):
     """Net effect of some updates. ``last``: the last one of them."""
 
     removed: Sequence[AnyPayload]
@@ -50,7 +50,7 @@ class Withheld:
 
     def __init__(self, level: str) -> None:
         self._level = level
-        self._held: deque[Held] = deque()
+        self._held: deque[NetChange] = deque()
         self._seq: int | None = None
         self._start: BlockRef | None = None
         self.mark: int | None = None
@@ -89,7 +89,7 @@ class Withheld:
         if self._seq is None:
             self._seq = update.first_seq - 1
         self.mark = marked(update.finality, self._level)
-        held = Held(update.removed, update.added, update)
+        held = NetChange(update.removed, update.added, update)
         while held.removed and self._held:
             self.blocks -= len(self._held[-1].added)
             held = joined(self._held.pop(), held)
@@ -103,10 +103,10 @@ class Withheld:
                 setting="finality",
             )
 
-    def _is_final(self, held: Held) -> bool:
+    def _is_final(self, held: NetChange) -> bool:
         return not held.added or (self.mark is not None and held.added[-1].number <= self.mark)
 
-    def _numbered(self, held: Held) -> ChainUpdate:
+    def _numbered(self, held: NetChange) -> ChainUpdate:
         if not self._seq:  # nothing was delivered in this lineage
             first = held.added[0]
             self._start = BlockRef(first.number, first.hash)
@@ -127,11 +127,11 @@ def marked(finality: Finality | None, level: str) -> int | None:
     return None if finality is None else finality.safe if level == "safe" else finality.finalized
 
 
-def joined(first: Held, then: Held) -> Held:
+def joined(first: NetChange, then: NetChange) -> NetChange:
     """The net effect of both, without blocks that are added by one and removed by the other."""
     gone = min(len(first.added), len(then.removed))
     removed = [*first.removed, *then.removed[gone:]]
     added = [*first.added[: len(first.added) - gone], *then.added]
     while removed and added and removed[-1].hash == added[0].hash:
         del removed[-1], added[0]
-    return Held(removed, added, then.last)
+    return NetChange(removed, added, then.last)

@@ -101,8 +101,8 @@ class EvictedBlocks:
             self._floor = lowest(self._floor, positions)
         if len(self._named) > self._most:
             other = self._named.pop(next(iter(self._named)))
-            known = () if self._others is None else (self._others.positions,)
-            self._others = EvictedBlock((), lowest(other.positions, *known), other.at)
+            others = () if self._others is None else (self._others.positions,)
+            self._others = EvictedBlock((), lowest(other.positions, *others), other.at)
 
     def skip(self, block: EvictedBlock, record: Row) -> None:
         """Note that a message of a block was read and skipped."""

@@ -169,8 +169,8 @@ class Reassembler:
                 size = capacity = 0
                 head = key[:HASH_END]
                 if head == late:
-                    known = copies.get(key)
-                    if known is None or known[4] != record[4]:
+                    existing = copies.get(key)
+                    if existing is None or existing[4] != record[4]:
                         self._copies.late(recent, record, self._tracked, events)
                     continue
                 if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
@@ -202,12 +202,12 @@ class Reassembler:
                 topic, partition = record[0], record[1]
                 if partition >= 0 and record[2] < block.first.get((topic, partition), _FAR):
                     block.first[topic, partition] = record[2]
-            known = hold(key, record)
+            existing = hold(key, record)
             if len(messages) == held:
-                if known[4] != record[4] or known[1] < 0:
+                if existing[4] != record[4] or existing[1] < 0:
                     self._end_run(block, counted, expected - left, size)
                     size = capacity = 0
-                    self._copy(block, Record._make(known), Record._make(record), events)
+                    self._copy(block, Record._make(existing), Record._make(record), events)
                 continue
             held += 1
             left -= 1
@@ -310,16 +310,16 @@ class Reassembler:
         if block.reopened and kind != BATCH and row[1] >= 0 and (evicted := self._evicted.get(block.hash)) is not None:
             self._evicted.skip(evicted, row)
             return
-        known = None if kind == BATCH else block.messages.get(key)
-        if known is None and kind >= BATCH_MSG:
+        existing = None if kind == BATCH else block.messages.get(key)
+        if existing is None and kind >= BATCH_MSG:
             self._message(block, row, events)
             return
         record = Record._make(row)
         try:
             if kind == BATCH:
                 self._batch(block, record, events)
-            elif known is not None:
-                self._copy(block, Record._make(known), record, events)
+            elif existing is not None:
+                self._copy(block, Record._make(existing), record, events)
             elif kind == SUB_BATCH_HEADER:
                 self._header(block, record, events)
             else:

@@ -53,8 +53,8 @@ class CursorSnapshot:
 def lower(floor: dict[Partition, int], positions: Mapping[Partition, int]) -> None:
     """Lower a floor to these offsets."""
     for partition, offset in positions.items():
-        known = floor.get(partition)
-        if known is None or offset < known:
+        lowest_seen = floor.get(partition)
+        if lowest_seen is None or offset < lowest_seen:
             floor[partition] = offset
 
 

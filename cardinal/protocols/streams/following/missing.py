@@ -68,13 +68,13 @@ class MissingBlocks:
             quiet: see :class:`Suspect`.
 
         """
-        known = self._suspects.get(block_hash)
+        existing = self._suspects.get(block_hash)
         due = self.completed + wait
-        if known is None:
+        if existing is None:
             self._suspects[block_hash] = Suspect(self.completed, due, number, quiet=quiet)
         else:
-            known.quiet = known.quiet or quiet
-            if due >= known.due:
+            existing.quiet = existing.quiet or quiet
+            if due >= existing.due:
                 return
         self.look_again(block_hash, due)
 

@@ -28,10 +28,10 @@ class Node:
     """One block.
 
     Attributes:
-        parent: its parent's hash, None where only the reference is known.
+        parent: its parent's hash, None where only the reference is held.
         arrival: orders ties, lower is earlier.
         size: bytes of its content, 0 for a header.
-        item: its content, None where only the reference is known.
+        item: its content, None where only the reference is held.
         missing: delivered, or about to be delivered, without content, also when its content comes later.
         linked, delivered: see the module.
 

@@ -404,9 +404,9 @@ class Orderer:
 
     def _take(self, item: BlockHeader, size: int) -> list[Node]:
         """Hold one block; returns the blocks that it links."""
-        known = self._tree.get(item.hash)
-        if known is not None:
-            return self._fill(known, item, size)
+        existing = self._tree.get(item.hash)
+        if existing is not None:
+            return self._fill(existing, item, size)
         return self._place(self._node(item, item, size)) if self._admits(item) else []
 
     def _admits(self, block: BlockHeader) -> bool:
@@ -424,7 +424,7 @@ class Orderer:
         return Node(header.number, header.hash, header.parent, header.weight, arrival, item, size, item is None)
 
     def _reference(self, ref: BlockRef, parent: bytes | None = None, weight: int = 0) -> Node:
-        """Hold a block of the delivered chain of which only the reference is known."""
+        """Hold a block of the delivered chain of which only the reference is held."""
         liar = self._tree.get(ref.hash)
         if liar is not None:  # it claims a number that is not below its child's
             self._remove(liar)

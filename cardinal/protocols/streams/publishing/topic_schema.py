@@ -155,11 +155,11 @@ class Router:
         Plain expressions have no groups of their own. The directory that neighbours share is matched once: a block's
         hash, which most directories contain, takes longer to match than the rest.
         """
-        if (known := self._from.get(first)) is None:
+        if (pattern := self._from.get(first)) is None:
             alike = groupby(self._sources[first:], _above)
             parts = [(above, "|".join([f"({source[len(above) :]})" for source in sources])) for above, sources in alike]
-            known = self._from[first] = path_expression("|".join([f"{above}(?:{rest})" for above, rest in parts]))
-        return known
+            pattern = self._from[first] = path_expression("|".join([f"{above}(?:{rest})" for above, rest in parts]))
+        return pattern
 
 
 def _above(source: str) -> str:
