@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .errors import (
         ApplicationError,
         CardinalError,
+        ClientStoppedError,
         ConfigurationError,
         CoverageChangedError,
         CursorError,
@@ -116,6 +117,7 @@ __all__ = [
     "CardinalError",
     "ChainUpdate",
     "Change",
+    "ClientStoppedError",
     "Completed",
     "ConfigurationError",
     "Consumer",

@@ -155,14 +155,14 @@ class Consumer:
             self._reader.channels.resume(follower.channels, start.floor)
             marks = self._reader.marks()
             begin = follower.begin_at(marks)
-            main.assign({where: begin[where] for where in main.partitions()})
+            main.assign({tp: begin[tp] for tp in main.partitions()})
         else:
             beginning = self._beginning(start)
             follower = Follower(replace(settings, start=beginning.below, start_weight=beginning.weight))
             marks = self._reader.marks()
             follower.begin_at(marks)
             main.assign(beginning.positions)
-        return follower, {where: high for where, (_, high) in marks.items()}
+        return follower, {tp: high for tp, (_, high) in marks.items()}
 
     def _beginning(self, start: str | int | datetime) -> Beginning:
         main = self._reader.main
@@ -172,7 +172,7 @@ class Consumer:
             with contextlib.closing(self._reader.searching()) as searching:
                 return at_number(searching, self.app, start, self.app.reorg_threshold)
         at_end = start == "latest"
-        return Beginning({where: high if at_end else low for where, (low, high) in main.watermarks().items()})
+        return Beginning({tp: high if at_end else low for tp, (low, high) in main.watermarks().items()})
 
     def __enter__(self) -> Self:
         return self

@@ -194,6 +194,12 @@ class FencedError(TransportError):
     """Another producer with the same id took over."""
 
 
+class ClientStoppedError(TransportError):
+    """A client stopped for good; what it had not acknowledged failed. A new producer sends it again."""
+
+    retriable = True
+
+
 class LogInUseError(TransportError):
     """Another process writes to the folder of a file transport. ``pid`` is that process where it is known."""
 

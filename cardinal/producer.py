@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
 
+from cardinal._concurrency import new_future
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.config.settings import find_url
 from cardinal.consuming.gc_pause import collector_waits
@@ -33,8 +33,6 @@ from cardinal.producing.inflight import InFlight, ProducerStats, Publication, al
 from cardinal.producing.pings import Pinger, ping_id
 from cardinal.producing.standby.peer_watch import PeerWatch, is_standby, refuse_foreign_clocks
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
-from cardinal.transports.base import TransactionalSink
-from cardinal.transports.posting import end, new_future, size_of
 from cardinal.transports.registry import open_sink
 
 if TYPE_CHECKING:
@@ -178,7 +176,7 @@ class Producer:
         """
         # A block is thousands of objects that live until it is sent; cycle detection took a tenth of the time.
         with collector_waits():
-            return self._publish(block(payload, self._app, self._sending.poster), payload.number)
+            return self._publish(block(payload, self._app, self._sink), payload.number)
 
     def send_sub_batch(self, block_hash: bytes, batch_id: bytes, sub_batch: SubBatch) -> Future[None]:
         """Send the content of a sub batch that the block's payload announced with None.
@@ -197,20 +195,21 @@ class Producer:
         publication = self._in_flight.get(block_hash)
         if publication is None:
             raise LocalProtocolError(f"block 0x{block_hash.hex()} is not in flight: add its payload first")
-        self._sink.check(messages)
+        size = self._sink.check(messages)
         with self._naming:
             if publication.closing is None:
                 part = publication.parts[-1]
                 named = name_sub_batch(part.batch, batch_id, sub_batch.path)
                 self._sink.check((named,))
                 part.batch = named
-        part, size, future = publication.parts[-1], size_of(messages), new_future()
+        part = publication.parts[-1]
         part.written.sends(size)
         if self.transactional:
             part.content += messages
+            future = new_future()
             future.set_result(None)
         else:
-            self._sending.poster.post(messages, size, partial(end, future), part.written)
+            future = self._sink.send(messages, None, part.written)
         self._in_flight.grow(publication, len(messages), size)
 
         def acknowledged(sent: Future[None]) -> None:
@@ -253,7 +252,7 @@ class Producer:
             self._depth.added(number)
             self._in_flight.begin(attempt)
             return attempt.future
-        blocks = [block(payload, self._app, self._sending.poster) for payload in branch]
+        blocks = [block(payload, self._app, self._sink) for payload in branch]
         if self.transactional:
             return self._publish(together(ancestor, blocks), number)
         return all_of(self._publish_each(blocks, branch))
@@ -285,7 +284,7 @@ class Producer:
 
     def _follow_peers(self, url: str | TransportUrl, *, step: float, alive: float, needed: bool) -> PeerWatch | None:
         """Follow the other producers; None where the stream cannot be read and nothing depends on it."""
-        transactions = self._sink if isinstance(self._sink, TransactionalSink) else None
+        transactions = self._sink if self.transactional else None
         try:
             return PeerWatch(url, self._app, self._producer_id, step=step, alive=alive, transactions=transactions)
         except CardinalError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from cardinal import apps
+from cardinal._concurrency import run_in_thread
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.common import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
@@ -23,7 +24,6 @@ from cardinal.errors import ConfigurationError, DeliveryError, UnreachableError
 from cardinal.feeds import BlockFeed, Bounded, Locating, open_feed
 from cardinal.server.produce import ProduceService, ProduceSettings, Progress
 from cardinal.transports import list_topics
-from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,7 +147,7 @@ async def _check_beginning(feed: BlockFeed, to: TransportUrl, topic: str, start:
     if not isinstance(feed, Bounded):
         return
     try:
-        there = topic in await asyncio.wrap_future(later(partial(list_topics, to), "cardinal-topics"))
+        there = topic in await asyncio.wrap_future(run_in_thread(partial(list_topics, to), "cardinal-topics"))
     except UnreachableError:
         return  # said by the producer, who asks more
     if not there:

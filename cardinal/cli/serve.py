@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cardinal import apps
+from cardinal._concurrency import run_in_thread
 from cardinal.cli.common import config_option, stream
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.secrets import variable
@@ -18,7 +19,6 @@ from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
 from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
 from cardinal.server.serving.tokens import read_tokens
-from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -106,7 +106,7 @@ async def _serve(from_url: TransportUrl, settings: ServeSettings, chain_id: int 
     try:
         with cancelled_when_told():
             # On a thread that nobody waits for who is told to stop before the stream has answered.
-            app = await asyncio.wrap_future(later(lambda: _application(from_url, chain_id), _THREAD))
+            app = await asyncio.wrap_future(run_in_thread(lambda: _application(from_url, chain_id), _THREAD))
             service = ServeService(from_url, app, settings)
             await service.start()
             _say_where(settings, service.port, app.chain)

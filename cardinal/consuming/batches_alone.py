@@ -1,4 +1,4 @@
-"""A stream's Batches without its content, as long as they name where that lies.
+"""A stream's Batches without its content, as long as they name where it lies.
 
 Rules:
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Final
 
 from cardinal.consuming.lookup import Found, read_batches
 from cardinal.errors import UnreachableError
@@ -25,30 +25,17 @@ from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.protocols.streams.wire.ranges import RANGES_HEADER, ranges_of
-from cardinal.transports.base import NamedLog, RowSource
-from cardinal.transports.later import mapped
-from cardinal.transports.pace import Unasked
+from cardinal.transports.base import Source
 from cardinal.transports.read_range import finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from cardinal.protocols.streams.cursor import Cursor
     from cardinal.protocols.streams.types import Partition, Record, Row
-    from cardinal.transports.base import Source
-
-    class LogSource(Source, RowSource, NamedLog, Unasked, Protocol):
-        """A log with a name, of which can be asked for while it is read."""
-
+    from cardinal.transports.base import Capabilities
 
 _NONE: Final[dict[Partition, int]] = {}
-
-
-def is_named(source: Source) -> TypeGuard[LogSource]:
-    """Whether a source's log has a name, so that ranges of it can be told."""
-    asked = isinstance(source, RowSource) and isinstance(source, Unasked)
-    return asked and isinstance(source, NamedLog) and bool(source.log_name)
 
 
 def only_of_log(rows: Iterable[Row], log: str) -> list[Row]:
@@ -67,8 +54,8 @@ def _without_ranges(row: Row) -> Row:
     return (*row[:6], tuple(header for header in row[6] if header[0] != RANGES_HEADER))
 
 
-class BatchesAlone:
-    """A source that shows one topic of another one, until it is widened.
+class BatchesAlone(Source):
+    """Source of one topic of another source, until it is widened.
 
     Arguments:
         source: reads all topics.
@@ -77,7 +64,7 @@ class BatchesAlone:
 
     """
 
-    def __init__(self, source: LogSource, topics: Iterable[str], default_topic: str) -> None:
+    def __init__(self, source: Source, topics: Iterable[str], default_topic: str) -> None:
         self._source = source
         self._hidden = frozenset(topics) - {default_topic}
         self._kept: Mapping[Partition, int] = _NONE
@@ -96,8 +83,8 @@ class BatchesAlone:
         if read_all and cursor.ring and not self._names_all(cursor):
             self._hidden = frozenset()
             return cursor
-        following = {where: at for where, at in cursor.next.items() if where[0] not in self._hidden}
-        return replace(cursor, next=following, floor={where: cursor.floor[where] for where in following})
+        following = {tp: at for tp, at in cursor.next.items() if tp[0] not in self._hidden}
+        return replace(cursor, next=following, floor={tp: cursor.floor[tp] for tp in following})
 
     def checked(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, with headers that name ranges where these count."""
@@ -128,7 +115,7 @@ class BatchesAlone:
         """Whether what the other topics held when they were first needed has been read."""
         if not self.is_short and self._ends:
             positions = self._source.positions()
-            if all(positions.get(where, 0) >= end for where, end in self._ends.items()):
+            if all(positions.get(tp, 0) >= end for tp, end in self._ends.items()):
                 self._ends = _NONE
         return not self.is_short and not self._ends
 
@@ -138,27 +125,27 @@ class BatchesAlone:
             source, hidden = self._source, self._hidden
             since = min(self._since or 0, *self._times.values())
             begin = source.offsets_for_time(max(0, since - BEFORE_BATCH_MS))
-            ends = {where: high for where, (_, high) in source.watermarks().items() if where[0] in hidden}
-            source.assign(source.positions() | {where: at for where, at in begin.items() if where[0] in hidden})
+            ends = {tp: high for tp, (_, high) in source.watermarks().items() if tp[0] in hidden}
+            source.assign(source.positions() | {tp: at for tp, at in begin.items() if tp[0] in hidden})
             self._hidden, self._ends = frozenset(), ends
         return not self._hidden
 
     def _counts(self, batch: Row) -> bool:
         """Whether a Batch's ranges count; the first that has none is noted."""
         named = ranges_of(batch[6])
-        if named is None or not named.log or named.log != self._source.log_name:
+        if named is None or not named.log or named.log != self._source.capabilities.log:
             self._since = batch[5] if self._since is None else min(self._since, batch[5])
             return False
-        return all(low >= self._kept.get(where, 0) for where, (low, _) in named.ranges.items())
+        return all(low >= self._kept.get(tp, 0) for tp, (low, _) in named.ranges.items())
 
     def _names_all(self, cursor: Cursor) -> bool:
         """Whether all Batches between the floor of a cursor and its position name their ranges."""
         begin: dict[Partition, int] = {}
         end: dict[Partition, int] = {}
-        for where, (low, high) in self.watermarks().items():
-            floor, following = max(low, cursor.floor.get(where, high)), min(high, cursor.next.get(where, low))
+        for tp, (low, high) in self.watermarks().items():
+            floor, following = max(low, cursor.floor.get(tp, high)), min(high, cursor.next.get(tp, low))
             if floor < following:
-                begin[where], end[where] = floor, following
+                begin[tp], end[tp] = floor, following
 
         def unnamed(batch: Found) -> bool:
             self._counts(batch.record)
@@ -170,6 +157,11 @@ class BatchesAlone:
         return named
 
     # --- the source ----------------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :meth:`cardinal.transports.base.Source.capabilities`."""
+        return self._source.capabilities
 
     def partitions(self) -> tuple[Partition, ...]:
         """Those that are read: see :class:`cardinal.transports.base.Source`."""
@@ -187,8 +179,8 @@ class BatchesAlone:
         """See :meth:`cardinal.transports.base.Source.poll`."""
         return self._source.poll(limit, timeout)
 
-    def poll_rows(self, limit: int, timeout: float) -> list[Row]:
-        """See :meth:`cardinal.transports.base.RowSource.poll_rows`."""
+    def poll_rows(self, limit: int, timeout: float) -> Sequence[Row]:
+        """See :meth:`cardinal.transports.base.Source.poll_rows`."""
         return self._source.poll_rows(limit, timeout)
 
     def positions(self) -> dict[Partition, int]:
@@ -202,27 +194,19 @@ class BatchesAlone:
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """Those of what is read: see :meth:`cardinal.transports.base.Source.offsets_for_time`."""
         found = self._source.offsets_for_time(timestamp_ms)
-        return {where: found[where] for where in self._read(found)}
+        return {tp: found[tp] for tp in self._read(found)}
 
     def close(self) -> None:
         """See :meth:`cardinal.transports.base.Source.close`."""
         self._source.close()
 
     def at_end(self) -> frozenset[Partition]:
-        """See :meth:`cardinal.transports.pace.Unasked.at_end`."""
+        """See :meth:`cardinal.transports.base.Source.at_end`."""
         return self._source.at_end()
 
-    def look_later(self) -> Future[tuple[Partition, ...]]:
-        """See :meth:`cardinal.transports.pace.Unasked.look_later`."""
-        return mapped(self._source.look_later(), self._read)
-
-    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
-        """See :meth:`cardinal.transports.pace.Unasked.watermarks_later`."""
-        return mapped(self._source.watermarks_later(look=look), self._marks)
-
     def _read(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
-        return tuple(where for where in partitions if where[0] not in self._hidden)
+        return tuple(tp for tp in partitions if tp[0] not in self._hidden)
 
     def _marks(self, marks: dict[Partition, tuple[int, int]]) -> dict[Partition, tuple[int, int]]:
-        self._kept = {where: low for where, (low, _) in marks.items()}
-        return {where: marks[where] for where in self._read(marks)}
+        self._kept = {tp: low for tp, (low, _) in marks.items()}
+        return {tp: marks[tp] for tp in self._read(marks)}

@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.transports.later import now as answered_now
-from cardinal.transports.pace import Unasked
+from cardinal._concurrency import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,11 +84,7 @@ class Health:
             self._request = None
         if self._request is None and now - self._requested >= _LOOK_SECONDS:
             self._requested = now
-            source = self._source
-            if isinstance(source, Unasked):
-                self._request = source.watermarks_later(look=False)
-            else:
-                self._request = answered_now(source.watermarks)
+            self._request = run_in_thread(self._source.watermarks, "cardinal-health")
 
     def _behind(self, ends: Mapping[Partition, int]) -> int:
         positions = self._positions

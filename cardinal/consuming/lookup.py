@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from cardinal._concurrency import run_in_thread
 from cardinal.errors import CursorExpiredError, DecodeError, UnreachableError
 from cardinal.protocols.streams.ordering.history import Parents
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
-from cardinal.transports.later import later
 from cardinal.transports.read_range import Search, search_range
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class AncestorLookup:
     def _advance(self, number: int, lowest: BlockRef, timeout: float) -> bool:
         """Open, or poll once; True at the end."""
         if self._source is None:
-            self._opening = self._opening or later(self._open_and_mark, _THREAD)
+            self._opening = self._opening or run_in_thread(self._open_and_mark, _THREAD)
             if not wait((self._opening,), timeout).done:
                 return False
             opening, self._opening = self._opening, None

@@ -60,7 +60,7 @@ class Loop:
         self._on_event = on_event
         self._healer = healer
         self._last_record = self._last_certain = time.monotonic()
-        reader.in_step.by(follower.reassembler.number_of, lambda: follower.fullness)
+        reader.sync.use(follower.reassembler.number_of, lambda: follower.fullness)
 
     @property
     def delivered(self) -> bool:

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Partitions are kept in step while they are caught up with (:mod:`.pacing`).
+1. Partitions far ahead of others are paused while a reader catches up (:mod:`.partition_sync`).
 2. Reorg channels come and go beside the stream (:mod:`.channels`); older Batches are looked up
    alongside (:mod:`.lookup`).
-3. Partitions that are added while the stream is read are read from their beginning.
+3. New partitions are read from their beginning (:mod:`.new_partitions`).
 4. Sources beside the stream's own are of no group: its lag says how far the stream is read.
 5. What was read is delivered: an error of a channel is raised by a poll that brings nothing else.
 6. A rewind that the server did not answer is repeated before anything else is read.
@@ -17,19 +17,17 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
+from cardinal._concurrency import run_in_thread
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.config.settings import find_url
-from cardinal.consuming.batches_alone import BatchesAlone, is_named, only_of_log
+from cardinal.consuming.batches_alone import BatchesAlone, only_of_log
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.lookup import AncestorLookup
-from cardinal.consuming.pacing import InStep
+from cardinal.consuming.new_partitions import NewPartitions
+from cardinal.consuming.partition_sync import PartitionSync
 from cardinal.consuming.skiplist import Skipping
 from cardinal.errors import CardinalError, UnreachableError
 from cardinal.transports import open_source
-from cardinal.transports.added import Added
-from cardinal.transports.base import RowSource
-from cardinal.transports.later import now
-from cardinal.transports.pace import Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,7 +64,7 @@ class Reader:
         channels: reorg channels that are read beside them.
         lookup: older Batches.
         skipping: reports of the records that were passed over.
-        in_step: the partitions to pause.
+        sync: pauses partitions.
         alone: the main source, where content is left on its topics.
 
     Raises:
@@ -94,17 +92,17 @@ class Reader:
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
         self.alone: BatchesAlone | None = None
         self._log = ""
-        if batches_alone and is_named(self.main):
-            self._log = self.main.log_name
+        if batches_alone and self.main.capabilities.log:
+            self._log = self.main.capabilities.log
             self.main = self.alone = BatchesAlone(self.main, app.all_topics, app.default_topic)
-        self.in_step = InStep(self.main, room)
-        self._rows = None if whole or not isinstance(self.main, RowSource) else self.main
+        self.sync = PartitionSync(self.main, room)
+        self._poll: Callable[[int, float], Sequence[Row]] = self.main.poll if whole else self.main.poll_rows
         self._without = without
-        self._asked: Future[Marks] | None = None
-        self._added = Added(self.main, time.monotonic(), lambda: self.main.pause(self.in_step.pace.paused))
+        self._request: Future[tuple[Marks, Marks]] | None = None
+        self._new_partitions = NewPartitions(self.main, time.monotonic(), lambda: self.main.pause(self.sync.paused))
         self._away_until = 0.0
         self._rewind: Mapping[Partition, int] = {}
-        self.channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)), self.main)
+        self.channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)))
         batches = (app.default_topic,)
         self.lookup = AncestorLookup(lambda: open_source(beside, app, topics=batches), app, threshold, self.skipping)
 
@@ -119,7 +117,7 @@ class Reader:
     def marks(self) -> Marks:
         """The lowest offset that is kept and the one after the highest, of every partition, channels included."""
         marks = self.main.watermarks()
-        self.in_step.end_at(marks)
+        self.sync.end_at(marks)
         return marks | self.channels.watermarks()
 
     def ends(self) -> dict[Partition, int]:
@@ -127,14 +125,12 @@ class Reader:
 
         A proof that nothing is left to read takes these, and positions that are read afterwards.
         """
-        return {tp: high for tp, (_, high) in self._look().items()}
+        return self._ends(*self._query())
 
     def request_ends(self) -> None:
         """Request what :meth:`answered_ends` gives, unless a request is in flight."""
-        if self._asked is None:
-            main = self.main
-            beside = main if isinstance(main, Unasked) and not self.channels else None
-            self._asked = now(self._look) if beside is None else beside.watermarks_later(look=True)
+        if self._request is None:
+            self._request = run_in_thread(self._query, "cardinal-reader-ends")
 
     def answered_ends(self) -> dict[Partition, int] | None:
         """:meth:`ends` as they were after :meth:`request_ends`; None: not requested, not answered, or nobody is there.
@@ -143,16 +139,13 @@ class Reader:
             CardinalError: of the source, but for a server that is away.
 
         """
-        if self._asked is None or not self._asked.done():
+        if self._request is None or not self._request.done():
             return None
-        answer, self._asked = self._asked, None
+        request, self._request = self._request, None
         try:
-            marks = answer.result()
-            if marks.keys() - self.positions().keys():
-                marks = self._look()  # new partitions are read from now on, and belong to the answer
+            return self._ends(*request.result())
         except UnreachableError:
             return None
-        return {tp: high for tp, (_, high) in marks.items()}
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every partition that is read, channels included.
@@ -178,11 +171,11 @@ class Reader:
             if not self.alone.widen():
                 time.sleep(seconds)
                 return []
-            self.in_step.rewound()
-        self._added.look(time.monotonic())
-        self.in_step.pause()
+            self.sync.rewound()
+        self._new_partitions.look(time.monotonic())
+        self.sync.pause()
         records = self._poll_main(seconds)
-        self.in_step.read(records)
+        self.sync.read(records)
         records = self.skipping.others(records)
         try:
             for found in self.channels.poll():
@@ -220,14 +213,19 @@ class Reader:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _look(self) -> Marks:
-        """:meth:`marks`, after a look for new partitions."""
-        self._added.read()
-        return self.marks()
+    def _query(self) -> tuple[Marks, Marks]:
+        """Watermarks of the stream's own topics, new partitions included, and of channels; on any thread."""
+        self.main.partitions()
+        return self.main.watermarks(), self.channels.watermarks()
+
+    def _ends(self, main: Marks, channels: Marks) -> dict[Partition, int]:
+        """The partitions' ends; new ones are read from now on."""
+        self._new_partitions.add({tp: low for tp, (low, _) in main.items()})
+        self.sync.end_at(main)
+        return {tp: high for tp, (_, high) in (main | channels).items()}
 
     def _poll_main(self, seconds: float) -> list[Row]:
-        limit = self.in_step.limit
-        rows: list[Row] = self._rows.poll_rows(limit, seconds) if self._rows else [*self.main.poll(limit, seconds)]
+        rows = [*self._poll(self.sync.limit, seconds)]
         if self._without is None:
             return rows
         return only_of_log(rows, "") if self.alone is None else self.alone.checked(rows)
@@ -236,8 +234,8 @@ class Reader:
         """Whether a rewind was answered."""
         with contextlib.suppress(UnreachableError):
             kept, positions = self.main.watermarks(), self.main.positions()
-            begin = {where: max(at, kept[where][0]) for where, at in self._rewind.items() if where in kept}
-            self.main.assign({where: min(at, begin.get(where, at)) for where, at in positions.items()})
-            self.in_step.rewound()
+            begin = {tp: max(at, kept[tp][0]) for tp, at in self._rewind.items() if tp in kept}
+            self.main.assign({tp: min(at, begin.get(tp, at)) for tp, at in positions.items()})
+            self.sync.rewound()
             self._rewind = {}
         return not self._rewind

@@ -84,7 +84,7 @@ class _Window:
         self._number, self.last = number, number + threshold
         self.known: dict[bytes, Found] = {}
         self.marks = marks_of_batches(source, app)
-        self.ends = {where: high for where, (_, high) in self.marks.items()}
+        self.ends = {tp: high for tp, (_, high) in self.marks.items()}
         self.places = dict(self.ends)
         self.since = 0
         self.highest: int | None = None
@@ -94,8 +94,8 @@ class _Window:
         """One more; whether it is too high to belong here."""
         number, record = batch.number, batch.record
         if number >= self._number:
-            where = (record.topic, record.partition)
-            self.places[where] = min(self.places.get(where, record.offset), record.offset)
+            tp = (record.topic, record.partition)
+            self.places[tp] = min(self.places.get(tp, record.offset), record.offset)
             self.since = min(self.since or record.timestamp_ms, record.timestamp_ms)
         if self._number - 1 <= number <= self.last:
             self.known[batch.hash] = batch
@@ -148,7 +148,7 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
 def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Window:
     """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
     window = _Window(source, app, number, threshold)
-    begin = {where: low for where, (low, _) in window.marks.items()}
+    begin = {tp: low for tp, (low, _) in window.marks.items()}
     finish(source, read_batches(source, begin, window.ends, lambda batch: window.take(batch) and False))
     return window
 
@@ -157,4 +157,4 @@ def _around(source: Source, app: Topics, moment_ms: int) -> dict[Partition, int]
     """The default topic from this moment on, the others from a little earlier."""
     later = source.offsets_for_time(max(0, moment_ms))
     earlier = source.offsets_for_time(max(0, moment_ms - BEFORE_BATCH_MS))
-    return {where: offset if where[0] == app.default_topic else earlier[where] for where, offset in later.items()}
+    return {tp: offset if tp[0] == app.default_topic else earlier[tp] for tp, offset in later.items()}

@@ -27,7 +27,7 @@ from cardinal.copying.beginning import beginning, cannot_resume
 from cardinal.copying.merging import Merge
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.transports import OneOrderSource, list_topics, open_source, parse_url
+from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import Fsync, file_settings, open_writer
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Recorder:
     def _read_some(self, timeout: float) -> list[Record]:
         """Read records, and write them or add them to the merge."""
         records: list[Record] = []
-        one_order = isinstance(self._source, OneOrderSource) and self._source.one_order
+        one_order = self._source.capabilities.single_log
         begin = self._source.positions()
         self._consistent = False
         try:

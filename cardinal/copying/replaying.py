@@ -5,7 +5,7 @@ Rules:
 1. The order of each of the application's topics is the recorded one, in every partition of the sink.
 2. Sealing holds: a Batch with the header ``cardinal-sealed`` is sent when everything recorded before it is
    acknowledged. Other topics' messages are not delayed by that: many blocks are in flight at once.
-3. Where the sink takes records as they are (:class:`~cardinal.transports.base.RecordSink`), headers are kept, the names
+3. Where the sink takes records as they are (``Capabilities.records``), headers are kept, the names
    of the producers among them, and times where the transport keeps times. Elsewhere the records carry the replaying
    producer's id.
 4. At the pace of the recorded times, a jump of more than an hour between two records, ahead or back, is skipped: a
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import CardinalError, TransportError
 from cardinal.protocols.streams.types import Record, Routed, is_sealed
-from cardinal.transports import ChannelSink, RecordSink
 from cardinal.transports.file import FileSource
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Player:
             self._send(chunk, sealed=False)
 
     def _send(self, records: Sequence[Record], *, sealed: bool) -> None:
-        if isinstance(self._sink, RecordSink):
+        if self._sink.capabilities.records:
             future = self._sink.replay(records)
         else:
             messages = [Routed(record.topic, record.key, record.value) for record in records]
@@ -237,7 +236,7 @@ class Player:
             self._wait(min(left, _SLICE_SECONDS if self._in_flight or self._queue else _WAIT_SECONDS))
 
     def _open_channel(self, topic: str) -> None:
-        if not isinstance(self._sink, ChannelSink):
+        if not self._sink.capabilities.channels:
             raise TransportError(
                 f"the recording has the reorg channel {topic}, which this sink cannot carry: use Kafka or a file"
             )

@@ -21,8 +21,6 @@ from cardinal.producing.inflight import Part, Publication
 from cardinal.producing.survey.batch_index import batch_of
 from cardinal.protocols.streams.publishing.splitter import split_reorg
 from cardinal.protocols.streams.wire.messages import BATCH
-from cardinal.transports.base import ChannelSink
-from cardinal.transports.posting import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,14 +70,14 @@ def channel(sink: Sink, app: Stream, ancestor: BlockRef, branch: Sequence[Payloa
         SplitError, OversizeError, TopicError, …: of the sink; nothing was sent.
 
     """
-    if not isinstance(sink, ChannelSink):
+    if not sink.capabilities.channels:
         raise ConfigurationError(
             f"this transport has no reorg channels, and a reorg down to block {ancestor.number} needs one"
         )
     announcement, (began, *blocks, complete) = split_reorg(ancestor, branch, app.topics, app.default_topic)
     sink.open_channel(began.topic)
     everything = (announcement, began, *blocks, complete)
-    sink.check(everything)
+    size = sink.check(everything)
     parts: list[Part] = []
     content: list[Routed] = []
     for message in blocks:
@@ -93,7 +91,7 @@ def channel(sink: Sink, app: Stream, ancestor: BlockRef, branch: Sequence[Payloa
         ancestor.hash,
         parts,
         len(everything),
-        size_of(everything),
+        size,
         opening=(announcement, began),
         closing=complete,
     )

@@ -23,15 +23,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from cardinal._concurrency import new_future, settle
 from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, TransportError
 from cardinal.protocols.streams.publishing.sealing import SealQueue
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.publishing.standby import Verdict
 from cardinal.protocols.streams.types import path_bytes
-from cardinal.transports.base import TransactionalSink
-from cardinal.transports.posting import PostingSink, end, new_future, posting, tell
 from cardinal.transports.written import Written
 
 if TYPE_CHECKING:
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef, Routed
     from cardinal.transports.base import Sink
-    from cardinal.transports.posting import Done, Poster
+
+    Done: TypeAlias = Callable[[BaseException | None], None]
 
 _SERVE_SECONDS: Final = 0.005
 
@@ -101,10 +101,10 @@ class Publication:
         return content
 
 
-def block(payload: Payload, app: Stream, poster: Poster) -> Publication:
+def block(payload: Payload, app: Stream, sink: Sink) -> Publication:
     """One block. SplitError, OversizeError, TopicError, TransportError: nothing was sent."""
     messages = split(payload, app.topics, app.default_topic)
-    size = poster.measure(messages)
+    size = sink.check(messages)
     count = len(messages)
     batch = messages.pop()
     written = Written(values_of(payload, app.finality_paths or ()))
@@ -129,7 +129,6 @@ def together(ancestor: BlockRef, blocks: Sequence[Publication]) -> Publication:
 class Sending(Protocol):
     """The way publications go out. Both steps raise CardinalError where nothing was sent; ``done`` is not called."""
 
-    poster: Poster
     one_at_a_time: bool
     serve: Callable[[float], None] | None
     """Takes acknowledgements in, for so many seconds at most: for whoever waits. None: the transport serves itself."""
@@ -150,14 +149,13 @@ class Plain:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self.poster = posting(sink)
-        self.serve: Callable[[float], None] | None = sink.serve if isinstance(sink, PostingSink) else None
+        self.serve: Callable[[float], None] | None = sink.serve if sink.capabilities.polled else None
 
     def start(self, publication: Publication, done: Done) -> None:
         """Send the content of a block; of a channel all but the last message."""
         if not publication.opening:
             part = publication.parts[-1]
-            self.poster.post(publication.take_content(), publication.size, done, part.written)
+            report(self._sink.send(publication.take_content(), None, part.written), done)
             return
         announcement, *rest = publication.opening
         announced = self._sink.send((announcement,), None)
@@ -166,15 +164,15 @@ class Plain:
             sent = [self._sink.send(rest, None)]
             sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
             announced = all_of(sent)
-        tell(announced, done)
+        report(announced, done)
 
     def finish(self, publication: Publication, done: Done) -> None:
         """Send the Batch of a block; of a channel the last message."""
         if publication.closing is None:
             part = publication.parts[-1]
-            self.poster.post_seal(part.batch, done, part.written)
+            report(self._sink.send((), part.batch, part.written), done)
         else:
-            tell(self._sink.send((publication.closing,), None), done)
+            report(self._sink.send((publication.closing,), None), done)
 
 
 class Transactional:
@@ -183,9 +181,8 @@ class Transactional:
     one_at_a_time: bool = True
     serve: Callable[[float], None] | None = None  # a thread of the sink works transactions off
 
-    def __init__(self, sink: TransactionalSink, poster: Poster) -> None:
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self.poster = poster
 
     def start(self, publication: Publication, done: Done) -> None:
         """Send nothing yet."""
@@ -197,12 +194,17 @@ class Transactional:
         content = [*publication.opening, *publication.take_content()]
         last = () if publication.closing is None else (publication.closing,)
         batches = [part.batch for part in publication.parts]
-        tell(self._sink.transact(content, batches, last, [part.written for part in publication.parts]), done)
+        report(self._sink.transact(content, batches, last, [part.written for part in publication.parts]), done)
 
 
 def sending(sink: Sink) -> Sending:
     """The way that a sink sends."""
-    return Transactional(sink, posting(sink)) if isinstance(sink, TransactionalSink) else Plain(sink)
+    return Transactional(sink) if sink.capabilities.transactional else Plain(sink)
+
+
+def report(future: Future[None], done: Done) -> None:
+    """Call back when a future ends, with its error or None."""
+    future.add_done_callback(lambda ended: done(ended.exception()))
 
 
 def all_of(futures: Sequence[Future[None]]) -> Future[None]:
@@ -218,7 +220,7 @@ def all_of(futures: Sequence[Future[None]]) -> Future[None]:
             left = 0 if error is not None and left > 0 else left - 1
             last = left == 0
         if last:
-            end(whole, error)
+            settle(whole, error)
 
     for future in futures:
         future.add_done_callback(ended)
@@ -503,7 +505,7 @@ class InFlight:
         outermost = thread not in self._reporting
         self._reporting.add(thread)
         try:
-            end(publication.future, error)
+            settle(publication.future, error)
         finally:
             if outermost:
                 self._reporting.discard(thread)

@@ -4,7 +4,8 @@ Rules:
 
 1. A step that is under way is not handed over twice.
 2. Steps that failed go again together after one pause: an outage fails many, and is over for all of them at once.
-3. An error that time does not heal is raised; so is one that is none of ours, which is a fault.
+3. An error that time does not heal is raised; so is one that is none of ours, which is a fault. A client that has
+   stopped is raised too: the service begins again with another one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import CardinalError, DeliveryError
+from cardinal.errors import CardinalError, ClientStoppedError, DeliveryError
 from cardinal.server.branches import Branch, Step
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Outbox:
                 except DeliveryError:
                     await asyncio.sleep(_AGAIN_SECONDS)  # `resend` is about to send the one that failed
                 except CardinalError as error:
-                    if not error.retriable:
+                    if not error.retriable or isinstance(error, ClientStoppedError):
                         raise
                     self._tell_again(newest, error)  # nothing of it was sent: a reorg's channel was to be made first
                     await asyncio.sleep(_AGAIN_SECONDS)
@@ -139,7 +140,7 @@ class Outbox:
 
 def _retriable(step: Step, error: BaseException) -> tuple[Step, CardinalError]:
     """What may go again; raises what may not."""
-    if isinstance(error, CardinalError) and error.retriable:
+    if isinstance(error, CardinalError) and error.retriable and not isinstance(error, ClientStoppedError):
         return step, error
     raise error
 

@@ -11,6 +11,8 @@ Rules:
 5. Blocks that are half published where the topics end are completed as the node gives them, or gives them by their
    hash where its feed can: when the feed has ended, or has been followed for a while (:mod:`.completing`). The rest is
    left and named: consumers expire it.
+6. A producer that has stopped for good is replaced: the service begins again from where the topics end, as after a
+   restart of the process.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from cardinal._concurrency import run_in_thread
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import ConfigurationError, NodeAnswerError
+from cardinal.errors import CardinalError, ClientStoppedError, ConfigurationError, NodeAnswerError
 from cardinal.feeds import Aiming, BlockFeed, Learning
 from cardinal.producer import Producer
 from cardinal.producing.survey.batch_index import is_repairing
@@ -29,13 +32,11 @@ from cardinal.server.branches import Branch, Branches, Step
 from cardinal.server.completing import Completing
 from cardinal.server.coverage import check_coverage
 from cardinal.server.outbox import Outbox
-from cardinal.transports.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from cardinal.errors import CardinalError
     from cardinal.producing.layout import Stream
     from cardinal.producing.survey.frontier import Survey
     from cardinal.producing.survey.partial import HalfPublished
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["ProduceService", "ProduceSettings", "Progress"]
 
 _THREAD: Final = "cardinal-produce-connecting"
+_RECONNECT_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,8 @@ class ProduceService:
         self._feed = feed
         self._url = url
         self._app = app
-        self._completing = Completing(feed, url, app, self._add)
-        self._outbox = Outbox(self._hand_over, again=again, sealed=self._completing.sealed)
+        self._again = again
+        self._outbox, self._completing = self._begin(0)
         self._settings = settings or ProduceSettings(producer_id or "")
         self._producer: Producer | None = None
         self._branches = Branches(1)
@@ -168,13 +170,13 @@ class ProduceService:
 
         """
         # On threads that nobody waits for who is told to stop before the stream has answered.
-        connecting = later(self._connect, _THREAD)
+        connecting = run_in_thread(self._connect, _THREAD)
         try:
             self._producer = await asyncio.wrap_future(connecting)
         except asyncio.CancelledError:
             connecting.add_done_callback(_close_unwanted)
             raise
-        found = await asyncio.wrap_future(later(self._survey, _THREAD))
+        found = await asyncio.wrap_future(run_in_thread(self._survey, _THREAD))
         if isinstance(self._feed, Learning):
             self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
         if not self._settings.allow_coverage_change:
@@ -198,6 +200,36 @@ class ProduceService:
             CardinalError: of the feed, or of the stream where sending again does not help.
 
         """
+        while True:
+            try:
+                await self._run(published, start, until)
+            except ClientStoppedError as error:
+                published = await self._restart(error)
+            else:
+                return
+
+    async def _restart(self, stopped: ClientStoppedError) -> list[BlockRef]:
+        """Replace the producer; the published chain as :meth:`prepare` returns it."""
+        for payload in self._outbox.unsealed:
+            self._again(payload, stopped)
+        self._outbox, self._completing = self._begin(self._outbox.again_count + len(self._outbox.unsealed))
+        if self._producer is not None:
+            await asyncio.to_thread(self._producer.close)
+        while True:
+            try:
+                return await self.prepare()
+            except CardinalError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(_RECONNECT_SECONDS)
+
+    def _begin(self, again_count: int) -> tuple[Outbox, Completing]:
+        completing = Completing(self._feed, self._url, self._app, self._add)
+        outbox = Outbox(self._hand_over, again=self._again, sealed=completing.sealed)
+        outbox.again_count = again_count
+        return outbox, completing
+
+    async def _run(self, published: Sequence[BlockRef], start: int | None, until: int | None) -> None:
         resend = asyncio.create_task(self._outbox.resend())
         pump = asyncio.create_task(self._pump(published, start, until))
         completing = asyncio.create_task(self._complete_later())

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cardinal._concurrency import new_future, settle
 from cardinal.errors import DeliveryError, OversizeError, TopicError, TransportError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
+from cardinal.transports.base import Capabilities, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from cardinal.testing.memory import MemoryBroker
     from cardinal.transports.registry import Topics
+    from cardinal.transports.written import Written
+
+_CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
 class Waiting:
@@ -34,8 +39,8 @@ class Waiting:
             self._sink.put((seal,), sealed=True, waiting=self, future=self._future)
 
 
-class MemorySink:
-    """A :class:`~cardinal.transports.base.Sink` on a :class:`MemoryBroker`."""
+class MemorySink(Sink):
+    """Sink on a :class:`MemoryBroker`."""
 
     def __init__(self, broker: MemoryBroker, app: Topics, producer_id: str) -> None:
         self._broker = broker
@@ -46,18 +51,22 @@ class MemorySink:
         self._calls = 0
         self._closed = False
 
-    def check(self, messages: Sequence[Routed]) -> None:
+    @property
+    def capabilities(self) -> Capabilities:
+        """Channels, and records of elsewhere."""
+        return _CAPABILITIES
+
+    def check(self, messages: Sequence[Routed]) -> int:
         """Refuse what the broker does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
             raise TransportError("this sink is closed; open another one")
-        for message in messages:
-            self._check(message)
+        return sum(map(self._check, messages))
 
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
-        """Hand over messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
+        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+        del written
         self.check(block if seal is None else (*block, seal))
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
+        future = new_future()
         with self._idle:
             self._calls += 1
         if block:
@@ -69,11 +78,10 @@ class MemorySink:
         return future
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Hand over records as they are: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        """Send records as they are: see :meth:`cardinal.transports.base.Sink.replay`."""
         routed = [Routed(record.topic, record.key, record.value) for record in records]
         self.check(routed)
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
+        future = new_future()
         with self._idle:
             self._calls += 1
         lost = [m for m, record in zip(routed, records, strict=True) if not self._broker.take(m, record.headers)]
@@ -103,10 +111,7 @@ class MemorySink:
         with self._idle:
             self._calls -= 1
             self._idle.notify_all()
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+        settle(future, error)
 
     def recent(self, limit: int) -> list[Record]:
         """The newest records of the default topic, at most ``limit`` a partition."""
@@ -116,12 +121,12 @@ class MemorySink:
         return [record for number in sorted(newest) for record in newest[number][-limit:]]
 
     def open_channel(self, topic: str) -> None:
-        """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
+        """Create a topic with one partition: see :meth:`cardinal.transports.base.Sink.open_channel`."""
         self._broker.create(topic, partitions=1)
         self._channels.add(topic)
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged."""
+        """Wait until everything sent is acknowledged."""
         with self._idle:
             if not self._idle.wait_for(lambda: self._calls == 0, timeout):
                 raise TransportError(f"{self._calls} sends are not acknowledged after {timeout:g} s; flush again")
@@ -130,7 +135,7 @@ class MemorySink:
         """Take nothing more. May be called twice."""
         self._closed = True
 
-    def _check(self, message: Routed) -> None:
+    def _check(self, message: Routed) -> int:
         if message.topic not in self._app.all_topics and message.topic not in self._channels:
             raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
         size, limit = len(message.key) + len(message.value), self._broker.max_message_bytes
@@ -142,3 +147,4 @@ class MemorySink:
                 size=size,
                 limit=limit,
             )
+        return size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cardinal.errors import CursorExpiredError, TopicError
+from cardinal.transports.base import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from cardinal.testing.memory import MemoryBroker
 
 
-class MemorySource:
-    """A :class:`~cardinal.transports.base.Source` on a :class:`MemoryBroker`."""
+class MemorySource(Source):
+    """Source on a :class:`MemoryBroker`."""
 
     def __init__(self, broker: MemoryBroker, topics: Sequence[str]) -> None:
         self._broker = broker
@@ -29,12 +30,12 @@ class MemorySource:
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other."""
         marks = self._broker.marks(self.partitions())
-        for where, offset in positions.items():
-            if where not in marks:
-                raise TopicError(f"there is no partition {where[1]} of {where[0]}", topic=where[0])
-            low, high = marks[where]
+        for tp, offset in positions.items():
+            if tp not in marks:
+                raise TopicError(f"there is no partition {tp[1]} of {tp[0]}", topic=tp[0])
+            low, high = marks[tp]
             if not low <= offset <= high:
-                raise expired(where, offset, low)
+                raise expired(tp, offset, low)
         self._positions = dict(positions)
         self._paused = frozenset()
 
@@ -44,7 +45,7 @@ class MemorySource:
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any."""
-        wanted = {where: offset for where, offset in self._positions.items() if where not in self._paused}
+        wanted = {tp: offset for tp, offset in self._positions.items() if tp not in self._paused}
         records = self._broker.read(wanted, limit, timeout)
         for record in records:
             self._positions[record.topic, record.partition] = record.offset + 1
@@ -60,20 +61,20 @@ class MemorySource:
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        found = {where: high for where, (_, high) in self._broker.marks(self.partitions()).items()}
+        found = {tp: high for tp, (_, high) in self._broker.marks(self.partitions()).items()}
         for record in reversed(self._broker.records()):
-            where = (record.topic, record.partition)
-            if where in found and record.timestamp_ms >= timestamp_ms:
-                found[where] = record.offset
+            tp = (record.topic, record.partition)
+            if tp in found and record.timestamp_ms >= timestamp_ms:
+                found[tp] = record.offset
         return found
 
     def close(self) -> None:
         """Nothing to release. May be called twice."""
 
 
-def expired(where: Partition, offset: int, low: int) -> CursorExpiredError:
-    """What to say of records that are gone."""
+def expired(tp: Partition, offset: int, low: int) -> CursorExpiredError:
+    """Error for expired records."""
     return CursorExpiredError(
-        f"the records from {offset} to {low} of {where[0]}:{where[1]} are gone: start from a newer cursor",
-        missing={where: (offset, low)},
+        f"the records from {offset} to {low} of {tp[0]}:{tp[1]} are gone: start from a newer cursor",
+        missing={tp: (offset, low)},
     )

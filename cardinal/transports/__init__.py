@@ -2,16 +2,13 @@
 
 from cardinal.config.url import TransportUrl, parse_url
 
-from .base import ChannelSink, OneOrderSource, RecordSink, Sink, Source, TransactionalSink
+from .base import Capabilities, Sink, Source
 from .registry import list_topics, open_sink, open_source
 
 __all__ = [
-    "ChannelSink",
-    "OneOrderSource",
-    "RecordSink",
+    "Capabilities",
     "Sink",
     "Source",
-    "TransactionalSink",
     "TransportUrl",
     "list_topics",
     "open_sink",

@@ -1,16 +1,22 @@
-"""What a transport is: a :class:`Source` of records and a :class:`Sink` for blocks.
+"""The border of a transport: a :class:`Source` of records, a :class:`Sink` for blocks, their :class:`Capabilities`.
 
 Rules for every transport:
 
 1. It carries records. It never parses more of a message than its key's routing bytes and never decides an order.
-2. A record that was acknowledged is there after any crash of the process that sent it.
-3. A sink may be called from several threads. A source belongs to one thread at a time.
+2. A record that was acknowledged survives any crash of the process that sent it.
+3. A sink may be called from several threads. A source belongs to one thread at a time, but for ``partitions``,
+   ``watermarks`` and ``offsets_for_time``: these query the server, may block, and may be called from any thread.
 4. Foreign exceptions are mapped to :mod:`cardinal.errors` at this border, without credentials.
+
+A transport derives from these classes: what only some transports can do has a default here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +27,54 @@ if TYPE_CHECKING:
     from .written import Written
 
 
-@runtime_checkable
-class Sink(Protocol):
-    """Where a producer's messages go. It adds the ``cardinal-producer`` header to every record."""
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Abilities of one opened source or sink, beyond those of every transport.
 
-    def check(self, messages: Sequence[Routed]) -> None:
+    Attributes:
+        transaction_seconds: of a sink: ``transact`` publishes atomically, and a transaction that was left open is
+            aborted after so many seconds; None: no transactions.
+        channels: of a sink: ``open_channel`` creates topics for reorgs deeper than the threshold.
+        records: of a sink: ``replay`` takes records as they were elsewhere.
+        polled: of a sink: acknowledgements are delivered sooner while a thread that waits for them calls ``serve``.
+        foreign_clock: of a sink: a topic whose records carry the time of their producers' clocks; empty: the server's
+            clock stamps all of them, or nobody knows.
+        single_log: of a source: the records of all partitions come in the one order in which they were written. To
+            pause some gains nothing, and what comes between has to be read again.
+        log: of a source: the name of its log; offsets noted under the same name mean the same records. Empty: none.
+
+    """
+
+    transaction_seconds: float | None = None
+    channels: bool = False
+    records: bool = False
+    polled: bool = False
+    foreign_clock: str = ""
+    single_log: bool = False
+    log: str = ""
+
+    @property
+    def transactional(self) -> bool:
+        """True where ``Sink.transact`` works."""
+        return self.transaction_seconds is not None
+
+
+_PLAIN: Final = Capabilities()
+
+
+class Sink(Protocol):
+    """The sending side of a stream. It adds the ``cardinal-producer`` header to every record."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Abilities of this sink."""
+        return _PLAIN
+
+    def check(self, messages: Sequence[Routed]) -> int:
         """Refuse, before anything of a block is sent, what the transport does not carry.
+
+        Returns:
+            The bytes of all keys and values.
 
         Raises:
             OversizeError: a message is larger than its topic takes.
@@ -36,13 +84,16 @@ class Sink(Protocol):
         """
         ...
 
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
-        """Hand over messages of one block; the future ends when the last of them is acknowledged.
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
+        """Send messages of one block; the future ends when the last of them is acknowledged.
+
+        Waits while too much is in flight; a seal alone never waits.
 
         Arguments:
             block: messages in any number and of any topic of the stream, sent at once.
             seal: the block's Batch, sent with the header ``cardinal-sealed`` when all of ``block`` is
                 acknowledged. None where the caller will send it later, by ``send([], seal)``.
+            written: collects where the content was written, by a transport with offsets; goes into the seal's headers.
 
         Returns:
             A future that fails with :class:`~cardinal.errors.DeliveryError` where a message was not
@@ -60,34 +111,44 @@ class Sink(Protocol):
         ...
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged; TransportError after ``timeout`` seconds."""
+        """Wait until everything sent is acknowledged; TransportError after ``timeout`` seconds."""
         ...
 
     def close(self) -> None:
-        """Flush what is under way, for a bounded time, and release the connection. May be called twice."""
+        """Flush what is in flight, for a bounded time, and release the connection. May be called twice."""
         ...
 
-
-@runtime_checkable
-class ChannelSink(Protocol):
-    """A sink that can carry reorgs deeper than the threshold, each on a channel of its own."""
+    def serve(self, seconds: float) -> None:
+        """Deliver acknowledgements on this thread; returns after the first, or after so long: ``polled``."""
+        del seconds
 
     def open_channel(self, topic: str) -> None:
-        """Create a topic with one partition, unless it is there; from here on ``send`` takes messages for it.
+        """Create a topic with one partition, unless it exists; from here on ``send`` takes messages for it.
 
         Raises:
-            TopicError: it cannot be created, or is there and has several partitions.
+            TopicError: it cannot be created, or exists with several partitions.
+            ConfigurationError: not one of the sink's capabilities.
 
         """
-        ...
+        raise ConfigurationError(f"this transport has no reorg channels, and {topic} is one: use another transport")
 
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Send records in this order, with their keys, values and headers; no header is added.
 
-@runtime_checkable
-class TransactionalSink(Protocol):
-    """A sink whose readers see what was handed over in one call as a whole or not at all.
+        ``cardinal-ranges`` is left out: it names offsets of elsewhere. The partition is that of the key, the offset is
+        the next one there. The time is kept where the transport keeps the times of records. The caller answers for
+        the sealing: a Batch with the header ``cardinal-sealed`` is sent when what it seals is acknowledged.
 
-    Its ``send`` is a transaction too.
-    """
+        Returns:
+            A future as that of :meth:`send`.
+
+        Raises:
+            OversizeError, TopicError, TransportError: as :meth:`check`; nothing was sent.
+            ConfigurationError: not one of the sink's capabilities.
+
+        """
+        del records
+        raise ConfigurationError("this transport does not take records of elsewhere: use another transport")
 
     def transact(
         self,
@@ -96,65 +157,43 @@ class TransactionalSink(Protocol):
         last: Sequence[Routed] = (),
         written: Sequence[Written] = (),
     ) -> Future[None]:
-        """Hand over the messages of an update; the future ends when all of them have become readable at once.
+        """Send the messages of an update; readers see all of them at once or none. ``send`` is a transaction too.
 
         Arguments:
             content: messages in any number, sent first.
             seals: Batches, parents first, sent with ``cardinal-sealed`` when all of ``content`` is acknowledged.
-            last: messages to stand after the seals in each partition.
-            written: for each seal, where to note where the content was written; it goes into the seal's headers.
+            last: messages that come after the seals in each partition.
+            written: for each seal, collects where the content was written; goes into the seal's headers.
 
         Returns:
-            A future as :meth:`Sink.send` gives it; where it fails, readers see nothing of the call.
+            A future as that of :meth:`send`, which ends with the commit.
 
         Raises:
-            OversizeError, TopicError, TransportError: as :meth:`Sink.check`; nothing was sent.
+            OversizeError, TopicError, TransportError: as :meth:`check`; nothing was sent.
+            ConfigurationError: not one of the sink's capabilities.
 
         """
-        ...
+        del content, seals, last, written
+        raise ConfigurationError("this transport has no transactions: use kafka:// with transactional=update")
+
+    def uncommitted_ends(self) -> Mapping[Partition, int] | None:
+        """The end of each partition of the default topic, open transactions included; None: the server is away.
+
+        A reader that has reached these ends knows how each of these transactions ended.
+        """
+        return None
+
+
+class Source(Protocol):
+    """The receiving side of a stream."""
 
     @property
-    def longest(self) -> float:
-        """Seconds after which a transaction that was left open is ended by the transport."""
-        ...
-
-    def written(self) -> Mapping[Partition, int] | None:
-        """Where each partition of the default topic ends now, by what is written, of transactions under way as well.
-
-        Whoever has read up to there knows how all of these ended. None where the server is away.
-        """
-        ...
-
-
-@runtime_checkable
-class RecordSink(Protocol):
-    """A sink that takes records as they were elsewhere, for copies of a stream."""
-
-    def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Hand over records in this order, with their keys, values and headers; no header is added.
-
-        ``cardinal-ranges`` is left out: it names offsets of elsewhere.
-
-        The partition is that of the key, the offset is the next one there. The time is kept where the transport keeps
-        times that are given. Who calls it answers for the sealing: a Batch with the header ``cardinal-sealed`` is
-        handed over when what it seals is acknowledged.
-
-        Returns:
-            A future as :meth:`Sink.send` gives it.
-
-        Raises:
-            OversizeError, TopicError, TransportError: as :meth:`Sink.check`; nothing was sent.
-
-        """
-        ...
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Where a consumer's records come from."""
+    def capabilities(self) -> Capabilities:
+        """Abilities of this source."""
+        return _PLAIN
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics that this source was opened for, sorted."""
+        """Every partition of the topics that this source was opened for, sorted. Called from any thread."""
         ...
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -168,79 +207,45 @@ class Source(Protocol):
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
 
-        Fewer than are there where they are large: who asks does not know how large, and a poll is held in memory.
+        Fewer than there are where they are large: a poll is held in memory.
 
         Raises:
-            CursorExpiredError, TopicError: what comes next in a partition is gone; at every call until :meth:`assign`.
+            CursorExpiredError, TopicError: what comes next in a partition has expired; at every call until
+                :meth:`assign`.
 
         """
         ...
+
+    def poll_rows(self, limit: int, timeout: float) -> Sequence[Row]:
+        """Records of :meth:`poll` as plain tuples; a reader calls the one or the other, not both.
+
+        A source may leave out what assembling blocks of one trusted producer does not need: BatchMsgs come without
+        headers, and with the time of a neighbour in the same partition.
+        """
+        return self.poll(limit, timeout)
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition, control records and gaps already passed."""
         ...
 
+    def at_end(self) -> frozenset[Partition]:
+        """Partitions of which nothing is to be had now, as far as the source can tell without a query: a hint."""
+        return frozenset()
+
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained offset and the offset after the last readable record, as the server has them now."""
+        """The lowest retained offset and the one after the last readable record, as the server has them now.
+
+        Called from any thread.
+        """
         ...
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
-        """The first offset of every partition whose record is not older; the end where there is none."""
+        """The first offset of every partition whose record is not older; the end where there is none.
+
+        Called from any thread.
+        """
         ...
 
     def close(self) -> None:
         """Release the connection. May be called twice."""
-        ...
-
-
-@runtime_checkable
-class RowSource(Protocol):
-    """A source that can leave out what assembling blocks of one trusted producer does not need."""
-
-    def poll_rows(self, limit: int, timeout: float) -> list[Row]:
-        """What :meth:`Source.poll` gives, in plain tuples; a reader calls the one or the other, not both.
-
-        BatchMsgs come without headers, and with the time of a record near by in the same partition.
-        """
-        ...
-
-
-@runtime_checkable
-class ManySource(Protocol):
-    """A source of several places, of which one may be away while the others are read."""
-
-    def beside(self, topics: Sequence[str]) -> Source:
-        """A source of other topics of the same places, which begins with those that answer.
-
-        It shows partitions of the others when they are back and have the topics.
-
-        Raises:
-            TopicError: a topic is nowhere.
-            UnreachableError: a topic is in none of the places that answer.
-
-        """
-        ...
-
-
-@runtime_checkable
-class NamedLog(Protocol):
-    """A source whose log has a name: offsets that were noted under the same name mean the same records."""
-
-    @property
-    def log_name(self) -> str:
-        """The name; empty where the server gives none."""
-        ...
-
-
-@runtime_checkable
-class OneOrderSource(Protocol):
-    """A source that gives the records of all partitions in the one order in which they were written.
-
-    None of its partitions is ever ahead of another one. To pause some "to keep them in step" costs much (what comes
-    between has to be read again) and gains nothing.
-    """
-
-    @property
-    def one_order(self) -> bool:
-        """Whether it does."""
         ...

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cardinal._concurrency import new_future, settle
 from cardinal.errors import TopicError, TransportError
 
+from .base import Capabilities, Sink, Source
 from .options import TransportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition, Record, Routed
 
     from .registry import Topics
+    from .written import Written
+
+_CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
 class Dropped(NamedTuple):
-    """What a null sink was given: sealed Batches, messages (those among them), and bytes of keys and values."""
+    """Counters of a null sink: sealed Batches, messages (those among them), and bytes of keys and values."""
 
     seals: int
     messages: int
     bytes: int
 
 
-class NullSink:
-    """A :class:`~cardinal.transports.base.Sink` (and ``ChannelSink`` and ``RecordSink``) that keeps nothing."""
+class NullSink(Sink):
+    """Sink that keeps nothing."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = set(topics)
@@ -43,22 +48,29 @@ class NullSink:
         with self._lock:
             return self._dropped
 
-    def check(self, messages: Sequence[Routed]) -> None:
+    @property
+    def capabilities(self) -> Capabilities:
+        """Channels, and records of elsewhere."""
+        return _CAPABILITIES
+
+    def check(self, messages: Sequence[Routed]) -> int:
         """Refuse what is of another stream: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
             raise TransportError("this sink is closed; open another one")
         for message in messages:
             if message.topic not in self._topics:
                 raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
+        return sum(len(message.key) + len(message.value) for message in messages)
 
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
         """Count and drop: see :meth:`cardinal.transports.base.Sink.send`."""
+        del written
         messages = block if seal is None else (*block, seal)
         self.check(messages)
         return self._drop(messages, 0 if seal is None else 1)
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Count and drop: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        """Count and drop: see :meth:`cardinal.transports.base.Sink.replay`."""
         self.check([])
         return self._drop(records, 0)
 
@@ -72,7 +84,7 @@ class NullSink:
         self._topics.add(topic)
 
     def flush(self, timeout: float) -> None:
-        """Nothing is ever under way."""
+        """Nothing is ever in flight."""
 
     def close(self) -> None:
         """Take nothing more. May be called twice."""
@@ -83,13 +95,13 @@ class NullSink:
         with self._lock:
             before = self._dropped
             self._dropped = Dropped(before.seals + seals, before.messages + len(messages), before.bytes + size)
-        future: Future[None] = Future()
-        future.set_result(None)
+        future = new_future()
+        settle(future, None)
         return future
 
 
-class NullSource:
-    """A :class:`~cardinal.transports.base.Source` without partitions."""
+class NullSource(Source):
+    """Source without partitions."""
 
     def partitions(self) -> tuple[Partition, ...]:
         """None."""

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.types import Partition, Record
 
-from .base import OneOrderSource
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -58,7 +56,7 @@ def search_range(
     if not left:
         return dict(starts)
     source.assign(left)
-    apart = not (isinstance(source, OneOrderSource) and source.one_order)
+    apart = not source.capabilities.single_log
     enough: set[Partition] = set()
     while left:
         for record in (yield left):

@@ -12,12 +12,13 @@ from confluent_kafka.admin import AdminClient
 from blocks import DEADLINE, Blocks, line, publish, until
 from cardinal.consumer import Consumer
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
-from cardinal.transports.kafka.gone import refused
+from cardinal.transports.kafka.admin import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams.types import Partition
-    from cardinal.transports.kafka.cluster import Cluster
 
 pytestmark = pytest.mark.broker
 
@@ -67,14 +68,15 @@ def test_a_broker_that_is_away_while_it_is_asked_what_it_has_is_asked_again(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more is fetched of such a partition: whoever was told that the broker is away would wait in vain."""
-    away = [UnreachableError("the broker starts again", address="here") for _ in range(2)]
+    starts, away = Cluster.starts, [2]
 
-    def asked(where: Partition, at: int, cluster: Cluster) -> CursorExpiredError:
-        if away:
-            raise away.pop()
-        return refused(where, at, cluster)
+    def asked(self: Cluster, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        if len(partitions) == 1 and away[0]:  # of one partition: why the broker has nothing at its position
+            away[0] -= 1
+            raise UnreachableError("the broker starts again", address="here")
+        return starts(self, partitions)
 
-    monkeypatch.setattr("cardinal.transports.kafka.source.refused", asked)
+    monkeypatch.setattr(Cluster, "starts", asked)
     app, url = _fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 30), app=app)
     with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:

@@ -29,7 +29,7 @@ def test_a_clock_that_goes_back_by_a_day_holds_up_neither_side(
     began, now, looked = time.monotonic(), time.time(), itertools.count(1)
     monkeypatch.setattr(time, "time", lambda: now - DAY * next(looked))
     monkeypatch.setattr(time, "time_ns", lambda: int(now - DAY * next(looked)) * 1_000_000_000)
-    monkeypatch.setattr("cardinal.transports.added._SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
     publish(url, line(1, 20), app=app)
     with Consumer(url, app, idle_timeout=3.0) as reading:
         updates = list(reading)

@@ -18,7 +18,7 @@ from cardinal.consumer import Consumer
 from cardinal.errors import TopicError
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
-from cardinal.transports.kafka.cluster import Cluster
+from cardinal.transports.kafka.admin import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_it_begins_with_the_block_of_a_number_or_at_a_time(cardinal_broker: Embe
 def test_partitions_that_are_added_while_it_runs_are_read(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.transports.added._SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
@@ -87,8 +87,8 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
                 return ask(*args, **options)
 
             monkeypatch.setattr(Cluster, what, noted)
-        monkeypatch.setattr("cardinal.consuming.pacing._PACE_SECONDS", 0.0)
-        monkeypatch.setattr("cardinal.transports.added._SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.partition_sync._LOOK_SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.0)
         producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
         producing.start()
         until(reading, "60a")
@@ -102,7 +102,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
 def test_a_topic_that_is_deleted_while_it_reads_is_named(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.transports.added._SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 5), app=app)
     with consumer(url, app) as reading:

@@ -22,9 +22,7 @@ from cardinal.protocols.streams.publishing.splitter import reorg_topic, split
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
-from cardinal.transports.kafka.cluster import Cluster
-from cardinal.transports.kafka.gone import refused
-from cardinal.transports.pace import Pace
+from cardinal.transports.kafka.admin import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,30 +122,34 @@ def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_a
     assert all(needed < kept for needed, kept in caught.value.missing.values())
 
 
-def test_an_offset_that_the_broker_does_not_have_is_explained(cardinal_broker: EmbeddedKafka) -> None:
+def test_a_position_that_the_broker_does_not_have_is_explained(cardinal_broker: EmbeddedKafka) -> None:
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 10), app=app)
-    asked = Cluster(kafka_settings(parse_url(url)))
-    where = (app.default_topic, 0)
-    end = asked.ends([where])[where]
-    assert f"ends at {end}, before the position {end + 5}: its topic was made anew" in str(
-        refused(where, end + 5, asked)
-    )
-    assert "has other records below 5 than were read" in str(refused(where, 5, asked))
+    source = KafkaSource(kafka_settings(parse_url(url)), [app.default_topic])
+    tp = (app.default_topic, 0)
+    end = source.watermarks()[tp][1]
+    with pytest.raises(
+        CursorExpiredError, match=f"ends at {end}, before the position {end + 5}: the topic was created"
+    ):
+        source.assign({tp: end + 5})
     admin = AdminClient(cardinal_broker.client_config())
-    admin.delete_records([TopicPartition(*where, 7)])[TopicPartition(*where)].result(DEADLINE)
-    assert f"retention has removed the records from 5 to 7 of {where[0]}:0" in str(refused(where, 5, asked))
-    assert refused(where, 5, asked).missing == {where: (5, 7)}
+    admin.delete_records([TopicPartition(*tp, 7)])[TopicPartition(*tp)].result(DEADLINE)
+    with pytest.raises(
+        CursorExpiredError, match=f"retention has removed the records from 5 to 7 of {tp[0]}:0"
+    ) as caught:
+        source.assign({tp: 5})
+    assert caught.value.missing == {tp: (5, 7)}
+    source.close()
 
 
-def test_partitions_far_apart_in_time_are_kept_in_step_and_none_is_left_behind(
+def test_partitions_far_apart_are_kept_in_sync_and_none_is_left_behind(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a stream of some seconds, no partition is read more than a window ahead of the slowest."""
+    """No partition is read more than a window ahead of the slowest."""
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3&fetch.message.max.bytes=1000"
-    monkeypatch.setattr("cardinal.consuming.pacing.Pace", lambda room: Pace(100, room))
-    monkeypatch.setattr("cardinal.consuming.pacing._PACE_SECONDS", 0.0)
-    monkeypatch.setattr("cardinal.consuming.pacing.POLL_RECORDS", 20)
+    monkeypatch.setattr("cardinal.consuming.partition_sync._PART", 1_000)
+    monkeypatch.setattr("cardinal.consuming.partition_sync._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("cardinal.consuming.partition_sync.POLL_RECORDS", 20)
     for first in range(1, 600, 100):
         publish(url, line(first, first + 99), app=app)  # each takes its time, a few hundred milliseconds
     paused: list[frozenset[Partition]] = []
@@ -273,7 +275,8 @@ def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As librdkafka does after some changes of a leader: one partition stays behind, and nothing says so."""
-    monkeypatch.setattr("cardinal.transports.kafka.stalled.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("cardinal.transports.kafka.watchdog.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("cardinal.transports.kafka.watchdog._LOOK_SECONDS", 0.3)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     publish(url, line(1, 20), app=app)
     with consumer(f"{url}&socket.timeout.ms=1000", app) as reading:
@@ -285,7 +288,7 @@ def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
         publish(url, line(21, 60), app=app)
         until(reading, "60a")
         assert source._consumer is not client
-    assert "has stopped reading" in caplog.text
+    assert "no longer fetches" in caplog.text
 
 
 def test_what_was_paused_stays_so_with_a_new_client_and_nothing_comes_twice(cardinal_broker: EmbeddedKafka) -> None:
@@ -299,7 +302,7 @@ def test_what_was_paused_stays_so_with_a_new_client_and_nothing_comes_twice(card
         read = source.poll(100, 5.0)
         source.pause(later)
         read += source.poll(50, 5.0)  # of what is fetched already, some is held back
-        source._begin_anew(sorted(marks))
+        source._reconnect(sorted(marks))
         deadline = time.monotonic() + DEADLINE
         while any(source.positions()[where] < marks[where][1] for where in marks.keys() - later):
             assert time.monotonic() < deadline

@@ -19,7 +19,7 @@ from cardinal.errors import TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Record
 from cardinal.testing.memory import MemoryBroker
-from cardinal.transports import RecordSink, open_sink, open_source
+from cardinal.transports import open_sink, open_source
 from recordings import Plain, fork, play_all, record_all, records_of
 
 if TYPE_CHECKING:
@@ -154,7 +154,6 @@ def test_a_sink_that_fails_is_reported_and_playing_again_completes_it(
 def write_at(folder: Path, moments: list[int]) -> None:
     """A recording with a record at each of these times, in this order."""
     sink = open_sink(f"file://{folder}", Blocks(), producer_id="one")
-    assert isinstance(sink, RecordSink)
     for index, moment in enumerate(moments):
         sink.replay([Record("a", 0, 0, b"\x03" + bytes(32) + b"%d" % index, b"", moment)]).result(DEADLINE)
     sink.close()

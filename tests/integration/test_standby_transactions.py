@@ -16,7 +16,7 @@ from cardinal.apps import Application
 from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition
-from cardinal.transports import TransactionalSink, open_source
+from cardinal.transports import open_source
 
 pytestmark = pytest.mark.broker
 
@@ -92,8 +92,8 @@ def _until(holds: Callable[[], object]) -> None:
 def _written(producer: Producer) -> Mapping[Partition, int]:
     """Where the stream ends now, by what is written."""
     sink = producer._sink
-    assert isinstance(sink, TransactionalSink)
-    ends = sink.written()
+    assert sink.capabilities.transactional
+    ends = sink.uncommitted_ends()
     assert ends is not None
     return ends
 

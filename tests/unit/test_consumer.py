@@ -137,7 +137,7 @@ def test_a_stream_that_begins_later_begins_with_its_first_block(broker: MemoryBr
 
 
 def test_partitions_far_apart_in_time_are_read_in_step_and_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.consuming.pacing.POLL_RECORDS", 10)
+    monkeypatch.setattr("cardinal.consuming.partition_sync.POLL_RECORDS", 10)
     seconds = iter(range(10**9))
     with MemoryBroker(uuid.uuid4().hex, partitions=3, clock=lambda: 5 * next(seconds)) as broker:
         publish(broker, line(1, 200))

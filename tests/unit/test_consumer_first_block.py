@@ -11,7 +11,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps
 from cardinal.consumer import Consumer
-from cardinal.consuming import pacing as in_step
+from cardinal.consuming import partition_sync
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.partitioner import fnv1a_partition
 
@@ -43,7 +43,7 @@ def _branch(first: int, then: tuple[int, ...]) -> str:
 def test_it_begins_with_the_lowest_of_the_blocks_that_come_at_once(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, polled: int
 ) -> None:
-    monkeypatch.setattr(in_step, "POLL_RECORDS", polled)
+    monkeypatch.setattr(partition_sync, "POLL_RECORDS", polled)
     branch = _branch(1, (2, 3))
     with Consumer(broker.url, Blocks(), idle_timeout=0.3) as consumer:
         assert not list(consumer)

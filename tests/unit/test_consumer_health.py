@@ -23,17 +23,15 @@ class Server:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.requests: list[Future[Marks]] = []
+        monkeypatch.setattr(health, "run_in_thread", self.request)
         monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.health = Health(self, {A: 0}, {A: 0})  # type: ignore[arg-type] # all that is asked of a source here
 
-    def at_end(self) -> frozenset[Partition]:
-        return frozenset()
-
-    def look_later(self) -> Future[tuple[Partition, ...]]:
+    def watermarks(self) -> Marks:
+        """Given to what runs it on a thread: its future is the test's."""
         raise NotImplementedError
 
-    def watermarks_later(self, *, look: bool) -> Future[Marks]:
-        assert not look
+    def request(self, *_: object) -> Future[Marks]:
         self.requests.append(Future())
         return self.requests[-1]
 

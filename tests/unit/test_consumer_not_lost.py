@@ -8,7 +8,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import pacing as in_step
+from cardinal.consuming import partition_sync
 from cardinal.testing.memory import MemoryBroker
 
 
@@ -17,7 +17,7 @@ def test_what_lies_behind_the_old_ends_is_read_before_anything_is_given_up(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """The Batches' topic is read first, then the others', partition by partition: blocks are complete in any order."""
-    monkeypatch.setattr(in_step, "POLL_RECORDS", 10)
+    monkeypatch.setattr(partition_sync, "POLL_RECORDS", 10)
     app = Blocks(topics={"a/": "y", "b/": "z"})
     with MemoryBroker(uuid.uuid4().hex, partitions=partitions) as broker:
         publish(broker, line(1, 4), app=app)

@@ -14,7 +14,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, block, hash_of, line, steps
 from cardinal.consumer import Consumer
-from cardinal.consuming import loop, pacing
+from cardinal.consuming import loop, partition_sync
 from cardinal.consuming import options as consumer_options
 from cardinal.consuming.loop import Loop
 from cardinal.consuming.options import ConsumerOptions
@@ -52,7 +52,7 @@ class Topics:
 
 @pytest.fixture(autouse=True)
 def _small_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "POLL_RECORDS", POLLED)
+    monkeypatch.setattr(partition_sync, "POLL_RECORDS", POLLED)
     monkeypatch.setattr(loop, "_POLL_SECONDS", 0.01)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
     monkeypatch.setattr(reading, "_AWAY_SECONDS", 0.01)
-    monkeypatch.setattr(channels, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(channels, "LOOK_SECONDS", 0.01)
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
         yield broker
 
@@ -245,7 +245,7 @@ def test_older_batches_of_a_server_that_is_away_are_requested_a_while_later(
 # --- reorg channels ----------------------------------------------------------------------------------------
 
 
-CHANNEL_AWAY = pytest.mark.parametrize("call", ["open_source", "watermarks", "assign"])
+CHANNEL_AWAY = pytest.mark.parametrize("call", ["open_source", "offsets_for_time", "assign"])
 
 
 @CHANNEL_AWAY

@@ -13,9 +13,7 @@ from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings
-from cardinal.transports.kafka.cluster import Cluster
-from cardinal.transports.kafka.partitions import Partitions
-from cardinal.transports.kafka.topics import TopicAdmin
+from cardinal.transports.kafka.admin import Cluster, TopicAdmin
 
 NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=200"
 NO_ANSWER = -1001
@@ -100,12 +98,12 @@ UNSETTLED = [
 def test_broker_that_does_not_know_a_time_s_offsets_yet_is_asked_again(error: int | None) -> None:
     asking, client = cluster(0)
     asking.client = client = Times(2, error)  # type: ignore[assignment] # what is asked of it
-    partitions = Partitions(asking, ["block"], "nobody", 0.0)
-    assert partitions.since(1_000, 0.2) == {("block", 0): 7, ("block", 1): 9}
+    partitions = [("block", 0), ("block", 1)]
+    assert asking.offsets_for_time(partitions, 1_000) == {("block", 0): 7, ("block", 1): 9}
     assert client.asked == 3
     client.asked, client.silent = 0, 1_000_000
     with pytest.raises(UnreachableError):
-        partitions.since(1_000, 0.2)
+        asking.offsets_for_time(partitions, 1_000)
 
 
 class Listing(Dying):
@@ -122,7 +120,7 @@ class Listing(Dying):
 
 
 def listing(monkeypatch: pytest.MonkeyPatch, silent: int, listed: Callable[[int], list[str] | None]) -> Cluster:
-    monkeypatch.setattr("cardinal.transports.kafka.cluster._GONE_SECONDS", 0.1)
+    monkeypatch.setattr("cardinal.transports.kafka.admin._GONE_SECONDS", 0.1)
     asking, _ = cluster(0)
     asking.client = Listing(silent, listed)  # type: ignore[assignment] # what is asked of it
     return asking

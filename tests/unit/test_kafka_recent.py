@@ -10,7 +10,8 @@ from blocks import Blocks, line, publish
 from cardinal.errors import UnreachableError
 from cardinal.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import parse_url
-from cardinal.transports.kafka import kafka_settings, recent
+from cardinal.transports.kafka import kafka_settings
+from cardinal.transports.kafka import source as recent
 
 SETTINGS = kafka_settings(parse_url("kafka://host:9092"))
 

@@ -13,10 +13,10 @@ from cardinal.config.url import parse_url
 from cardinal.errors import DeliveryError, RefusedError, TransportError
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports.kafka import sink as kafka_sink
+from cardinal.transports.kafka.admin import TopicInfo
 from cardinal.transports.kafka.errors import Reasons
 from cardinal.transports.kafka.settings import kafka_settings
 from cardinal.transports.kafka.sink import KafkaSink
-from cardinal.transports.kafka.topics import TopicInfo
 
 DEADLINE = 20.0
 MESSAGE = Routed("blocks", b"\3" + bytes(32) + b"path", bytes(1_500))
@@ -47,14 +47,14 @@ def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSin
 
 
 def test_whoever_waits_for_room_when_it_is_closed_is_told_so(sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, wait = threading.Event(), KafkaSink._wait_for_room
+    waits, wait = threading.Event(), KafkaSink._wait_for_capacity
 
     def waiting(self: KafkaSink, size: int) -> None:
         waits.set()
         wait(self, size)
 
     first = sink.send([MESSAGE], None)
-    monkeypatch.setattr(KafkaSink, "_wait_for_room", waiting)
+    monkeypatch.setattr(KafkaSink, "_wait_for_capacity", waiting)
 
     def send() -> Future[None]:
         return sink.send([MESSAGE], None)

@@ -10,10 +10,10 @@ import pytest
 from cardinal.errors import ConfigurationError, OversizeError, TopicError
 from cardinal.protocols.streams import Routed
 from cardinal.transports import parse_url
+from cardinal.transports.kafka.admin import TopicInfo
 from cardinal.transports.kafka.errors import Reasons
 from cardinal.transports.kafka.settings import kafka_settings
 from cardinal.transports.kafka.sink import KafkaSink
-from cardinal.transports.kafka.topics import TopicInfo
 
 TAKES = {"blocks": 1_000_000, "values": 20_000}
 

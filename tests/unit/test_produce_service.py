@@ -10,7 +10,14 @@ import pytest
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, ConfigurationError, CoverageChangedError, NodeAnswerError, UnreachableError
+from cardinal.errors import (
+    CardinalError,
+    ClientStoppedError,
+    ConfigurationError,
+    CoverageChangedError,
+    NodeAnswerError,
+    UnreachableError,
+)
 from cardinal.feeds import open_feed
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
@@ -23,8 +30,10 @@ from cardinal.testing.memory import MemoryBroker, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import BlockRef
+    from cardinal.protocols.streams.types import BlockRef, Routed
+    from cardinal.transports.written import Written
 
 DEADLINE = 10.0
 
@@ -159,6 +168,31 @@ def test_blocks_that_were_lost_are_sent_again(broker: MemoryBroker) -> None:
     asyncio.run(_run(_service(Line(0), broker, again), until=20))
     assert sorted(again) == [4, 9]
     assert _numbers(broker) == set(range(21))
+
+
+def test_a_producer_that_has_stopped_is_replaced_and_nothing_is_left_out(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sink refuses every call from the tenth block on, and what is in flight then is lost."""
+    send, stopped = MemorySink.send, list[MemorySink]()
+
+    def stop(
+        sink: MemorySink, content: Sequence[Routed], seal: Routed | None, written: Written | None = None
+    ) -> Future[None]:
+        if content and not stopped and content[0].key[1:33] == _hash(10):
+            stopped.append(sink)
+            broker.fail(lambda _: True)
+        if sink in stopped:
+            broker.fail(None)
+            raise ClientStoppedError("the client stopped for good; start the producer again")
+        return send(sink, content, seal, written)
+
+    monkeypatch.setattr(MemorySink, "send", stop)
+    again: list[int] = []
+    asyncio.run(_run(_service(Line(0), broker, again), until=40))
+    assert stopped
+    assert _numbers(broker) == set(range(41))
+    assert _chain_of(broker) == [bytes([number + 1]) for number in range(41)]
 
 
 def test_an_error_of_the_feed_ends_the_service_and_what_was_given_is_published(broker: MemoryBroker) -> None:

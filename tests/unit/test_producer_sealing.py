@@ -16,6 +16,7 @@ from cardinal.errors import DeliveryError, SplitError, TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Payload, Routed, SubBatch, Update, decode
 from cardinal.testing.memory import MemoryBroker, MemorySink
+from cardinal.transports.written import Written
 from streams import SCHEMA, TOPIC, WIDTH, block, h
 
 DEADLINE = 10.0
@@ -75,7 +76,10 @@ def test_a_child_does_not_go_where_its_parents_batch_cannot_be_handed_over(
 ) -> None:
     send = MemorySink.send
 
-    def refuse(sink: MemorySink, messages: tuple[Routed, ...], seal: Routed | None) -> Future[None]:
+    def refuse(
+        sink: MemorySink, messages: tuple[Routed, ...], seal: Routed | None, written: Written | None = None
+    ) -> Future[None]:
+        del written
         if seal is not None and seal.key[1:] == h("2a"):
             raise TransportError("the line is down")
         return send(sink, messages, seal)
@@ -126,11 +130,12 @@ def test_sub_batches_that_come_at_once_all_stand_in_the_batch_under_their_paths(
     """Two threads are brought together where both have made a Batch with their own path, if they can be there."""
     check, both = MemorySink.check, threading.Barrier(2)
 
-    def meet(sink: MemorySink, messages: Sequence[Routed]) -> None:
-        check(sink, messages)
+    def meet(sink: MemorySink, messages: Sequence[Routed]) -> int:
+        size = check(sink, messages)
         if [message.key for message in messages] == [b"\0" + h("2a")]:
             with contextlib.suppress(threading.BrokenBarrierError):
                 both.wait(0.2)
+        return size
 
     ids = {b"\1" * 32: "evm/one", b"\2" * 32: "evm/two"}
     future = producer.add(replace(block("2a", "1a"), sub_batches=dict.fromkeys(ids)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -11,14 +12,14 @@ from cardinal.errors import DeliveryError, TransportError
 from cardinal.producing.inflight import InFlight, Part, Publication
 from cardinal.protocols.streams.publishing.standby import Verdict
 from cardinal.protocols.streams.types import Routed
-from cardinal.transports.posting import Done, Poster
 from clocks import Clock
+
+Done = Callable[[BaseException | None], None]
 
 
 class Line:
     """A transport that finishes one publication after the other, when it is told to."""
 
-    poster: Poster
     serve = None
 
     def __init__(self, *, one_at_a_time: bool = True) -> None:

@@ -41,7 +41,7 @@ class Horizon:
         if self._ends is None:
             self._moment, self._ends = now, self._written()
         ends = self._ends
-        if ends is None or any(at < ends.get(where, 0) for where, at in self._read().items()):
+        if ends is None or any(at < ends.get(tp, 0) for tp, at in self._read().items()):
             return None
         self._ends = None
         return self._moment

@@ -29,8 +29,9 @@ import math
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
+from cardinal.consuming.new_partitions import NewPartitions
 from cardinal.errors import CardinalError, ConfigurationError, DecodeError, TopicError
 from cardinal.producing.standby.committed_horizon import Horizon
 from cardinal.protocols.streams.publishing.standby import Peers, Standby, Verdict
@@ -38,7 +39,6 @@ from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH, PING, Ping
-from cardinal.transports.added import Added
 from cardinal.transports.registry import open_source
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import Record
-    from cardinal.transports.base import Sink, Source, TransactionalSink
+    from cardinal.transports.base import Sink, Source
 
 _REDUNDANCIES: Final = ("all", "standby")
 _BACK: Final = 2_048
@@ -61,15 +61,6 @@ _DOUBLED: Final = 2
 
 _BATCH: Final = bytes((BATCH,))
 _PING: Final = bytes((PING,))
-
-
-@runtime_checkable
-class _Clocked(Protocol):
-    """A sink that knows the clock of its records."""
-
-    def foreign_clock(self) -> str | None:
-        """A topic whose records are stamped by the clocks of their producers, if there is one."""
-        ...
 
 
 def is_standby(redundancy: str, url: TransportUrl) -> bool:
@@ -90,8 +81,7 @@ def is_standby(redundancy: str, url: TransportUrl) -> bool:
 
 def refuse_foreign_clocks(sink: Sink) -> None:
     """TopicError where producers cannot be ranked, because no clock is everybody's."""
-    topic = sink.foreign_clock() if isinstance(sink, _Clocked) else None
-    if topic is not None:
+    if topic := sink.capabilities.foreign_clock:
         raise TopicError(
             f"the topic {topic} is stamped by its producers' clocks, and standby needs the broker's: set "
             "message.timestamp.type=LogAppendTime for all topics of the stream, or use redundancy=all",
@@ -119,7 +109,7 @@ class PeerWatch:
         *,
         step: float,
         alive: float,
-        transactions: TransactionalSink | None = None,
+        transactions: Sink | None = None,
     ) -> None:
         self._me = me
         self._lock = threading.RLock()
@@ -135,12 +125,13 @@ class PeerWatch:
         self._caught_up = threading.Event()
         self._thread: threading.Thread | None = None
         self._source: Source = open_source(url, app, topics=[app.default_topic])
-        self._added = Added(self._source, self._time)
+        self._new_partitions = NewPartitions(self._source, self._time)
         marks = self._source.watermarks()
-        self._ends = {where: high for where, (_, high) in marks.items()}
-        self._start_seconds = _START_SECONDS if transactions is None else min(transactions.longest, _START_SECONDS)
-        self._horizon = None if transactions is None else Horizon(transactions.written, self._source.positions)
-        self._source.assign({where: max(low, high - _BACK) for where, (low, high) in marks.items()})
+        self._ends = {tp: high for tp, (_, high) in marks.items()}
+        longest = None if transactions is None else transactions.capabilities.transaction_seconds
+        self._start_seconds = _START_SECONDS if longest is None else min(longest, _START_SECONDS)
+        self._horizon = None if transactions is None else Horizon(transactions.uncommitted_ends, self._source.positions)
+        self._source.assign({tp: max(low, high - _BACK) for tp, (low, high) in marks.items()})
 
     @property
     def producer_count(self) -> ProducerCount:
@@ -207,7 +198,7 @@ class PeerWatch:
 
     def _read_once(self) -> None:
         now = time.monotonic()
-        self._added.look(now)
+        self._new_partitions.look(now)
         records = self._source.poll(_LIMIT, _POLL_SECONDS)
         with self._lock:
             for record in records:

@@ -20,8 +20,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from cardinal._concurrency import new_future
 from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
-from cardinal.transports.posting import new_future
 from cardinal.transports.websocket.chunks import encode_chunks
 
 from .ring import Places, Ring

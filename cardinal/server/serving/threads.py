@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cardinal.transports.posting import new_future
+from cardinal._concurrency import new_future
 
 if TYPE_CHECKING:
     from collections.abc import Callable

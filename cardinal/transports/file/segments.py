@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition, Record
 
-_OPEN_MAX: Final = 8
-_CACHED_BLOCKS: Final = 4
 _SETTLE_SECONDS: Final = 1.0
 """While a writer mends the tail, a reader may see half of the old and half of the new bytes, for a moment."""
 
@@ -173,14 +170,13 @@ class Segment:
 
 
 class Segments:
-    """All segments of a folder: opened when needed, the last few kept open."""
+    """All segments of a folder; the one that was used last is open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._open: Segment | None = None
         self._headers: dict[int, Header] = {}
         self._first = 0
-        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._listing = Listing(folder)
 
     def numbers(self) -> list[int]:
@@ -193,18 +189,15 @@ class Segments:
 
     def get(self, number: int) -> Segment | None:
         """A segment; None where it is gone."""
-        segment = self._open.get(number)
-        if segment is None:
+        if self._open is None or self._open.number != number:
             try:
                 segment = Segment(self.folder, number)
             except FileNotFoundError:
                 return None
-            self._open[number] = segment
+            self.close()
+            self._open = segment
             self._headers[number] = segment.header
-            if len(self._open) > _OPEN_MAX:
-                self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(number)
-        return segment
+        return self._open
 
     def header(self, number: int) -> Header | None:
         """A segment's header; None where the segment is gone."""
@@ -214,24 +207,14 @@ class Segments:
         return found
 
     def read(self, number: int, at: int) -> Block | None:
-        """The block at a position of a segment; None where none is whole yet, or the segment is gone.
-
-        The last few blocks are kept: who looks for the end and who reads there decode them once.
-        """
-        where = (number, at)
-        block = self._blocks.get(where)
-        if block is None and (segment := self.get(number)) is not None:
-            block = segment.read(at)
-            if block is not None:
-                self._blocks[where] = block
-                if len(self._blocks) > _CACHED_BLOCKS:
-                    self._blocks.popitem(last=False)
-        return block
+        """The block at a position of a segment; None where none is whole yet, or the segment is gone."""
+        segment = self.get(number)
+        return None if segment is None else segment.read(at)
 
     def in_doubt(self, number: int, at: int) -> bool:
         """Whether what :meth:`read` found no block in is damage, if it is still there in a moment."""
-        segment = self._open.get(number)
-        return segment is not None and segment.in_doubt(at)
+        segment = self._open
+        return segment is not None and segment.number == number and segment.in_doubt(at)
 
     def nearest_mark(self, number: int, wanted: Mapping[Partition, int]) -> int:
         """A position in a segment from which on nothing is missed of what lies at these offsets or above.
@@ -264,8 +247,9 @@ class Segments:
 
     def close(self) -> None:
         """Release every file."""
-        while self._open:
-            self._open.popitem()[1].close()
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
     def _there(self, numbers: list[int]) -> list[int]:
         """Forget what retention has removed: who reads for a year meets very many segments."""

@@ -15,20 +15,24 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import OversizeError, TopicError, TransportError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
+from cardinal.transports.base import Capabilities, Sink
 
 from .committer import Call, Committer, Headers, Message
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from cardinal.transports.written import Written
+
     from .settings import FileSettings
     from .writer import LogWriter
 
 _PATH: Final = slice(33, None)
+_CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
-class FileSink:
-    """A :class:`~cardinal.transports.base.Sink` (and ``ChannelSink`` and ``RecordSink``) on a folder.
+class FileSink(Sink):
+    """Sink on a folder.
 
     Arguments:
         writer: the folder's writer; it ends with the sink.
@@ -63,12 +67,18 @@ class FileSink:
 
     # --- Sink ----------------------------------------------------------------------------------------------
 
-    def check(self, messages: Sequence[Routed]) -> None:
-        """Refuse what the folder does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
-        self._check(messages)
+    @property
+    def capabilities(self) -> Capabilities:
+        """Channels, and records of elsewhere."""
+        return _CAPABILITIES
 
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
-        """Hand over messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+    def check(self, messages: Sequence[Routed]) -> int:
+        """Refuse what the folder does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        return self._check(messages)
+
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
+        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+        del written
         size = self._check(block if seal is None else (*block, seal))
         messages: list[Message] = [(topic, key, value, self._headers, None) for topic, key, value in block]
         if seal is not None:
@@ -76,7 +86,7 @@ class FileSink:
         return self._committer.hand_over(Call(messages, size), wait=bool(block))
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Hand over records with their headers and times: see :meth:`cardinal.transports.base.RecordSink.replay`."""
+        """Send records with their headers and times: see :meth:`cardinal.transports.base.Sink.replay`."""
         size = self._check([Routed(record.topic, record.key, record.value) for record in records])
         messages: list[Message] = [(one.topic, one.key, one.value, one.headers, one.timestamp_ms) for one in records]
         return self._committer.hand_over(Call(messages, size), wait=True)
@@ -86,7 +96,7 @@ class FileSink:
         return self._recent(limit)
 
     def open_channel(self, topic: str) -> None:
-        """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
+        """Create a topic with one partition: see :meth:`cardinal.transports.base.Sink.open_channel`."""
         self._create((topic,), 1)
         if (count := len(self._numbers[topic])) != 1:
             raise TopicError(

@@ -12,10 +12,12 @@ Rules:
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
+from cardinal.transports.base import Capabilities, Source
 from cardinal.transports.retained import expired
 
 from .log import Log, Place
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from cardinal.errors import LogDamagedError
     from cardinal.protocols.streams.types import Partition, Record
 
+_CAPABILITIES: Final = Capabilities(single_log=True)
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.025
 _TOPICS_SECONDS: Final = 0.05
@@ -36,8 +39,8 @@ _POLL_BYTES: Final = 8 << 20
 """A poll ends with the block in which its values reach this: who asks for thousands may have seen only small ones."""
 
 
-class FileSource:
-    """A :class:`~cardinal.transports.base.Source` on a folder.
+class FileSource(Source):
+    """Source on a folder.
 
     Arguments:
         folder: see :mod:`.segments`.
@@ -52,6 +55,9 @@ class FileSource:
     def __init__(self, folder: Path, topics: Sequence[str] | None, *, wait: float = 0.0) -> None:
         self._folder = folder
         self._log = Log(folder)
+        self._queried = Log(folder)
+        """For questions, which any thread may ask under ``_querying`` while another one reads."""
+        self._querying = threading.Lock()
         self._topics = None if topics is None else frozenset(topics)
         self._closed = False
         self._assigned: dict[Partition, int] = {}
@@ -63,16 +69,16 @@ class FileSource:
         self._wait_for_topics(wait)
 
     @property
-    def one_order(self) -> bool:
-        """Always: see :class:`cardinal.transports.base.OneOrderSource`."""
-        return True
+    def capabilities(self) -> Capabilities:
+        """One log of all partitions."""
+        return _CAPABILITIES
 
     # --- Source --------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics, sorted."""
-        with readable(self._folder):
-            there = self._log.partitions()
+        with self._querying, readable(self._folder):
+            there = self._queried.partitions()
         return tuple(where for where in there if self._topics is None or where[0] in self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -148,21 +154,23 @@ class FileSource:
         For who makes use of what stands before the damage, and tells it after that.
         """
         self._check_open()
-        with readable(self._folder):
-            (ends, damage), starts = self._log.whole(), self._log.starts()
+        with self._querying, readable(self._folder):
+            (ends, damage), starts = self._queried.whole(), self._queried.starts()
         return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}, damage
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
         self._check_open()
-        with readable(self._folder):
-            found = self._log.from_time(timestamp_ms)
+        with self._querying, readable(self._folder):
+            found = self._queried.from_time(timestamp_ms)
         return {where: found.get(where, 0) for where in self.partitions()}
 
     def close(self) -> None:
         """Release the files. May be called twice."""
         self._closed = True
         self._log.close()
+        with self._querying:
+            self._queried.close()
 
     # --- inside --------------------------------------------------------------------------------------------
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cardinal.transports.later import later
+from cardinal._concurrency import run_in_thread
 
-from .cluster import Cluster
-from .recent import read_recent
+from .admin import Cluster, TopicAdmin
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
-from .source import KafkaSource
-from .topics import TopicAdmin
+from .source import KafkaSource, read_recent
 from .transactions import TransactionalKafkaSink
 
 if TYPE_CHECKING:
@@ -39,15 +37,15 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     """A sink for the application's topics: creates and checks them, and puts a heartbeat into empty partitions.
 
     The heartbeat is for readers of the Go implementation, which deliver nothing until every partition has delivered
-    something. An empty partition gets one also when its topic was there: its creator may have been killed in between.
+    something. An empty partition gets one also when its topic existed: its creator may have been killed in between.
     """
     settings = kafka_settings(url)
     settings.producer(settings.max_message_bytes, producer_id)  # refuses settings before anything is created
     cluster = Cluster(settings)
     admin = TopicAdmin(settings, cluster)
     topics = admin.ensure(tuple(app.all_topics))
-    takes = [topic.max_message_bytes for topic in topics.values()]
-    takes.append(settings.max_message_bytes)  # as the topics of reorg channels are created
+    limits = [topic.max_message_bytes for topic in topics.values()]
+    limits.append(settings.max_message_bytes)  # as the topics of reorg channels are created
     make = partial(
         KafkaSink,
         topics=topics,
@@ -58,7 +56,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
         channel=admin.ensure_channel,
         cluster=cluster.name,
     )
-    config = settings.producer(max(takes), producer_id, smallest=min(takes))
+    config = settings.producer(max(limits), producer_id, smallest=min(limits))
     if settings.transaction_timeout is None:
         sink = make(config)
     else:
@@ -74,14 +72,14 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
                 **make.keywords,
             )
         except BaseException:
-            later(plain.close, "cardinal-kafka-closing")
+            run_in_thread(plain.close, "cardinal-kafka-closing")
             raise
     partitions = [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]
     try:
         ends = cluster.ends(partitions, committed=False)
         sink.heartbeat([partition for partition in partitions if ends[partition] == 0], settings.connect_timeout)
     except BaseException:
-        later(sink.close, "cardinal-kafka-closing")  # it may wait for a broker that is away, and nobody waits for it
+        run_in_thread(sink.close, "cardinal-kafka-closing")  # it may wait for a broker that is away
         raise
     return sink
 

@@ -1,7 +1,7 @@
-"""What librdkafka says, as errors of ours.
+"""Errors of librdkafka, mapped to Cardinal's.
 
-A call that fails because a broker refuses us only says that it timed out or lost its connection; the reason comes
-beside it, through ``error_cb`` (seen on a real broker: wrong password, foreign CA). So every client of ours gets a
+A call that fails because a broker refuses us only reports a timeout or a lost connection; the reason arrives
+separately, through ``error_cb`` (seen on a real broker: wrong password, foreign CA). So every client gets a
 :class:`Reasons`, and an error is built from the call's code and the last reason together.
 """
 
@@ -48,7 +48,7 @@ FORBIDDEN: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""What Kafka says where an ACL is missing."""
+"""Codes for a missing ACL."""
 
 _TAKEN_OVER: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001 - the same
@@ -64,11 +64,11 @@ _NOISE: Final = re.compile(
 
 
 class Reasons:
-    """What ``error_cb`` told, for the error that is built later. One per client; called from its poll thread.
+    """Reports of ``error_cb``, for the error that is built later. One per client; called from its poll thread.
 
     Arguments:
         address: the brokers without credentials.
-        look: a look of our own at a broker that librdkafka fails with, for what it does not say (:mod:`.probe`).
+        look: a handshake with a broker that librdkafka fails with, for what it does not report (:mod:`.probe`).
 
     """
 
@@ -92,13 +92,13 @@ class Reasons:
             self._away = error
 
     def standing(self, seconds: float) -> RefusedError | None:
-        """A refusal after which the broker has taken nothing for so many seconds."""
+        """A refusal after which the broker has accepted nothing for so many seconds."""
         if self._refusal is None or time.monotonic() - self._refused < seconds:
             return None
         return self.refusal()
 
     def refusal(self) -> RefusedError | None:
-        """The error that says that the broker refuses us, once it has said so."""
+        """The error for a broker that has refused us; None where it has not."""
         if self._refusal is None:
             return None
         if self._refusal.code() not in _LOGIN and (found := self.suspicion()):
@@ -106,7 +106,7 @@ class Reasons:
         return _refused(self._refusal, self.address)
 
     def suspicion(self) -> RefusedError | None:
-        """What is wrong with a broker that has neither answered nor refused us, by a look of our own; done once."""
+        """The error for a broker that has neither answered nor refused us, by a handshake with it; done once."""
         if not self._looked:
             self._looked = True
             self._seen = self._look()
@@ -115,12 +115,12 @@ class Reasons:
         return RefusedError(f"Kafka at {self.address} cannot be talked to: {self._seen}")
 
     def forget(self) -> None:
-        """Start anew: the broker has answered. What it said before is no reason for what it does not say later."""
+        """Start over: the broker has answered. Reports from before explain no later failure."""
         self.withdraw()
         self._away = None
 
     def withdraw(self) -> None:
-        """Forget a refusal that was told, or that holds no longer, though the broker has not answered yet."""
+        """Forget a refusal that was reported, though the broker has not answered yet."""
         self._refusal = self._seen = None
         self._looked = False
 
@@ -139,8 +139,8 @@ class Reasons:
         """The error of ours for one of theirs.
 
         Arguments:
-            error: what a call, a record or a delivery report held.
-            doing: what was being done, as in "while creating topic x".
+            error: of a call, a record or a delivery report.
+            doing: the operation, as in "while creating topic x".
 
         """
         code = error.code()
@@ -164,7 +164,7 @@ def kafka_error(error: KafkaException) -> KafkaError:
 
 
 def bad_setting(error: KafkaException) -> ConfigurationError:
-    """The error for settings that librdkafka does not take; its text names the property, never a value of a secret."""
+    """The error for settings that librdkafka refuses; its text names the property, never a value of a secret."""
     inner = kafka_error(error)
     text = _CREATING.sub("", inner.str())
     found = _PROPERTY.search(text)
@@ -191,7 +191,7 @@ def _is_refusal(error: KafkaError) -> bool:
 def _refused(error: KafkaError, address: str) -> RefusedError:
     if error.code() in _LOGIN:
         if _NO_LOGIN.search(_clean(error)):
-            return RefusedError(f"Kafka at {address} wants no login: leave user, password and sasl.mechanism out")
+            return RefusedError(f"Kafka at {address} accepts no login: leave user, password and sasl.mechanism out")
         return RefusedError(
             f"Kafka at {address} refused the login: {_clean(error)}; check user, password and mechanism"
         )
@@ -208,9 +208,9 @@ def _clean(error: KafkaError) -> str:
 
 
 def deleted(topic: str, address: str) -> TopicError:
-    """A topic that was there is there no longer."""
+    """The error for a topic that was deleted."""
     return TopicError(
         f"the topic {topic} is gone from Kafka at {address}: restore it, or start again without a cursor when it was "
-        "made anew",
+        "created again",
         topic=topic,
     )

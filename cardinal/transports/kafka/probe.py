@@ -1,14 +1,8 @@
-"""A look of our own at a server that librdkafka does not get on with.
+"""One handshake with a broker that librdkafka could not talk to, for one clear sentence.
 
-Librdkafka says the same of a certificate for another host and of one by an unknown CA, and nothing but a lost
-connection where one side speaks TLS and the other does not, or where a login is wanted and none was given. One
-handshake by the standard library, and one question of Kafka's protocol, tell these apart.
-
-Rules:
-
-1. It is done once for a client, after librdkafka has failed, within ``_SECONDS``, and nothing secret is sent: no
-   login is tried.
-2. What it finds is the reason of a failure, in words; what it does not understand it leaves to librdkafka.
+librdkafka reports a certificate for another host and one by an unknown CA alike, and nothing but a lost connection
+where one side speaks TLS and the other does not, or where a login is required and none was sent. The handshake is done
+once for a client, after librdkafka has failed; no login is tried.
 """
 
 from __future__ import annotations
@@ -31,106 +25,71 @@ _WRONG_HOST: Final = frozenset({62, 64})
 # Requests of Kafka's protocol: size, which one, version, correlation id, no client id; a body.
 _VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _METADATA: Final = struct.pack(">ihhihib", 15, 3, 4, 2, -1, 0, 0)
-_SIZE: Final = struct.Struct(">i")
-_LARGEST: Final = 1 << 20
-
-_CERTIFICATE: Final = "it wants a certificate of ours: set ssl.certificate.location and ssl.key.location"
-_OTHER_CERTIFICATE: Final = "it does not take our certificate: have one made by an authority that it trusts"
-# A listener with a login says which versions it speaks, and hangs up on every other question before the login.
-_LOGIN: Final = "it wants a login: give user, password and sasl.mechanism"
+_CERTIFICATE: Final = "it requires a client certificate: set ssl.certificate.location and ssl.key.location"
 
 
 def reason(properties: Mapping[str, str]) -> str | None:
-    """Why this client cannot talk to its first broker, and what to do; None where that is not to be seen.
-
-    Arguments:
-        properties: librdkafka's, of a client that failed.
-
-    """
+    """Why a client with these librdkafka properties cannot talk to its first broker; None where that is not visible."""
     host, _, port = properties["bootstrap.servers"].split(",")[0].strip().rpartition(":")
     address = (host.strip("[]") or port, int(port) if host and port.isdecimal() else _PORT)
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    try:
-        if protocol.endswith("SSL"):
-            return _tls(address, properties, login="SASL" in protocol)
-        if _speaks_tls(address):
-            return "it speaks TLS only: add ?tls=1"
-        if "SASL" not in protocol:
+    uses_tls, login = protocol.endswith("SSL"), "SASL" in protocol
+    with suppress(OSError, ValueError):  # nobody answers, or something else is wrong
+        try:
             with socket.create_connection(address, _SECONDS) as plain:
-                return _LOGIN if _ask(plain, _VERSIONS) and not _ask(plain, _METADATA) else None
-    except (OSError, ValueError):
-        pass  # nobody is there, or something else than we know is wrong
+                context = _context(properties, checks=uses_tls)
+                with context.wrap_socket(plain, server_hostname=address[0]) as connection:
+                    return _of_kafka(connection, login=login) if uses_tls else "it speaks TLS only: add ?tls=1"
+        except (ssl.SSLError, ConnectionError) as error:
+            if why := _of_tls(error, address[0], properties):
+                return why
+        with socket.create_connection(address, _SECONDS) as plain:
+            if not uses_tls:
+                return _of_kafka(plain, login=login)
+            return "it does not speak TLS: leave tls=1 out" if _answers(plain, _VERSIONS) else None
     return None
 
 
-def _tls(address: tuple[str, int], properties: Mapping[str, str], *, login: bool) -> str | None:
-    context = _context(properties)
-    try:
-        with _handshake(address, context) as connection:
-            try:
-                answered = _ask(connection, _VERSIONS)
-            except ssl.SSLError:  # what a server thinks of our certificate, or of none, comes after the handshake
-                return _OTHER_CERTIFICATE if "ssl.certificate.location" in properties else _CERTIFICATE
-            return _LOGIN if answered and not login and not _ask(connection, _METADATA) else None
-    except ssl.SSLCertVerificationError as error:
+def _of_tls(error: OSError, host: str, properties: Mapping[str, str]) -> str | None:
+    if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _WRONG_HOST:
-            return f"its certificate is not one for {address[0]}: use the name that it is for, or have it made anew"
-        return f"its certificate is not by an authority that we trust ({error.verify_message}): set ssl.ca.location"
-    except (ssl.SSLError, ConnectionError):
-        with socket.create_connection(address, _SECONDS) as plain:
-            return "it does not speak TLS: leave tls=1 out" if _ask(plain, _VERSIONS) else None
+            return f"its certificate is not for {host}: use the name that it is for, or issue another one"
+        return f"its certificate is by a CA that is not trusted ({error.verify_message}): set ssl.ca.location"
+    if "ALERT" not in (getattr(error, "reason", None) or ""):
+        return None
+    # A server refuses a certificate, or that there is none, after the handshake.
+    given = "ssl.certificate.location" in properties
+    return "it refuses our certificate: use one by a CA that it trusts" if given else _CERTIFICATE
 
 
-def _speaks_tls(address: tuple[str, int]) -> bool:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        _handshake(address, context).close()
-    except (ssl.SSLError, ConnectionError):
-        return False
-    return True
-
-
-def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """What librdkafka checks, for the standard library."""
-    place = Path(properties.get("ssl.ca.location", ""))
-    file, folder = str(place) if place.is_file() else None, str(place) if place.name and place.is_dir() else None
+def _context(properties: Mapping[str, str], *, checks: bool) -> ssl.SSLContext:
+    """The checks of librdkafka, or none."""
+    ca = Path(properties.get("ssl.ca.location", ""))
+    file, folder = str(ca) if ca.is_file() else None, str(ca) if ca.name and ca.is_dir() else None
     context = ssl.create_default_context(cafile=file, capath=folder, cadata=properties.get("ssl.ca.pem"))
-    if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+    if not checks or properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
-    if properties.get("enable.ssl.certificate.verification", "true").lower() in ("false", "0"):
+    if not checks or properties.get("enable.ssl.certificate.verification", "true").lower() in ("false", "0"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate := properties.get("ssl.certificate.location"):
-        with suppress(OSError):  # a key with a password, say: librdkafka has asked for it, we do not
+        with suppress(OSError):  # a key with a password, say
             context.load_cert_chain(certificate, properties.get("ssl.key.location"), password="")
     return context
 
 
-def _handshake(address: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
-    plain = socket.create_connection(address, _SECONDS)
+def _of_kafka(connection: socket.socket, *, login: bool) -> str | None:
+    """A listener that requires a login answers which versions it speaks, and hangs up on any other request."""
+    refuses = _answers(connection, _VERSIONS) and not login and not _answers(connection, _METADATA)
+    return "it requires a login: set user, password and sasl.mechanism" if refuses else None
+
+
+def _answers(connection: socket.socket, request: bytes) -> bool:
+    """False where the other side hangs up. TimeoutError: neither."""
     try:
-        return context.wrap_socket(plain, server_hostname=address[0])
-    except BaseException:
-        plain.close()
+        connection.sendall(request)
+        return len(connection.recv(1 << 20)) > 0
+    except ssl.SSLError:
         raise
-
-
-def _ask(connection: socket.socket, question: bytes) -> bool:
-    """Whether an answer of Kafka's protocol comes; False where the other side hangs up. TimeoutError: neither."""
-    try:
-        connection.sendall(question)
-        if len(size := _exactly(connection, _SIZE.size)) < _SIZE.size:
-            return False
-        expected: int = _SIZE.unpack(size)[0]
-        return 0 < expected <= _LARGEST and len(_exactly(connection, expected)) == expected
     except ConnectionError:
         return False
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := connection.recv(size - len(data))):
-        data += more
-    return data

@@ -1,15 +1,16 @@
-"""A producer's messages to Kafka.
+"""Sink on Kafka.
 
 Rules:
 
 1. Idempotent, acknowledged by all in-sync replicas, partition by FNV-1a of the key, as the Go implementation does:
    copies of one key from any number of producers meet in one partition.
-2. A message that its topic or the client does not take is refused before the first message of its call is handed over.
-3. What is handed over and not acknowledged is bounded in bytes: whoever sends waits, and serves meanwhile
-   (:mod:`.outbox`). A thread that is telling of acknowledgements never waits; what it sends are seals, one small
-   message a block, and the client's own queue has room for them beyond the bound.
+2. A message larger than its topic or the client allows is refused before the first message of its call is sent.
+3. What is sent and not acknowledged is bounded in bytes: a sending thread waits, and polls meanwhile
+   (:mod:`.delivery`). A thread that runs callbacks never waits; what it sends are seals, one small message a block, and
+   the client's own queue has capacity for them beyond the bound.
 4. A message that fails fails its call. Other calls are not touched.
-5. Where the client stops for good, every call under way fails, and every later one says why.
+5. Where the client stops for good, every call in flight and every later one fails with a ClientStoppedError, or with a
+   FencedError where another producer took over.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from cardinal._concurrency import new_future, settle
 from cardinal.errors import (
     CardinalError,
+    ClientStoppedError,
     DeliveryError,
     FencedError,
     OversizeError,
@@ -34,20 +37,19 @@ from cardinal.errors import (
 )
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
 from cardinal.protocols.streams.wire.ranges import RANGES_HEADER
-from cardinal.transports.posting import end, new_future
+from cardinal.transports.base import Capabilities, Sink
 
+from .delivery import Headers, Outbound
 from .errors import Reasons, bad_setting
-from .outbox import Headers, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal.transports.posting import Done
     from cardinal.transports.written import Written
 
-    from .outbox import Delivery
-    from .topics import TopicInfo
+    from .admin import TopicInfo
+    from .delivery import Delivery, Done
 
 HASH: Final = slice(1, 33)
 _PATH: Final = slice(33, None)
@@ -58,23 +60,23 @@ _RANGES_OVERHEAD: Final = 16
 """Bytes of a record's header beyond its name and value, at most."""
 
 _LOG: Final = logging.getLogger("cardinal.transports.kafka")
-_LOG.addHandler(logging.NullHandler())  # what matters is in the errors; whoever wants the rest sets a handler
+_LOG.addHandler(logging.NullHandler())  # errors carry what matters; the rest is for applications that add a handler
 _SLICE_SECONDS: Final = 0.005
 CLOSE_SECONDS: Final = 10.0
 _REFUSED_SECONDS: Final = 10.0
 
 
-class KafkaSink:
-    """A :class:`~cardinal.transports.base.Sink` on Kafka, and a :class:`~cardinal.transports.posting.PostingSink`.
+class KafkaSink(Sink):
+    """Sink on Kafka.
 
     Arguments:
         config: librdkafka's properties for a producer.
         topics: every topic that may be written, by name.
         producer_id: goes into a header of every record.
-        queue_bytes: what may be under way before ``send`` waits.
-        reasons: collects why the broker refuses.
+        queue_bytes: what may be in flight before ``send`` waits.
+        reasons: collects the broker's refusals.
         recent: reads the newest records of the default topic.
-        channel: creates the topic of a reorg channel, or checks the one that is there.
+        channel: creates the topic of a reorg channel, or checks the one that exists.
         cluster: its name, for headers that name offsets.
 
     """
@@ -105,42 +107,69 @@ class KafkaSink:
         self._channel = channel
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._under_way = 0
+        self._in_flight = 0
         self._calls = 0
         self._closed = False
-        self._standing: RefusedError | None = None
-        self._outbox = Outbox(self._connect(), self._look_at_refusal)
+        self._refusal: RefusedError | None = None
+        self._outbound = Outbound(self._connect(), self._look_at_refusal)
+        foreign = next((name for name, topic in topics.items() if not topic.append_time), "")
+        self._capabilities = Capabilities(channels=True, records=True, polled=True, foreign_clock=foreign)
 
     # --- Sink ----------------------------------------------------------------------------------------------
 
-    def check(self, messages: Sequence[Routed]) -> None:
-        """Refuse what the topics do not carry: see :meth:`cardinal.transports.base.Sink.check`."""
-        self.measure(messages)
+    @property
+    def capabilities(self) -> Capabilities:
+        """Channels, and records of elsewhere."""
+        return self._capabilities
 
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
-        """Hand over messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
-        size = self.measure(block if seal is None else (*block, seal))
+    def check(self, messages: Sequence[Routed]) -> int:
+        """Refuse what the topics do not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        if self._closed:
+            raise TransportError("this sink is closed; open another one")
+        if self._outbound.stopped is not None:
+            raise self._failed(self._outbound.stopped, b"")
+        total = 0
+        limits = self._limits
+        try:
+            for topic, key, value in messages:
+                size = len(key) + len(value)
+                if size > limits[topic]:
+                    raise self._oversize(topic, key, size)
+                total += size
+        except KeyError as error:
+            name = str(error.args[0])
+            raise TopicError(f"the topic {name} is not of this stream", topic=name) from None
+        return total
+
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
+        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+        size = self.check(block if seal is None else (*block, seal))
         future = new_future()
 
         def acknowledged(error: BaseException | None) -> None:
             if error is None and seal is not None:
-                self.post_seal(seal, partial(end, future))
+                self._send_seal(seal, partial(settle, future), written)
             else:
-                end(future, error)
+                settle(future, error)
 
         if block:
-            self.post(block, size, acknowledged)
+            delivery = self._admit(block[0].key, len(block), size, acknowledged, written)
+            self._outbound.send(block, self._headers, delivery)
         else:
             acknowledged(None)
         return future
 
+    def serve(self, seconds: float) -> None:
+        """Poll for acknowledgements: see :meth:`cardinal.transports.base.Sink.serve`."""
+        self._outbound.poll(seconds)
+
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Hand over records with their own headers: see :meth:`cardinal.transports.base.RecordSink.replay`."""
-        size = self.measure([Routed(record.topic, record.key, record.value) for record in records])
+        """Send records with their own headers: see :meth:`cardinal.transports.base.Sink.replay`."""
+        size = self.check([Routed(record.topic, record.key, record.value) for record in records])
         future = new_future()
         if records:
-            delivery = self._admit(records[0].key, len(records), size, partial(end, future))
-            self._hand_over_records(records, delivery)
+            delivery = self._admit(records[0].key, len(records), size, partial(settle, future))
+            self._send_records(records, delivery)
         else:
             future.set_result(None)
         return future
@@ -156,8 +185,8 @@ class KafkaSink:
     def beat(self, partitions: Sequence[tuple[str, int]]) -> Future[None]:
         """Send one record with an empty key to each of these partitions, at least one."""
         future = new_future()
-        delivery = self._admit(b"", len(partitions), 0, partial(end, future))
-        self._outbox.hand_over_to(partitions, self._headers, delivery)
+        delivery = self._admit(b"", len(partitions), 0, partial(settle, future))
+        self._outbound.send_heartbeats(partitions, self._headers, delivery)
         return future
 
     def recent(self, limit: int) -> list[Record]:
@@ -165,7 +194,7 @@ class KafkaSink:
         return self._recent(limit)
 
     def open_channel(self, topic: str) -> None:
-        """Create a topic with one partition: see :meth:`cardinal.transports.base.ChannelSink.open_channel`."""
+        """Create a topic with one partition: see :meth:`cardinal.transports.base.Sink.open_channel`."""
         if topic not in self._topics:
             info = self._channel(topic)
             if info.max_message_bytes < int(self._config["batch.size"]):
@@ -177,104 +206,59 @@ class KafkaSink:
             self._limits[topic] = self._limit(info)
             self._topics[topic] = info
 
-    def foreign_clock(self) -> str | None:
-        """A topic whose records are stamped by the clocks of their producers, if there is one."""
-        return next((name for name, topic in self._topics.items() if not topic.append_time), None)
-
     def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged or has failed."""
+        """Wait until everything sent is acknowledged or has failed."""
         deadline = time.monotonic() + timeout
         while self._calls:
             if time.monotonic() > deadline:
                 raise self._reasons.refusal() or TransportError(
-                    f"{self._calls} sends of {self._under_way} bytes are not acknowledged after {timeout:g} s; "
-                    "they stay under way, flush again or close"
+                    f"{self._calls} sends of {self._in_flight} bytes are not acknowledged after {timeout:g} s; "
+                    "they stay in flight, flush again or close"
                 )
-            self._outbox.serve(_SLICE_SECONDS)
+            self._outbound.poll(_SLICE_SECONDS)
 
     def close(self) -> None:
         """Flush for a bounded time, fail what is left, release the connection."""
         if self._closed:
             return
-        self._standing = None  # one from before is no reason for what is left now
-        with contextlib.suppress(CardinalError):  # what is left fails its own futures below, with the block's hash
+        self._refusal = None  # one from before explains no failure of now
+        with contextlib.suppress(CardinalError):  # what is left fails its own futures below
             self.flush(CLOSE_SECONDS)
         with self._lock:
-            self._closed = True  # whoever waits for room is let in no more
-        for _ in range(2):  # what is told of the first may send its seal
+            self._closed = True  # no call that waits for capacity is admitted any more
+        for _ in range(2):  # a call that fails may send a seal
             if self._calls:
-                self._standing = self._standing or self._reasons.refusal()
-                self._outbox.fail_what_is_left(CLOSE_SECONDS)
-        self._outbox.close(CLOSE_SECONDS)
-
-    # --- PostingSink ---------------------------------------------------------------------------------------
-
-    def measure(self, messages: Sequence[Routed]) -> int:
-        """The bytes of keys and values, all within their topics' limits; raises as :meth:`check`."""
-        self._check_open()
-        if self._outbox.stopped is not None:
-            self._refuse(self._outbox.stopped)
-        total = 0
-        limits = self._limits
-        try:
-            for topic, key, value in messages:
-                size = len(key) + len(value)
-                if size > limits[topic]:
-                    raise self._oversize(topic, key, size)
-                total += size
-        except KeyError as error:
-            name = str(error.args[0])
-            raise TopicError(f"the topic {name} is not of this stream", topic=name) from None
-        return total
-
-    def post(self, content: Sequence[Routed], size: int, done: Done, written: Written | None = None) -> None:
-        """Hand over messages of one block: see :meth:`cardinal.transports.posting.Poster.post`."""
-        if content:
-            delivery = self._admit(content[0].key, len(content), size, done, written)
-            self._outbox.hand_over(content, self._headers, delivery)
-        else:
-            done(None)
-
-    def post_seal(self, batch: Routed, done: Done, written: Written | None = None) -> None:
-        """Hand over a Batch: see :meth:`cardinal.transports.posting.Poster.post_seal`."""
-        # One message of a block that was admitted: it does not count, and never waits.
-        self._count_in(0)
-        delivery = self._delivery(batch.key, 1, 0, done)
-        self._outbox.hand_over((batch,), self._seal(batch, written), delivery)
-
-    def serve(self, seconds: float) -> None:
-        """Take acknowledgements in: see :meth:`cardinal.transports.posting.PostingSink.serve`."""
-        self._outbox.serve(seconds)
+                self._refusal = self._refusal or self._reasons.refusal()
+                self._outbound.fail_unacknowledged(CLOSE_SECONDS)
+        self._outbound.close(CLOSE_SECONDS)
 
     # --- inside --------------------------------------------------------------------------------------------
 
+    def _send_seal(self, batch: Routed, done: Done, written: Written | None) -> None:
+        """Send a Batch. One message of a block that was admitted: it is not counted, and never waits."""
+        self._count_in(0)
+        self._outbound.send((batch,), self._seal(batch, written), self._delivery(batch.key, 1, 0, done))
+
     def _seal(self, batch: Routed, written: Written | None) -> Headers:
-        """The headers of a Batch, with the ranges of its block where the topic takes a message of that size."""
+        """The headers of a Batch, with the ranges of its block where the topic allows a message of that size."""
         ranges = None if written is None else written.header(self._cluster)
         if ranges is None:
             return self._sealed
-        room = self._limits[batch.topic] - len(batch.key) - len(batch.value) - len(RANGES_HEADER)
-        return [*self._sealed, (RANGES_HEADER, ranges)] if len(ranges) + _RANGES_OVERHEAD <= room else self._sealed
+        capacity = self._limits[batch.topic] - len(batch.key) - len(batch.value) - len(RANGES_HEADER)
+        return [*self._sealed, (RANGES_HEADER, ranges)] if len(ranges) + _RANGES_OVERHEAD <= capacity else self._sealed
 
     def _look_at_refusal(self) -> None:
-        """Where the broker refuses us for good, say so, and let nothing knock on its door until messages expire.
-
-        What is sent later is tried anew.
-        """
+        """Fail unsent messages where the broker refuses us for good, instead of retrying until they expire."""
         if self._calls and (refusal := self._reasons.standing(_REFUSED_SECONDS)) is not None:
-            self._standing = refusal
+            self._refusal = refusal
             self._reasons.withdraw()
-            self._outbox.fail_what_waits()
+            self._outbound.fail_unsent()
 
     def _connect(self) -> Producer:
         try:
             return Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
         except KafkaException as error:
             raise bad_setting(error) from None
-
-    def _refuse(self, stopped: KafkaError) -> None:
-        """Raise what a client that takes nothing more means, where it is to be started again."""
-        raise self._failed(stopped, b"")
 
     def _limit(self, topic: TopicInfo) -> int:
         """How long key and value of a message for this topic may be together."""
@@ -294,21 +278,21 @@ class KafkaSink:
         )
 
     def _admit(self, key: bytes, count: int, size: int, done: Done, written: Written | None = None) -> Delivery:
-        """Wait for room, and take the call in."""
+        """Wait for capacity, and count the call in."""
         size += count * self._overhead
-        self._wait_for_room(size)
+        self._wait_for_capacity(size)
         self._count_in(size, unless_closed=True)
         return self._delivery(key, count, size, done, written)
 
-    def _wait_for_room(self, size: int) -> None:
-        """One call that is larger than all the room goes alone."""
-        while self._under_way and self._under_way + size > self._queue_bytes and self._outbox.may_wait:
+    def _wait_for_capacity(self, size: int) -> None:
+        """One call that is larger than the bound goes alone."""
+        while self._in_flight and self._in_flight + size > self._queue_bytes and self._outbound.may_wait:
             if self._closed:
                 break
-            self._outbox.serve(_SLICE_SECONDS)
+            self._outbound.poll(_SLICE_SECONDS)
 
     def _delivery(self, key: bytes, count: int, size: int, done: Done, written: Written | None = None) -> Delivery:
-        """For a call that was counted in."""
+        """The delivery of a call that was counted in."""
 
         def settled(error: KafkaError | None) -> None:
             self._count_out(size)
@@ -316,43 +300,39 @@ class KafkaSink:
                 self._reasons.forget()
             done(None if error is None else self._failed(error, key[HASH]))
 
-        return self._outbox.delivery(count, settled, {} if written is None else {key[HASH]: written})
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TransportError("this sink is closed; open another one")
+        return self._outbound.delivery(count, settled, {} if written is None else {key[HASH]: written})
 
     def _count_in(self, size: int, *, unless_closed: bool = False) -> None:
         with self._lock:
-            if unless_closed:
-                self._check_open()
-            self._under_way += size
+            if unless_closed and self._closed:
+                raise TransportError("this sink is closed; open another one")
+            self._in_flight += size
             self._calls += 1
 
     def _count_out(self, size: int) -> None:
         with self._lock:
-            self._under_way -= size
+            self._in_flight -= size
             self._calls -= 1
 
-    def _hand_over_records(self, records: Sequence[Record], delivery: Delivery) -> None:
-        """With their headers, but for the one that names offsets: these are others now."""
+    def _send_records(self, records: Sequence[Record], delivery: Delivery) -> None:
+        """Send them with their headers, but for the one that names offsets of elsewhere."""
         for record in records:
             message = Routed(record.topic, record.key, record.value)
             headers: Headers = [header for header in record.headers if header[0] != RANGES_HEADER]
-            self._outbox.hand_over((message,), headers, delivery)
+            self._outbound.send((message,), headers, delivery)
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """The error for a block one of whose messages was not acknowledged."""
-        return self._meaning(error, self._outbox.stopped, block_hash)
+        return self._meaning(error, self._outbound.stopped, block_hash)
 
     def _meaning(self, error: KafkaError, stopped: KafkaError | None, block_hash: bytes) -> TransportError:
-        """The same, by what the client stopped with if it has."""
-        if self._standing is not None and error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - public code with a private name
-            return self._standing
+        """The same, by the error with which the client stopped if it has."""
+        if self._refusal is not None and error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - public code with a private name
+            return self._refusal
         mapped = self._reasons.map(stopped or error, "while taking messages")
         if isinstance(mapped, FencedError | RefusedError):
             return mapped
         if stopped is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - public code with a private name
             why = (stopped or error).str()
-            return TransportError(f"the Kafka client stopped for good: {why}; start the producer again")
+            return ClientStoppedError(f"the Kafka client stopped for good: {why}; start the producer again")
         return DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: {mapped}", block_hash=block_hash)

@@ -1,16 +1,16 @@
-"""Kafka's records to a consumer.
+"""Source on Kafka.
 
 Rules:
 
-1. Partitions are assigned, never subscribed: where to read is the cursor's business, not a group's.
+1. Partitions are assigned, never subscribed: a cursor says where to read, not a group.
 2. Committed records only. A position passes control records and gaps, because the end of a partition is reported
    with the offset that comes next (``enable.partition.eof``).
-3. Offsets that retention has removed are reported with what is missing, never skipped in silence; how often something
-   is told, and what is asked again: :mod:`.noted`.
+3. Offsets that retention has removed are an error that names them, never skipped in silence.
 4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
-   tools show the lag; nothing is ever read from them. Nobody waits for that where the broker is away.
-5. A broker that goes away is waited for; the client reconnects by itself. One that refuses us is an error.
-6. A client that stops reading a partition is replaced by a new one (:mod:`.stalled`).
+   tools show the lag; nothing is ever read from them, and nothing waits for a broker that is away.
+5. A broker that is away is waited for; the client reconnects by itself. One that refuses us is an error.
+6. A client that no longer fetches a partition is replaced by a new one (:mod:`.watchdog`).
+7. Partitions are only ever added. A topic that two queries in a row did not find was deleted.
 """
 
 from __future__ import annotations
@@ -24,59 +24,71 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from cardinal._concurrency import run_in_thread
+from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Record, Row
+from cardinal.transports.base import Capabilities, Source
+from cardinal.transports.retained import expired
 
-from .cluster import Cluster
+from .admin import Cluster
 from .errors import bad_setting, deleted, kafka_error
-from .gone import check_positions, refused
-from .messages import Messages
-from .noted import Noted
-from .partitions import Partitions
-from .stalled import Stalled
+from .records import Messages
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
 
     from .settings import KafkaSettings
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("cardinal.transports")
 
 _BATCH_MAX: Final = 10_000
 _COMMIT_SECONDS: Final = 5.0
 _LAST_SECONDS: Final = 2.0
 _ANSWER_SECONDS: Final = 0.01
+_TOPICS_SECONDS: Final = 0.1
+_RETRY_SECONDS: Final = 1.0
+"""A refusal counts for so long until the broker is queried again."""
+_RECENT_SECONDS: Final = 10.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
 _record: Final = partial(tuple.__new__, Record)  # past NamedTuple's own constructor, which takes twice as long
 
 
-class KafkaSource:
-    """A :class:`~cardinal.transports.base.Source` on Kafka.
+class KafkaSource(Source):
+    """Source on Kafka.
 
     Arguments:
-        settings: the URL, sorted.
+        settings: options of the URL.
         topics: the topics to read.
         wait: seconds to wait for topics that do not exist yet.
+
+    Raises:
+        TopicError: a topic does not exist.
+        UnreachableError, RefusedError: the broker is away or says no.
 
     """
 
     def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._settings = settings
         self._cluster = Cluster(settings)
-        self._partitions = Partitions(self._cluster, topics, settings.address, wait)
+        self._topics = tuple(topics)
+        self._absent: frozenset[str] = frozenset()
+        self._looking = threading.Lock()
+        self._known = self._find(wait)
         self._reasons = self._cluster.reasons
         self._consumer = self._connect()
-        self._stalled = Stalled(self._partitions.ends_later, settings.answer_seconds)
+        self._watchdog = Watchdog(lambda: self._cluster.ends(self._known))
+        self._capabilities = Capabilities(log=self._cluster.name)
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
         self._ends: dict[Partition, int] = {}
         self._ended: list[Partition] = []
         self._held: list[Row] = []
         self._messages = Messages(topics, self._note)
-        self._noted = Noted()
+        self._pending = _PendingError()
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
         self._answer: dict[Partition, int] = {}
@@ -85,32 +97,52 @@ class KafkaSource:
 
     # --- Source --------------------------------------------------------------------------------------------
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The cluster's id names the log."""
+        return self._capabilities
+
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics as they are now, sorted; those known before where no broker answers.
+        """Every partition of the topics as they are now, sorted; those seen before where no broker answers.
 
         Raises:
-            TopicError: a topic is gone, see :meth:`.partitions.Partitions.look`.
+            TopicError: a topic was deleted. Fetching from it would be retried for ever, in silence.
 
         """
-        return self._partitions.look()
+        with self._looking, contextlib.suppress(UnreachableError):
+            counts = self._cluster.partition_counts(self._topics)
+            absent = frozenset(self._topics).difference(counts)
+            if absent:  # deleted, or without leaders for the moment
+                absent -= self._cluster.names()
+            if gone := sorted(absent & self._absent):
+                raise deleted(gone[0], self._settings.address)
+            self._absent = absent
+            found = {(topic, number) for topic, count in counts.items() for number in range(count)}
+            if not found <= set(self._known):
+                self._known = tuple(sorted(found.union(self._known)))
+        return self._known
 
-    @property
-    def log_name(self) -> str:
-        """The cluster's id: see :class:`cardinal.transports.base.NamedLog`."""
-        return self._cluster.name
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        """The lowest retained and the next readable offset of every partition that was seen, as they are now.
 
-    def look_later(self) -> Future[tuple[Partition, ...]]:
-        """:meth:`partitions` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
-        return self._partitions.look_later()
+        Never older ones: that a position has passed them proves that nothing of before is left to read.
 
-    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
-        """:meth:`watermarks` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
-        return self._partitions.marks_later(look=look)
+        Raises:
+            TopicError: a topic was deleted.
+
+        """
+        known = self._known
+        starts, ends = self._cluster.starts(known), self._cluster.ends(known)
+        return {tp: (starts[tp], ends[tp]) for tp in known}
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; the end where there is none."""
+        return self._cluster.offsets_for_time(self._known, timestamp_ms)
 
     def at_end(self) -> frozenset[Partition]:
-        """The partitions whose end was delivered: see :class:`cardinal.transports.pace.Unasked`."""
+        """The partitions whose end was delivered."""
         ends = self._ends
-        return frozenset(where for where, at in self._positions.items() if ends.get(where, -1) >= at)
+        return frozenset(tp for tp, at in self._positions.items() if ends.get(tp, -1) >= at)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other.
@@ -120,15 +152,15 @@ class KafkaSource:
             TopicError: there is no such partition.
 
         """
-        if not positions.keys() <= set(self._partitions.known):
-            self._partitions.look()  # others may have seen what was added since
-        check_positions(positions, self._partitions.marks(), self._cluster)
+        if not positions.keys() <= set(self._known):
+            self.partitions()  # another reader may have seen what was added since
+        self._check(positions)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
-        self._stalled.moved(self._positions)
+        self._watchdog.forget(self._positions)
         self._positions = dict(positions)
         self._ends.clear()
         self._held.clear()
-        self._noted.forget()
+        self._pending.forget()
         self._assign()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
@@ -138,7 +170,7 @@ class KafkaSource:
             self._consumer.resume([TopicPartition(topic, number) for topic, number in resumed])
         if paused := wanted - self._paused:
             self._consumer.pause([TopicPartition(topic, number) for topic, number in paused])
-            self._stalled.moved(paused)
+            self._watchdog.forget(paused)
         self._paused = wanted
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
@@ -151,23 +183,12 @@ class KafkaSource:
         return list(map(_record, self._poll(limit, timeout, whole=True)))
 
     def poll_rows(self, limit: int, timeout: float) -> list[Row]:
-        """Less than :meth:`poll`, and faster: see :class:`cardinal.transports.base.RowSource`."""
+        """Less than :meth:`poll`, and faster: see :meth:`cardinal.transports.base.Source.poll_rows`."""
         return self._poll(limit, timeout, whole=False)
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
         return dict(self._positions)
-
-    def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained and the next readable offset of every partition, as they are now.
-
-        Never older ones: that a position has passed them proves that nothing of before is left to read.
-        """
-        return self._partitions.marks()
-
-    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
-        """The first offset of every partition whose record is not older; the end where there is none."""
-        return self._partitions.since(timestamp_ms, self._settings.connect_timeout)
 
     def close(self) -> None:
         """Release the connection. May be called twice."""
@@ -181,20 +202,20 @@ class KafkaSource:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _poll(self, limit: int, timeout: float, *, whole: bool) -> list[Row]:
-        if self._noted.is_stale(time.monotonic()):
-            self._noted.forget()
+        if self._pending.is_stale(time.monotonic()):
+            self._pending.forget()
             self._read_again()
-        self._noted.tell(time.monotonic())
+        self._pending.throw(time.monotonic())
         self._commit()
         self._whole = whole
         rows = self._release(limit)
         if not rows:
             rows = self._receive(limit, 0.0) or (self._wait(limit, timeout) if timeout > 0 else [])
             now = time.monotonic()
-            if stalled := self._stalled.look(now, self._positions, self._paused, drained=not rows):
-                self._begin_anew(stalled)
+            if stalled := self._watchdog.look(now, self._positions, self._paused):
+                self._reconnect(stalled)
         if not rows:
-            self._noted.tell(time.monotonic())
+            self._pending.throw(time.monotonic())
         return rows
 
     def _connect(self) -> Consumer:
@@ -206,18 +227,18 @@ class KafkaSource:
     def _assign(self) -> None:
         self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()])
 
-    def _begin_anew(self, stalled: Sequence[Partition]) -> None:
-        """Read on with another client."""
+    def _reconnect(self, stalled: Sequence[Partition]) -> None:
+        """Resume with another client."""
         (topic, number), *more = stalled
         others = f" and {len(more)} more partitions" if more else ""
-        _log.warning("The Kafka client has stopped reading %s:%d%s: a new one reads on.", topic, number, others)
+        _log.warning("the Kafka client no longer fetches %s:%d%s: a new one resumes", topic, number, others)
         old, self._consumer = self._consumer, self._connect()
         _close_later(old)
         self._read_again()
 
     def _read_again(self) -> None:
-        """Let the client begin at our positions: what it had fetched behind them comes again."""
-        self._stalled.moved(self._positions)
+        """Assign our positions again: what the client had fetched beyond them is fetched again."""
+        self._watchdog.forget(self._positions)
         self._ends.clear()
         self._held.clear()
         paused, self._paused = self._paused, frozenset()
@@ -225,7 +246,7 @@ class KafkaSource:
         self.pause(paused)
 
     def _commit(self) -> None:
-        """Tell the group's coordinator where the reading stands. Only a figure for operators: a failure is no error."""
+        """Commit the positions for the group. Only a figure for operators: a failure is no error."""
         now = time.monotonic()
         if not self._grouped or not self._positions or now - self._committed < _COMMIT_SECONDS:
             return
@@ -235,11 +256,11 @@ class KafkaSource:
             self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def _commit_last(self) -> bool:
-        """The same at the end, waited for as long as a broker needs that is there; whether it was answered."""
+        """Commit at the end, and wait as long as a broker needs that answers; return True where it did."""
         if not self._grouped or self._answer == self._positions:
             return True
         self._committed = -_COMMIT_SECONDS
-        self.pause(self._positions)  # what comes while we wait is not read any more
+        self.pause(self._positions)  # what arrives meanwhile is not read any more
         self._commit()
         deadline = time.monotonic() + _LAST_SECONDS
         while self._answer != self._positions and time.monotonic() < deadline:
@@ -248,13 +269,13 @@ class KafkaSource:
         return self._answer == self._positions
 
     def _answered(self, _error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """The coordinator has answered to a commit, with whatever."""
+        """The coordinator has answered to a commit, with success or not."""
         self._answer = {(found.topic, found.partition): found.offset for found in offsets}
 
     def _wait(self, limit: int, timeout: float) -> list[Row]:
-        """Wait for one message, then take what came with it.
+        """Wait for one message, then take what has arrived with it.
 
-        To ask for many and to wait are two things: ``consume(n, timeout)`` waits for all n or for the whole timeout.
+        ``consume(n, timeout)`` would wait for all n or for the whole timeout.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -263,7 +284,7 @@ class KafkaSource:
             if rows and limit > 1:
                 rows += self._receive(limit - 1, 0.0)
             # An end of partition wakes us as well and is no record: wait on for the rest of the time.
-            if rows or left <= 0 or self._noted:
+            if rows or left <= 0 or self._pending:
                 return rows
             if refusal := self._reasons.refusal():
                 raise refusal
@@ -279,13 +300,13 @@ class KafkaSource:
         if self._paused and not self._paused.isdisjoint(next_offsets):
             self._held += [row for row in rows if row[:2] in self._paused]
             rows = [row for row in rows if row[:2] not in self._paused]
-            next_offsets = {where: at for where, at in next_offsets.items() if where not in self._paused}
+            next_offsets = {tp: at for tp, at in next_offsets.items() if tp not in self._paused}
         self._read_up_to(next_offsets)
         self._ended.clear()
         return rows
 
     def _release(self, limit: int) -> list[Row]:
-        """Rows that had been fetched when their partition was paused, and are wanted now."""
+        """Rows that had been fetched when their partition was paused, which it no longer is."""
         if not self._held:
             return []
         held, self._held = self._held, []
@@ -297,31 +318,147 @@ class KafkaSource:
         return rows
 
     def _read_up_to(self, next_offsets: Mapping[Partition, int]) -> None:
-        """Move positions behind what is delivered now, and past control records where that was all there is."""
-        for where, at in next_offsets.items():
-            self._positions[where] = max(at, self._positions.get(where, 0))
-        for where in (*next_offsets, *self._ended):
-            end = self._ends.get(where, -1)
-            if end > self._positions.get(where, end) and not any(row[:2] == where for row in self._held):
-                self._positions[where] = end
+        """Move positions behind what is delivered now, and past control records at the end."""
+        for tp, at in next_offsets.items():
+            self._positions[tp] = max(at, self._positions.get(tp, 0))
+        for tp in (*next_offsets, *self._ended):
+            end = self._ends.get(tp, -1)
+            if end > self._positions.get(tp, end) and not any(row[:2] == tp for row in self._held):
+                self._positions[tp] = end
 
     def _note(self, error: KafkaError, message: Message) -> None:
         code, topic, partition = error.code(), message.topic() or "", message.partition() or 0
-        where = (topic, partition)
+        tp = (topic, partition)
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public code with a private name
-            self._ends[where] = message.offset() or 0
-            self._ended.append(where)
+            self._ends[tp] = message.offset() or 0
+            self._ended.append(tp)
         elif code in _LOST:
-            self._noted.keep(lambda: refused(where, self._positions.get(where, 0), self._cluster))
+            self._pending.keep(lambda: self._out_of_range(tp))
         elif code in _GONE:
-            self._noted.keep(lambda: deleted(topic, self._settings.address))
+            self._pending.keep(lambda: deleted(topic, self._settings.address))
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._grouped:
             pass  # librdkafka looks for the group's coordinator, which nothing here needs
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
             mapped = self._reasons.map(error, f"while reading {topic}".strip())
-            self._noted.keep(lambda: mapped)
+            self._pending.keep(lambda: mapped)
+
+    def _check(self, positions: Mapping[Partition, int]) -> None:
+        """Refuse positions that cannot be read from; raises as :meth:`assign`."""
+        marks = self.watermarks()
+        for topic, number in positions.keys() - marks.keys():
+            raise TopicError(
+                f"there is no partition {number} of {topic}: the topic was created again; start again", topic=topic
+            )
+        if missing := {tp: (at, marks[tp][0]) for tp, at in positions.items() if at < marks[tp][0]}:
+            raise expired(missing, "retention.ms")
+        for tp, at in positions.items():
+            if at > marks[tp][1] and at > self._cluster.ends([tp], committed=False)[tp]:
+                raise CursorExpiredError(
+                    f"{tp[0]}:{tp[1]} ends at {marks[tp][1]}, before the position {at}: "
+                    "the topic was created again; start again",
+                    missing={tp: (at, marks[tp][1])},
+                )
+
+    def _out_of_range(self, tp: Partition) -> CursorExpiredError:
+        """The error for a partition whose broker has nothing at our position.
+
+        Raises:
+            UnreachableError: the broker is away by now.
+
+        """
+        at = self._positions.get(tp, 0)
+        low = self._cluster.starts([tp])[tp]
+        if at < low:
+            return expired({tp: (at, low)}, "retention.ms")
+        end = self._cluster.ends([tp], committed=False)[tp]
+        found = (
+            f"ends at {end}, before the position {at}" if at > end else f"has other records below {at} than were read"
+        )
+        return CursorExpiredError(
+            f"{tp[0]}:{tp[1]} {found}: its topic was created again, or a broker that lacked records was elected to "
+            "lead it (unclean.leader.election.enable); start from an older cursor, or from the earliest record",
+            missing={tp: (at, end)},
+        )
+
+    def _find(self, wait: float) -> tuple[Partition, ...]:
+        deadline = time.monotonic() + wait
+        while True:
+            counts = self._cluster.partition_counts(self._topics)
+            absent = [topic for topic in self._topics if topic not in counts]
+            if not absent:
+                return tuple(sorted((topic, number) for topic in self._topics for number in range(counts[topic])))
+            if time.monotonic() >= deadline:
+                raise TopicError(
+                    f"the topic {absent[0]} does not exist on Kafka at {self._settings.address}: "
+                    "start a producer first, or check application and chain id",
+                    topic=absent[0],
+                )
+            time.sleep(_TOPICS_SECONDS)
+
+
+class _PendingError:
+    """An error that the client has reported, until a poll raises it.
+
+    It is raised after the records before it. Of expired offsets and of a deleted topic the client fetches nothing more,
+    and reports it once: every poll raises it, until another assignment. A missing permission is reported once, and the
+    client retries in silence: every poll raises it, and after a while the source starts over, so that the broker
+    refuses again or answers. Any other error is raised once.
+    """
+
+    def __init__(self) -> None:
+        self._why: Callable[[], CardinalError] | None = None
+        self._refused: float | None = None
+
+    def __bool__(self) -> bool:
+        return self._why is not None
+
+    def keep(self, why: Callable[[], CardinalError]) -> None:
+        """Keep the error that this makes, unless one is kept already."""
+        if self._why is None:
+            self._why = why
+
+    def forget(self) -> None:
+        """Keep no error."""
+        self._why = self._refused = None
+
+    def is_stale(self, now: float) -> bool:
+        """Return True for a refusal of a while ago."""
+        return self._refused is not None and now - self._refused >= _RETRY_SECONDS
+
+    def throw(self, now: float) -> None:
+        """Raise the error that is kept, if any.
+
+        Raises:
+            UnreachableError: its cause cannot be found out just now; the next call tries again.
+
+        """
+        if self._why is None:
+            return
+        error = self._why()
+        self._why = (lambda: error) if isinstance(error, CursorExpiredError | TopicError | RefusedError) else None
+        if isinstance(error, RefusedError) and self._refused is None:
+            self._refused = now
+        raise error.with_traceback(None)
 
 
 def _close_later(client: Consumer) -> None:
-    """Whatever it waits for: nobody waits for it."""
-    threading.Thread(target=client.close, name="cardinal-kafka-closing", daemon=True).start()
+    """Close a client on another thread: it may wait for a broker that is away."""
+    run_in_thread(client.close, "cardinal-kafka-closing")
+
+
+def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]:
+    """The newest records of a topic, at most ``limit`` a partition, in order of their positions."""
+    with contextlib.closing(KafkaSource(settings, [topic])) as source:
+        marks = source.watermarks()
+        source.assign({tp: max(low, high - limit) for tp, (low, high) in marks.items()})
+        records: list[Record] = []
+        deadline = time.monotonic() + _RECENT_SECONDS
+        while any(at < marks[tp][1] for tp, at in source.positions().items()):
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s: the server is away, "
+                    "or the line is too slow; try again",
+                    address=settings.address,
+                )
+            records += source.poll(_BATCH_MAX, 0.1)
+        return sorted(records, key=lambda record: record[:3])

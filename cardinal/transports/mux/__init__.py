@@ -1,11 +1,11 @@
 """``mux:URL,URL``: several transports read as one stream, and written at once. For migrations from cluster to cluster.
 
-Reading. Every member keeps its topics; its partitions are shown with numbers of their own, so that offsets of
-different members never meet: partition ``p`` of a member appears as ``first + p``. The first member's ``first`` is 0,
+Reading. Every member keeps its topics; its partitions have numbers of their own, so that offsets of
+different members never meet: partition ``p`` of a member is ``first + p``. The first member's ``first`` is 0,
 every other one's is 64 more than that of the member before it, unless the URL says ``first=URL``
 (``mux:0=kafka://old,64=kafka://new``). So
 
-* a cursor of ``kafka://old`` goes on with ``mux:kafka://old,kafka://new``: the first member's partitions keep their
+* a cursor of ``kafka://old`` resumes with ``mux:kafka://old,kafka://new``: the first member's partitions keep their
   numbers, and the others are partitions that were added;
 * a cursor of a mux stays valid while each member keeps its number, in whatever place of the URL. A member may be
   replaced by what holds the same records at the same offsets: a recording (``cardinal record``) of a cluster that is to
@@ -18,17 +18,18 @@ every other one's is 64 more than that of the member before it, unless the URL s
 A topic has to be in one member; where others get it later, their partitions are added then.
 
 Writing. A message goes to every member; a call is acknowledged when all have acknowledged it, and fails when one fails
-(to send it again is harmless). ``recent`` has the newest records of all members. A producer that starts again looks
-where each member ends, and goes on from where all of them are complete.
+(to send it again is harmless). ``recent`` has the newest records of all members. A producer that restarts looks
+where each member ends, and resumes where all of them are complete.
 
 Rules:
 
 1. A transaction of several members is none: ``transactional=update`` of a member is refused for writing, and a
    producer's ``redundancy=standby`` over a mux as well, because what one member has the others may lack.
 2. A partition that would get another member's number is refused: give that member a higher ``first``.
-3. An error of a member is that member's error, with positions as they are shown here.
-4. All members have to be there when the reading begins. One that is away later holds up no other one; what is to be
-   proven, as that a block is lost, waits until all are there.
+3. An error of a member is that member's error, with partitions by their numbers in the mux.
+4. All members have to answer when the reading begins: watermarks are of all of them. One that is away later holds up
+   no other one; what needs watermarks waits until all answer: a proof that a block is absent, partitions that a member
+   gains.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError
 from cardinal.transports import registry
-from cardinal.transports.base import RecordSink
 
-from .sink import MuxRecordSink, MuxSink
+from .sink import MuxSink
 from .source import MuxSource
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cardinal.transports.base import Sink
     from cardinal.transports.registry import Topics
 
-__all__ = ["MuxRecordSink", "MuxSink", "MuxSource", "list_topics", "open_sink", "open_source"]
+__all__ = ["MuxSink", "MuxSource", "list_topics", "open_sink", "open_source"]
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
@@ -68,7 +68,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
     except BaseException:
         MuxSink(members).close()
         raise
-    return (MuxRecordSink if all(isinstance(sink, RecordSink) for _, sink in members) else MuxSink)(members)
+    return MuxSink(members)
 
 
 def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> MuxSource:

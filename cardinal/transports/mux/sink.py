@@ -1,44 +1,63 @@
-"""Writing to several transports at once: see :mod:`cardinal.transports.mux`."""
+"""Sink that writes to several transports at once: see :mod:`cardinal.transports.mux`."""
 
 from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cardinal.errors import CardinalError, TransportError
-from cardinal.transports.base import ChannelSink, RecordSink
+from cardinal._concurrency import new_future, settle
+from cardinal.errors import CardinalError
+from cardinal.transports.base import Capabilities, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Record, Routed
-    from cardinal.transports.base import Sink
+    from cardinal.transports.written import Written
 
 
-class MuxSink:
-    """A :class:`~cardinal.transports.base.Sink` that writes to several, a ``ChannelSink`` where all of them are."""
+class MuxSink(Sink):
+    """Sink that writes to several, with the abilities that all of them have.
+
+    Arguments:
+        members: the first partition number and the sink of each.
+
+    """
 
     def __init__(self, members: Sequence[tuple[int, Sink]]) -> None:
         self._members = tuple(members)
+        abilities = [sink.capabilities for _, sink in self._members]
+        self._capabilities = Capabilities(
+            channels=all(one.channels for one in abilities),
+            records=all(one.records for one in abilities),
+            foreign_clock=next(filter(None, (one.foreign_clock for one in abilities)), ""),
+        )
 
-    def check(self, messages: Sequence[Routed]) -> None:
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those that all members have; no transactions."""
+        return self._capabilities
+
+    def check(self, messages: Sequence[Routed]) -> int:
         """Refuse what a member does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
-        for _, sink in self._members:
-            sink.check(messages)
+        return max(sink.check(messages) for _, sink in self._members)
 
-    def send(self, block: Sequence[Routed], seal: Routed | None) -> Future[None]:
-        """Hand over to every member: see :meth:`cardinal.transports.base.Sink.send`."""
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
+        """Send to every member: see :meth:`cardinal.transports.base.Sink.send`."""
+        del written  # offsets differ from member to member
         self.check(block if seal is None else (*block, seal))
         return _all([partial(sink.send, block, seal) for _, sink in self._members])
+
+    def replay(self, records: Sequence[Record]) -> Future[None]:
+        """Send to every member: see :meth:`cardinal.transports.base.Sink.replay`."""
+        return _all([partial(sink.replay, records) for _, sink in self._members])
 
     def open_channel(self, topic: str) -> None:
         """Create a topic with one partition in every member."""
         for _, sink in self._members:
-            if not isinstance(sink, ChannelSink):
-                raise TransportError(f"a member of this mux cannot carry the reorg channel {topic}")
             sink.open_channel(topic)
 
     def recent(self, limit: int) -> list[Record]:
@@ -50,7 +69,7 @@ class MuxSink:
         ]
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged by all."""
+        """Wait until everything sent is acknowledged by all."""
         deadline = time.monotonic() + timeout
         for _, sink in self._members:
             sink.flush(max(0.0, deadline - time.monotonic()))
@@ -61,39 +80,27 @@ class MuxSink:
             sink.close()
 
 
-class MuxRecordSink(MuxSink):
-    """One whose members all are a :class:`~cardinal.transports.base.RecordSink`; so it is one."""
-
-    def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Hand over to every member: see :meth:`cardinal.transports.base.RecordSink.replay`."""
-        takers = [sink for _, sink in self._members if isinstance(sink, RecordSink)]
-        return _all([partial(sink.replay, records) for sink in takers])
-
-
 def _all(calls: Sequence[Callable[[], Future[None]]]) -> Future[None]:
     """Make these calls; the future ends when the last of theirs has, with the first error."""
-    done: Future[None] = Future()
-    done.set_running_or_notify_cancel()
+    done = new_future()
     lock = threading.Lock()
     left = len(calls)
-    error: BaseException | None = None
+    first: BaseException | None = None
 
-    def ended(failure: BaseException | None) -> None:
-        nonlocal left, error
+    def ended(error: BaseException | None) -> None:
+        nonlocal left, first
         with lock:
             left -= 1
-            error = error or failure
+            first = first or error
             last = left == 0
-        if last and error is None:
-            done.set_result(None)
-        elif last:
-            done.set_exception(error)
+        if last:
+            settle(done, first)
 
     for call in calls:
         try:
             future = call()
-        except CardinalError as failure:  # others may have taken it already: it fails as a whole
-            ended(failure)
+        except CardinalError as error:  # other members may have accepted it already: it fails as a whole
+            ended(error)
         else:
             future.add_done_callback(lambda future: ended(future.exception()))
     return done

@@ -1,110 +1,255 @@
-"""Reading several transports as one: see :mod:`cardinal.transports.mux`."""
+"""Source that reads several transports as one: see :mod:`cardinal.transports.mux`.
+
+Rules:
+
+1. What queries servers may be called from any thread, queries all members at once, and fails where one of them does not
+   answer: watermarks are never older ones.
+2. ``assign``, ``pause`` and ``poll`` query no member whose positions stay as they were: a member that is away holds up
+   no other one. Its partitions count as being at their end (``at_end``) until it answers a query again.
+3. A topic has to be in one member that answers; in others it is looked for with every query for partitions.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from cardinal.errors import CardinalError, TopicError, TransportError, UnreachableError
-from cardinal.transports.later import later
-
-from .member import Member, Part, Presence
+from cardinal._concurrency import run_in_thread
+from cardinal.errors import (
+    CardinalError,
+    ConfigurationError,
+    CursorExpiredError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
+from cardinal.transports import registry
+from cardinal.transports.base import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.registry import Topics
 
     Marks = dict[Partition, tuple[int, int]]
-    _Looks = tuple[list[tuple[Member, Future[None]]], list[tuple[Part, Future[tuple[Partition, ...]]]]]
+
+_Answer = TypeVar("_Answer")
 
 _SLICE_SECONDS: Final = 0.01
 _TOPICS_SECONDS: Final = 0.1
-_THREAD: Final = "cardinal-mux"
 
 
-class MuxSource:
-    """A :class:`~cardinal.transports.base.Source` that reads several.
+class Member:
+    """One transport of a mux: a source for each time at which topics of it were found.
+
+    Arguments:
+        url, app, topics: what is read.
+        first, last: its partition numbers in the mux; no last one: it is the last member.
+
+    Attributes:
+        sources: with its own partition numbers; replaced, never changed: another thread may add one.
+        missing: the topics that it does not have (yet).
+        away: it did not answer the last query.
+        error: of a poll that had records of others to return; for the next poll.
+
+    """
+
+    def __init__(self, url: TransportUrl, app: Topics, topics: Sequence[str], first: int, last: int | None) -> None:
+        self.url = url
+        self.first, self._last = first, last
+        self.sources: tuple[Source, ...] = ()
+        self.missing = frozenset(topics)
+        self.away = False
+        self.error: CardinalError | None = None
+        self._owners: dict[Partition, Source] = {}
+        self._app = app
+        self._closed = False
+        self._opening = threading.Lock()
+
+    def query(self, question: Callable[[Source], Mapping[Partition, _Answer]]) -> dict[Partition, _Answer]:
+        """The answers of its sources, by partition of the mux.
+
+        Raises:
+            UnreachableError: it is away.
+
+        """
+        answers: dict[Partition, _Answer] = {}
+        try:
+            with self.in_our_numbers():
+                for source in self.sources:
+                    for tp, answer in question(source).items():
+                        self._owners[tp] = source
+                        answers[self.ours(tp)] = answer
+        except UnreachableError:
+            self.away = True
+            raise
+        self.away = False
+        return answers
+
+    def partitions(self) -> dict[Partition, None]:
+        """Its partitions by their numbers in the mux, after a look for missing topics; raises as :meth:`query`."""
+        self.look_for_topics()
+        return self.query(lambda source: dict.fromkeys(source.partitions()))
+
+    def watermarks(self) -> Marks:
+        """Its watermarks by partition of the mux; raises as :meth:`query`."""
+        if not self.sources:
+            self.look_for_topics()  # one that was never reached may have some
+        return self.query(lambda source: source.watermarks())
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read each of these partitions, by its own numbers; a source whose positions stay as they were is not asked.
+
+        Raises:
+            TopicError: it has no such partition, or does not answer whether it has.
+
+        """
+        if positions.keys() - self._owners.keys():
+            with contextlib.suppress(UnreachableError):
+                self.partitions()
+        for topic, number in positions.keys() - self._owners.keys():
+            raise TopicError(
+                f"there is no partition {self.first + number} of {topic} in any member of the mux", topic=topic
+            )
+        for source in self.sources:
+            own = {tp: at for tp, at in positions.items() if self._owners[tp] is source}
+            if own == source.positions():
+                source.pause(())
+                continue
+            with self.in_our_numbers():
+                source.assign(own)
+            self.error = None
+
+    def look_for_topics(self) -> None:
+        """Open those of the missing topics that it has by now; raises as :meth:`query`."""
+        with self._opening:
+            if not self.missing:
+                return
+            try:
+                there = self.missing & registry.list_topics(self.url)
+                # A topic may have been created just now: next time.
+                with contextlib.suppress(TopicError):
+                    if there:
+                        source = registry.open_source(self.url, self._app, topics=sorted(there))
+                        self.sources = (*self.sources, source)
+                        self.missing -= there
+            except UnreachableError:
+                self.away = True
+                raise
+            if self._closed:
+                self.close()
+
+    def ours(self, tp: Partition) -> Partition:
+        """A partition of the member by its number in the mux."""
+        number = self.first + tp[1]
+        if self._last is not None and number > self._last:
+            raise ConfigurationError(
+                f"{tp[0]} has so many partitions that {tp[1]} of {self.url} would be {number}, which belongs to "
+                "the next member of the mux: give that one a higher number (mux:0=URL,1000=URL)",
+                setting="url",
+            )
+        return tp[0], number
+
+    def own(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Those of these positions that are the member's, by its own numbers."""
+        end = float("inf") if self._last is None else self._last
+        return {
+            (topic, number - self.first): at for (topic, number), at in positions.items() if self.first <= number <= end
+        }
+
+    @contextlib.contextmanager
+    def in_our_numbers(self) -> Iterator[None]:
+        """Errors of the member, with the partition numbers of the mux."""
+        try:
+            yield
+        except CursorExpiredError as error:
+            missing = {self.ours(tp): gap for tp, gap in error.missing.items()}
+            raise CursorExpiredError(f"{self.url}: {error}", missing=missing) from None
+
+    def close(self) -> None:
+        """Close what is open, and what is being opened. May be called twice."""
+        self._closed = True
+        for source in self.sources:
+            source.close()
+
+
+class MuxSource(Source):
+    """Source that reads several.
 
     Arguments:
         members: the first partition number and the URL of each.
         app: the application.
         topics: the topics to read.
         wait: seconds to wait for topics that are in no member yet.
-        beside: who is there, for a source beside another one: it begins with the members that answer.
 
     Raises:
-        UnreachableError: a member is away; beside another source, one that may have a topic that no other one has.
+        TopicError: a topic is in no member.
+        UnreachableError: a topic is in no member that answers, and one does not.
 
     """
 
     def __init__(
-        self,
-        members: Sequence[tuple[int, TransportUrl]],
-        app: Topics,
-        topics: Sequence[str],
-        *,
-        wait: float = 0.0,
-        beside: Sequence[Presence] | None = None,
+        self, members: Sequence[tuple[int, TransportUrl]], app: Topics, topics: Sequence[str], *, wait: float = 0.0
     ) -> None:
-        self._urls = tuple(members)
-        self._app = app
-        self._presences = [Presence(url) for _, url in members] if beside is None else beside
-        last = [*(first - 1 for first, _ in members[1:]), None]
+        lasts = [*(first - 1 for first, _ in members[1:]), None]
         self._members = [
-            Member((first, last[index]), self._presences[index], url, app, topics)
-            for index, (first, url) in enumerate(members)
+            Member(url, app, topics, first, last) for (first, url), last in zip(members, lasts, strict=True)
         ]
         self._turn = 0
         self._closed = False
         self._assigned: frozenset[Partition] = frozenset()
-        self._kept: tuple[Part, CardinalError] | None = None
         try:
-            self._wait_for(topics, wait, may_be_away=beside is not None)
+            self._wait_for(topics, wait)
         except BaseException:
             self.close()
             raise
 
-    # --- Source --------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics in every member, sorted, as they are shown; those known of who is away."""
-        self._look(self._ask_for_partitions())
-        for member in self._members:
-            member.take()
-        return self._shown()
+        """Every partition of the topics in every member that answers, sorted; and those that are read."""
+        found = set(self._assigned)
+        for answer in self._of_all([member.partitions for member in self._members]):
+            found.update(() if isinstance(answer, UnreachableError) else answer)
+        return tuple(sorted(found))
+
+    def watermarks(self) -> Marks:
+        """The lowest retained offset and the end of every partition of every member.
+
+        Raises:
+            UnreachableError: a member is away.
+
+        """
+        return self._answers([member.watermarks for member in self._members])
+
+    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
+        """The first offset of every partition whose record is not older; raises as :meth:`watermarks`."""
+
+        def question(source: Source) -> dict[Partition, int]:
+            return source.offsets_for_time(timestamp_ms)
+
+        return self._answers([partial(member.query, question) for member in self._members])
+
+    # --- reading -------------------------------------------------------------------------------------------
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions from the given offset on, and no other.
-
-        A member of which the same is read from the same offsets as before is not asked: it may be away.
-        """
-        known = set(self.partitions())
-        for topic, number in positions:
-            if (topic, number) not in known:
-                raise TopicError(f"there is no partition {number} of {topic} in any member of the mux", topic=topic)
-        for part in self._parts():
-            own = part.own(positions)
-            if own == part.source.positions():
-                part.source.pause(())
-                continue
-            with part.member.speaking():
-                part.source.assign(own)
-            if self._kept is not None and self._kept[0] is part:
-                self._kept = None
+        """Read each of these partitions from the given offset on, and no other."""
+        for member in self._members:
+            member.assign(member.own(positions))
         self._assigned = frozenset(positions)
-        for presence in self._presences:
-            presence.begin_to_read()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
         wanted = dict.fromkeys(partitions, 0)
-        for part in self._parts():
-            part.source.pause(part.own(wanted))
+        for member in self._members:
+            own = member.own(wanted)
+            for source in member.sources:
+                source.pause(own.keys() & source.positions().keys())
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records; members take turns, so that none is left behind.
@@ -112,9 +257,10 @@ class MuxSource:
         Where a member fails after others gave records, these are returned, and its error is raised by the next call.
         """
         self._check_open()
-        if self._kept is not None:
-            (_, kept), self._kept = self._kept, None
-            raise kept
+        for member in self._members:
+            if (error := member.error) is not None:
+                member.error = None
+                raise error
         deadline = time.monotonic() + timeout
         pause = 0.0
         while True:
@@ -126,22 +272,16 @@ class MuxSource:
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
-        found = {p.member.shown(where): at for p in self._parts() for where, at in p.source.positions().items()}
-        return {where: at for where, at in found.items() if where in self._assigned}
+        found = {member.ours(tp): at for member, one in self._sources() for tp, at in one.positions().items()}
+        return {tp: at for tp, at in found.items() if tp in self._assigned}
 
-    def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained offset and the end of every partition of every member; never older ones."""
-        self._check_open()
-        return self._marks(self._ask_for_marks(look=False))
-
-    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
-        """The first offset of every partition whose record is not older; the end where there is none."""
-        self._check_open()
-        return {
-            part.member.shown(where): offset
-            for part in self._parts()
-            for where, offset in part.source.offsets_for_time(timestamp_ms).items()
-        }
+    def at_end(self) -> frozenset[Partition]:
+        """The partitions of members that are away, and those that members report to be at their end."""
+        return frozenset(
+            member.ours(tp)
+            for member, source in self._sources()
+            for tp in (source.positions() if member.away else source.at_end())
+        )
 
     def close(self) -> None:
         """Close every member. May be called twice."""
@@ -149,131 +289,58 @@ class MuxSource:
         for member in self._members:
             member.close()
 
-    # --- Unasked, ManySource -------------------------------------------------------------------------------
-
-    def at_end(self) -> frozenset[Partition]:
-        """The partitions whose end was delivered: see :class:`cardinal.transports.pace.Unasked`."""
-        return frozenset(where for part in self._parts() for where in part.at_end())
-
-    def look_later(self) -> Future[tuple[Partition, ...]]:
-        """:meth:`partitions` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
-        asked = self._ask_for_partitions()
-
-        def look() -> tuple[Partition, ...]:
-            self._look(asked)
-            return self._shown()
-
-        return later(look, _THREAD)
-
-    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
-        """:meth:`watermarks` without waiting: see :class:`cardinal.transports.pace.Unasked`.
-
-        After a look they are those of now, of every member: they are to prove something. Without one those of members
-        that are away are the last ones, and end where these were read to: there is nothing to be had of them.
-        """
-        asked = self._ask_for_marks(look=look)
-        if look:
-            topics = self._ask_for_topics()
-            return later(lambda: self._marks_after_look(topics, asked), _THREAD)
-        positions = self.positions()
-        return later(lambda: self._last_marks(asked, positions), _THREAD)
-
-    def beside(self, topics: Sequence[str]) -> MuxSource:
-        """Read other topics of those members that answer: see :class:`cardinal.transports.base.ManySource`."""
-        return MuxSource(self._urls, self._app, topics, beside=self._presences)
-
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _parts(self) -> list[Part]:
-        return [part for member in self._members for part in member.parts]
+    def _sources(self) -> list[tuple[Member, Source]]:
+        return [(member, source) for member in self._members for source in member.sources]
 
-    def _shown(self) -> tuple[Partition, ...]:
-        return tuple(sorted({where for member in self._members for where in member.shown_parts()}))
+    def _answers(self, queries: Sequence[Callable[[], dict[Partition, _Answer]]]) -> dict[Partition, _Answer]:
+        """Answers of all members together; UnreachableError where one is away."""
+        self._check_open()
+        answers: dict[Partition, _Answer] = {}
+        for answer in self._of_all(queries):
+            if isinstance(answer, UnreachableError):
+                raise answer
+            answers |= answer
+        return answers
 
-    def _ask_for_partitions(self) -> _Looks:
-        """Ask all members at once for topics that they lack, and for the partitions of those that they have."""
-        return self._ask_for_topics(), [(part, part.ask_for_partitions()) for part in self._parts()]
-
-    def _look(self, asked: _Looks) -> None:
-        """Take note of partitions; what members that are away have is what was known."""
-        topics, partitions = asked
-        for member, opened in topics:
-            with contextlib.suppress(UnreachableError):  # looked for again
-                member.presence.answer(opened)
-        for part, found in partitions:
-            with contextlib.suppress(UnreachableError):
-                there = part.member.presence.answer(found)
-                part.known = frozenset(there)
-
-    def _ask_for_topics(self) -> list[tuple[Member, Future[None]]]:
-        return [(member, member.ask_for_topics()) for member in self._members if member.missing]
-
-    def _ask_for_marks(self, *, look: bool) -> list[tuple[Part, Future[Marks]]]:
-        return [(part, part.ask_for_marks(look=look)) for part in self._parts()]
-
-    def _marks(self, asked: Sequence[tuple[Part, Future[Marks]]]) -> Marks:
-        marks: Marks = {}
-        for part, answer in asked:
-            part.marks = part.member.presence.answer(answer)
-            marks |= part.shown_marks()
-        return marks
-
-    def _marks_after_look(
-        self, topics: Sequence[tuple[Member, Future[None]]], asked: Sequence[tuple[Part, Future[Marks]]]
-    ) -> Marks:
-        """Those of topics that a member was just found to have are asked for when they are read: until then 0."""
-        for member, opened in topics:
-            member.presence.answer(opened)
-        return dict.fromkeys(self._shown(), (0, 0)) | self._marks(asked)
-
-    def _last_marks(self, asked: Sequence[tuple[Part, Future[Marks]]], positions: Mapping[Partition, int]) -> Marks:
-        """Those of members that are away are older ones, and end at these positions."""
-        marks: Marks = {}
-        for part, answer in asked:
+    def _of_all(self, queries: Sequence[Callable[[], _Answer]]) -> Iterator[_Answer | UnreachableError]:
+        """Make these queries at once; those that found nobody yield their error, any other error is raised."""
+        futures = [run_in_thread(query, "cardinal-mux") for query in queries]
+        for future in futures:
             try:
-                marks |= self._marks([(part, answer)])
-            except UnreachableError:
-                marks |= {
-                    where: (low, min(high, positions.get(where, low)))
-                    for where, (low, high) in part.shown_marks().items()
-                }
-        return marks
+                yield future.result()
+            except UnreachableError as error:
+                yield error
 
     def _round(self, limit: int, pause: float) -> list[Record]:
-        """Ask every source once, each first in its turn, the first one for so long."""
+        """Poll every source once, another one first each time, the first one for so long."""
         records: list[Record] = []
-        parts = self._parts()
-        if not parts:
+        sources = self._sources()
+        if not sources:
             time.sleep(pause)
             return records
         self._turn += 1
-        for place in range(len(parts)):
-            part = parts[(self._turn + place) % len(parts)]
+        for place in range(len(sources)):
+            member, source = sources[(self._turn + place) % len(sources)]
             if len(records) == limit:
                 break
             try:
-                with part.member.speaking():
-                    polled = part.source.poll(limit - len(records), 0.0 if place else pause)
-                records += [record._replace(partition=part.member.shown(record[:2])[1]) for record in polled]
+                with member.in_our_numbers():
+                    polled = source.poll(limit - len(records), 0.0 if place else pause)
+                records += [record._replace(partition=member.ours(record[:2])[1]) for record in polled]
             except CardinalError as error:
                 if not records:
                     raise
-                self._kept = part, error
+                member.error = error
                 break
         return records
 
-    def _wait_for(self, topics: Sequence[str], wait: float, *, may_be_away: bool) -> None:
+    def _wait_for(self, topics: Sequence[str], wait: float) -> None:
         deadline = time.monotonic() + wait
         while True:
-            away: UnreachableError | None = None
-            for member, opened in self._ask_for_topics():
-                try:
-                    member.presence.answer(opened)
-                except UnreachableError as error:
-                    if not may_be_away:
-                        raise
-                    away = error
-                member.take()
+            looks = [member.look_for_topics for member in self._members]
+            away = next((one for one in self._of_all(looks) if one is not None), None)
             absent = frozenset(topics).intersection(*(member.missing for member in self._members))
             if not absent or all(member.url.scheme == "null" for member in self._members):
                 return

@@ -23,7 +23,7 @@ from cardinal.errors import (
     TopicError,
     UnreachableError,
 )
-from cardinal.transports.later import later
+from cardinal.transports.base import Source
 
 from .asking import Answered, ask, error_of
 from .frames import (
@@ -45,18 +45,16 @@ from .link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Record
 
     from .settings import WebsocketSettings
 
 _TOPICS_SECONDS: Final = 0.1
-_THREAD: Final = "cardinal-websocket-asking"
 
 
-class WebsocketSource:
-    """A :class:`~cardinal.transports.base.Source` on a server.
+class WebsocketSource(Source):
+    """Source on a server.
 
     Arguments:
         settings: the URL, sorted.
@@ -153,19 +151,6 @@ class WebsocketSource:
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
         return dict(self._ask(lambda number: Times(number, timestamp_ms), OffsetList, "for a time").offsets)
-
-    def at_end(self) -> frozenset[Partition]:
-        """None: with the records the server says nothing of ends. See :class:`cardinal.transports.pace.Unasked`."""
-        return frozenset()
-
-    def look_later(self) -> Future[tuple[Partition, ...]]:
-        """:meth:`partitions` without waiting: see :class:`cardinal.transports.pace.Unasked`."""
-        return later(self.partitions, _THREAD)
-
-    def watermarks_later(self, *, look: bool) -> Future[dict[Partition, tuple[int, int]]]:
-        """:meth:`watermarks` without waiting, which are of all partitions that there are now, looked for or not."""
-        del look
-        return later(self.watermarks, _THREAD)
 
     def close(self) -> None:
         """Release the connection. May be called twice."""

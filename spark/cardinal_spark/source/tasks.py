@@ -25,7 +25,6 @@ from cardinal.protocols.streams.payload import MissingPayload, Payload
 from cardinal.protocols.streams.types import short
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
-from cardinal.transports.base import NamedLog, RowSource
 
 from .offsets import planned_row, spanned, widen
 
@@ -224,7 +223,7 @@ def read_patiently(stream: StreamSpec, span: Ranges, begin: Callable[[], _T]) ->
         try:
             source = _taken(key, topics) or stream.open(topics, pieces=True)
             taker = begin()
-            taker.log = source.log_name if isinstance(source, NamedLog) else ""
+            taker.log = source.capabilities.log
             try:
                 with collector_waits():  # a group is thousands of objects that live until its blocks are complete
                     _read(source, span, taker, skip)
@@ -255,7 +254,6 @@ def _taken(key: tuple[str, str], topics: tuple[str, ...]) -> Source | None:
 def _read(source: Source, span: Ranges, taker: Taker, skip: Collection[Position]) -> None:
     """The records in these ranges, and some beyond them."""
     source.assign({tp: low for tp, (low, _) in span.items()})
-    poll = source.poll_rows if isinstance(source, RowSource) else source.poll
     done: set[Partition] = set()
     moved = time.monotonic()
     positions = source.positions()
@@ -264,7 +262,7 @@ def _read(source: Source, span: Ranges, taker: Taker, skip: Collection[Position]
         if finished != done:
             source.pause(finished)
             done = finished
-        rows: Sequence[Row] = poll(min(_POLL_RECORDS, sum(left.values())), _POLL_SECONDS)
+        rows: Sequence[Row] = source.poll_rows(min(_POLL_RECORDS, sum(left.values())), _POLL_SECONDS)
         taker.take([row for row in rows if row[:3] not in skip] if skip else rows)
         after = source.positions()
         if after != positions:

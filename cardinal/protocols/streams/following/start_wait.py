@@ -20,7 +20,7 @@ from cardinal.protocols.streams.ordering.start import StartCandidate
 from cardinal.protocols.streams.types import Partition, Row
 
 _PAST_MS: Final = 2_000
-"""The lead that a reader allows a partition (:mod:`cardinal.transports.pace`)."""
+"""The lead that a reader allows a partition."""
 _DOUBTFUL: Final = 4
 _GROWTH: Final = 16
 

@@ -1,16 +1,16 @@
-"""The client that sends, and who serves its acknowledgements.
+"""Delivery of messages: the client that sends, and the reports of what it has sent.
 
 Rules:
 
 1. The client reports every message by itself. A report is counted and nothing else; when the last one of a call has
-   come, the call is *settled*, and told of after the client has been left: what is told may send, and may wait for the
+   arrived, the call is *settled*. Its callback runs after the client's poll has returned: it may send, and wait for the
    client's queue, which it could not from inside.
-2. Whoever sends serves as well, every so many messages. A thread of the outbox serves when nobody else has for a
-   moment. Were it always there, each single report would make two threads hand the interpreter to each other
-   (measured, blocks of ten messages: a third of all processor time).
-3. A thread that is telling never waits for room: it may be the only one that can make some.
+2. A thread that sends also polls, every so many messages. A thread of its own polls when no other has for a moment.
+   Were it always polling, every report would make two threads take turns at the interpreter (measured, blocks of ten
+   messages: a third of all processor time).
+3. A thread that runs callbacks never waits for capacity: it may be the only one that can free some.
 
-Two threads may serve at once, so a report is counted in a way that two may do at once.
+Two threads may poll at once, so a report is counted in a way that two may do at once.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Routed
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
+Done: TypeAlias = "Callable[[BaseException | None], None]"
+"""Called with what became of a call: None, or the error."""
 _Seen: TypeAlias = "tuple[str, int, int | None, bytes | None]"
 
-_SERVE_EVERY: Final = 64
-"""Messages handed over by one thread before it serves."""
+_POLL_EVERY: Final = 64
+"""Messages sent by one thread before it polls."""
 
 _POLL_SECONDS: Final = 0.1
 _NAP_SECONDS: Final = 0.001
@@ -53,13 +55,13 @@ _NOW: Final = 0
 
 
 class Delivery:
-    """The acknowledgements of one call's messages.
+    """Reports of one call's messages.
 
     Arguments:
         total: how many messages the call has, 1 or more.
-        done: told once, when all of them are acknowledged or have failed, with the last error.
-        settled: where it goes then.
-        written: by block, where to note where its messages were written.
+        done: called once, when all of them are acknowledged or have failed, with the last error.
+        settled: the queue it joins then.
+        written: by block, collects where its messages were written.
 
     """
 
@@ -91,8 +93,8 @@ class Delivery:
         if next(self._reports) == self._total:
             self._settled.append(self)
 
-    def tell(self) -> None:
-        """Tell of the call, which is settled."""
+    def finish(self) -> None:
+        """Call back for a settled call."""
         try:
             self._note()
         finally:
@@ -109,18 +111,21 @@ class Delivery:
 
 
 class _OfThread(threading.local):
-    """What a thread is at."""
+    """State of a thread."""
 
-    telling = False
-    makes_room = False
+    calls_back = False
+    frees_capacity = False
 
 
-class Outbox:
-    """See the module.
+class Outbound:
+    """The sending client and its reports.
 
     Arguments:
-        client: librdkafka's producer; may be replaced when it has stopped for good (:meth:`go_on_with`).
-        look: called now and then, by a thread of the outbox.
+        client: librdkafka's producer.
+        look: called now and then, by a thread of its own.
+
+    Attributes:
+        stopped: the error with which the client stopped for good.
 
     """
 
@@ -130,52 +135,51 @@ class Outbox:
         self.stopped: KafkaError | None = None
         self._settled: deque[Delivery] = deque()
         self._this = _OfThread()
-        self._since_served = 0
-        self._served = 0
+        self._since_polled = 0
+        self._polls = 0
         self._closed = threading.Event()
-        self._changing = threading.Lock()
-        self._server = threading.Thread(target=self._run, name="cardinal-kafka-sink", daemon=True)
-        self._server.start()
+        self._thread = threading.Thread(target=self._run, name="cardinal-kafka-sink", daemon=True)
+        self._thread.start()
 
     @property
     def closed(self) -> bool:
-        """Whether nobody serves any more."""
+        """True when no thread polls any more."""
         return self._closed.is_set()
 
     @property
     def may_wait(self) -> bool:
-        """Whether this thread may wait for room (rule 3)."""
-        return not (self._this.telling or self._this.makes_room)
+        """True where this thread may wait for capacity (rule 3)."""
+        return not (self._this.calls_back or self._this.frees_capacity)
 
     def never_waits(self) -> None:
-        """This thread makes room by what it does, and never waits for some."""
-        self._this.makes_room = True
+        """This thread frees capacity by what it does, and never waits for some."""
+        self._this.frees_capacity = True
 
     def delivery(
         self, total: int, done: Callable[[KafkaError | None], None], written: Mapping[bytes, Written] = _NOWHERE
     ) -> Delivery:
-        """For one call of so many messages; ``done`` is told when all of them are acknowledged or have failed."""
+        """For one call of so many messages; ``done`` is called when all of them are acknowledged or have failed."""
         return Delivery(total, done, self._settled, written)
 
-    def hand_over(self, messages: Sequence[Routed], headers: Headers, delivery: Delivery) -> None:
-        """Give messages to the client. One that it refuses has failed; where its queue is full, this waits."""
+    def send(self, messages: Sequence[Routed], headers: Headers, delivery: Delivery) -> None:
+        """Send messages. One that the client refuses has failed; where its queue is full, this waits."""
         produce, report = self.client.produce, delivery.report
         for message in messages:
             topic, key, value = message
             try:
-                # By place: to find arguments by their names takes the client as long as all the rest of the call.
+                # Positional: to find arguments by their names takes the client as long as all the rest of the call.
                 # "callback" and "on_delivery" are two names of one thing.
                 produce(topic, value, key, _ANY_PARTITION, report, report, _NOW, headers)
             except BufferError:
-                self._hand_over_when_room(message, headers, delivery)
+                self._send_when_room(message, headers, delivery)
             except KafkaException as error:
                 report(kafka_error(error), None)
-        self._since_served += len(messages)
-        if self._since_served >= _SERVE_EVERY:
-            self.serve(0)
+        self._since_polled += len(messages)
+        if self._since_polled >= _POLL_EVERY:
+            self.poll(0)
 
-    def hand_over_to(self, partitions: Sequence[tuple[str, int]], headers: Headers, delivery: Delivery) -> None:
-        """Give the client an empty record for each of these partitions."""
+    def send_heartbeats(self, partitions: Sequence[tuple[str, int]], headers: Headers, delivery: Delivery) -> None:
+        """Send an empty record to each of these partitions."""
         for topic, number in partitions:
             while True:
                 try:
@@ -185,39 +189,34 @@ class Outbox:
                 else:
                     break
 
-    def serve(self, seconds: float) -> None:
-        """Take reports in, waiting so long for the first of them, and tell of the calls that they settle."""
-        self._since_served = 0
-        self._served += 1  # two threads may lose a step here: all that matters is that it moves
+    def poll(self, seconds: float) -> None:
+        """Poll for reports, at most so long for the first, and call back for the calls that they settle."""
+        self._since_polled = 0
+        self._polls += 1  # two threads may lose a step here: all that matters is that it moves
         self._poll(seconds)
-        self._tell()
+        self._call_back()
 
     def stop(self, error: KafkaError) -> None:
-        """The client takes nothing more (fenced, or its sequence numbers are lost); what is under way fails."""
+        """The client sends nothing more (fenced, or its sequence numbers are lost); what is in flight fails."""
         self.stopped = error
         with contextlib.suppress(KafkaException):
             self.client.purge()
 
-    def go_on_with(self, client: Producer) -> None:
-        """A new client takes the place of one that has stopped."""
-        with self._changing:
-            self.client, self.stopped = client, None
-
-    def fail_what_is_left(self, seconds: float) -> None:
-        """Let everything that is not acknowledged fail."""
+    def fail_unacknowledged(self, seconds: float) -> None:
+        """Fail everything that is not acknowledged."""
         self.client.purge()
         self.client.flush(seconds)
-        self._tell()
+        self._call_back()
 
-    def fail_what_waits(self) -> None:
-        """Let everything fail that was not sent yet; what is on its way may still be acknowledged."""
+    def fail_unsent(self) -> None:
+        """Fail everything that was not sent yet; what is on its way may still be acknowledged."""
         self.client.purge(in_queue=True, in_flight=False)
 
     def close(self, seconds: float) -> None:
-        """Serve no more."""
+        """Poll no more."""
         self._closed.set()
-        if threading.current_thread() is not self._server:
-            self._server.join(seconds)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -225,39 +224,36 @@ class Outbox:
         seen = -1
         while not self._closed.is_set():
             self._look()
-            if seen != self._served:
-                seen = self._served
-                time.sleep(_NAP_SECONDS)  # somebody else serves; let us see whether he goes on
+            if seen != self._polls:
+                seen = self._polls
+                time.sleep(_NAP_SECONDS)  # another thread polls
             else:
                 self._poll(_POLL_SECONDS)
-            self._tell()
+            self._call_back()
 
     def _poll(self, seconds: float) -> None:
-        client = self.client
         try:
-            client.poll(seconds)
+            self.client.poll(seconds)
         except (KafkaException, KafkaError) as error:  # type: ignore[misc] # raised too, and its type claims to be one
-            with self._changing:
-                if client is self.client:  # else there is a new one by now
-                    self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
+            self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
 
-    def _tell(self) -> None:
-        if not self._settled or self._this.telling:
+    def _call_back(self) -> None:
+        if not self._settled or self._this.calls_back:
             return
-        self._this.telling = True
+        self._this.calls_back = True
         try:
             while self._settled:
                 try:
                     delivery = self._settled.popleft()
                 except IndexError:
                     return  # another thread took the last one
-                delivery.tell()
+                delivery.finish()
         finally:
-            self._this.telling = False
+            self._this.calls_back = False
 
-    def _hand_over_when_room(self, message: Routed, headers: Headers, delivery: Delivery) -> None:
+    def _send_when_room(self, message: Routed, headers: Headers, delivery: Delivery) -> None:
         while True:
-            # To take reports in, of whichever call, is what makes room.
+            # A report, of whichever call, frees a place in the queue.
             self._poll(_FULL_SECONDS)
             try:
                 self.client.produce(

@@ -1,60 +1,16 @@
-"""A client that has stopped, and the one that takes its place."""
+"""Reports of a call's messages, and where these were written."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
-from blocks import DEADLINE
 from cardinal.protocols.streams.wire.ranges import decode_ranges
-from cardinal.transports.kafka.outbox import Delivery, Outbox
+from cardinal.transports.kafka.delivery import Delivery
 from cardinal.transports.written import Written
-
-FENCED = KafkaError(KafkaError._FENCED, fatal=True)
-_SOON = 0.3
-"""Seconds for what must not come in between."""
-
-
-class Client:
-    """Says that it has stopped when it is told to."""
-
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-        self.purged = 0
-
-    def poll(self, seconds: float) -> int:
-        if self.stopped.wait(seconds):
-            raise KafkaException(FENCED)
-        return 0
-
-    def purge(self) -> None:
-        self.purged += 1
-
-
-def test_what_the_one_before_says_late_does_not_stop_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = Client(), Client()
-    outbox = Outbox(cast("Any", before))
-    stop, stopping, replaced = outbox.stop, threading.Event(), threading.Event()
-
-    def stop_slowly(error: KafkaError) -> None:
-        stopping.set()
-        replaced.wait(_SOON)
-        stop(error)
-
-    monkeypatch.setattr(outbox, "stop", stop_slowly)
-    before.stopped.set()
-    assert stopping.wait(DEADLINE)
-    outbox.go_on_with(cast("Any", after))
-    replaced.set()
-    before.stopped.clear()
-    outbox.close(DEADLINE)
-    assert outbox.client is after
-    assert outbox.stopped is None
-    assert after.purged == 0
 
 
 class Message:
@@ -85,7 +41,7 @@ def test_a_message_of_which_nobody_knows_where_it_lies_ends_its_call(offset: int
     delivery = Delivery(2, told.append, settled, {b"h" * 32: written})
     for each in (6, offset):
         delivery.report(None, cast("Any", Message(b"\4" + b"h" * 32, each)))
-    settled.popleft().tell()
+    settled.popleft().finish()
     assert told == [None]
     assert (written.header("log") is not None) == known
 
@@ -96,7 +52,7 @@ def test_messages_of_several_blocks_are_noted_by_their_block() -> None:
     delivery = Delivery(6, lambda _: None, settled, blocks)
     for offset in range(6):
         delivery.report(None, cast("Any", Message(b"\4" + bytes([offset // 2]) * 32, offset)))
-    settled.popleft().tell()
+    settled.popleft().finish()
     for number, written in enumerate(blocks.values()):
         value = written.header("log")
         assert value is not None

@@ -1,4 +1,4 @@
-"""librdkafka's messages as records: one loop over all that one call brought.
+"""Records from librdkafka's messages: one loop over all that one call brought.
 
 The loop is the costliest thing between a broker and a block, so it is written for its cost (nanoseconds a message, on
 a slow machine): methods are called as functions, a topic's name is one object for all of its records, headers that
@@ -25,11 +25,11 @@ _NONE: Final[Headers] = ()
 
 
 class Messages:
-    """Makes rows of messages.
+    """Converts messages to rows.
 
     Arguments:
         topics: every topic that messages come from.
-        failed: told of what is no message but an error, in its place among the messages.
+        failed: called with what is an error and no message, in its place among the messages.
 
     """
 
@@ -42,7 +42,7 @@ class Messages:
 
         Arguments:
             messages: what one call of the client brought.
-            whole: whether BatchMsgs come with their headers and their own time; else with the time of one near by.
+            whole: BatchMsgs come with their headers and their own time; else with the time of a neighbour.
 
         """
         without = _NOTHING if whole else BATCH_MSG
