@@ -1,4 +1,4 @@
-"""What readers of every log say where its retention has gone past them."""
+"""Error for records that retention has removed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def expired(missing: dict[Partition, tuple[int, int]], setting: str) -> CursorExpiredError:
-    """The error for records that are gone.
+    """The error for expired records.
 
     Arguments:
-        missing: the offset to be read next and the lowest that is kept, by partition; not empty.
-        setting: what keeps more.
+        missing: the offset to be read next and the lowest retained one, by partition; not empty.
+        setting: the name of the retention setting.
 
     """
     (topic, number), (at, low) = next(iter(missing.items()))

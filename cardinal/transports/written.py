@@ -1,4 +1,4 @@
-"""Where the content of a block was written, for the header ``cardinal-ranges`` of its Batch."""
+"""Positions of a block's content, for the header ``cardinal-ranges`` of its Batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Written:
-    """See the module.
+    """Positions of a block's content, collected as its messages are acknowledged.
 
     Arguments:
-        values: by path, those of the content that decide about the chain.
+        values: by path, the values of the content that the chain depends on.
 
     """
 
@@ -31,18 +31,18 @@ class Written:
         self._lock = threading.Lock()
 
     def sends(self, size: int) -> None:
-        """Messages of so many bytes belong to it."""
+        """Count messages of so many bytes."""
         with self._lock:
             self._size += size
 
     def wrote(self, seen: Iterable[tuple[str, int, int]]) -> None:
-        """Messages were acknowledged: topic, partition and offset of each. A transport without offsets never calls."""
+        """Note acknowledged messages: topic, partition and offset of each. A transport without offsets never calls."""
         topic, partition, low, high = "", -1, 0, -1
         with self._lock:
-            for where, number, offset in seen:  # they come in runs of one partition
-                if number != partition or where != topic:
+            for tp, number, offset in seen:  # they come in runs of one partition
+                if number != partition or tp != topic:
                     self._widen(topic, partition, low, high)
-                    topic, partition, low, high = where, number, offset, offset
+                    topic, partition, low, high = tp, number, offset, offset
                 elif offset > high:
                     high = offset
                 elif offset < low:
@@ -56,7 +56,7 @@ class Written:
             self._unknown |= low < 0  # by an earlier try, of which no answer came
 
     def header(self, log: str) -> bytes | None:
-        """The header's value, in a log of this name; None where it is not known where all of the content lies.
+        """The header's value, in a log of this name; None where not all positions are known.
 
         All of it was acknowledged: that is when a Batch is sealed.
         """

@@ -1,11 +1,11 @@
-"""Calls to the disk, many at once: what waits while the disk is at work goes together with the next stroke.
+"""Group commit: calls that arrive while the disk is busy are written together.
 
 Rules:
 
-1. Calls are written in the order in which they were handed over, each acknowledged when it is written whole and on the
-   disk as ``fsync`` says.
+1. Calls are written in the order in which they were submitted, each acknowledged when it is written completely and on
+   the disk as ``fsync`` says.
 2. A call that the disk has no room for fails alone, with a DeliveryError. Where the writer stopped for good, every call
-   under way fails, and every later one.
+   in flight fails, and every later one.
 3. What waits is bounded in bytes. The thread that writes, on which futures end, never waits for room.
 """
 
@@ -44,7 +44,7 @@ Message: TypeAlias = tuple[str, bytes, bytes, Headers, int | None]
 
 @dataclass(slots=True)
 class Call:
-    """What was handed over together: messages, and the bytes of their keys and values."""
+    """Messages that were sent together, and the bytes of their keys and values."""
 
     messages: list[Message]
     size: int
@@ -57,7 +57,7 @@ class Call:
 
 
 class Committer:
-    """See the module. It has a thread, and the writer ends with it.
+    """Writes calls on a thread of its own; closes the writer at its end.
 
     Arguments:
         writer: the folder's writer.
@@ -89,11 +89,11 @@ class Committer:
         self._thread = threading.Thread(target=self._work_off, name="cardinal-file-sink", daemon=True)
 
     def start(self) -> None:
-        """Take calls from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def check(self) -> None:
-        """TransportError where no more calls are taken."""
+        """TransportError where no more calls are accepted."""
         if self._closed:
             raise TransportError("this sink is closed; open another one")
         if self._failure is not None:
@@ -210,10 +210,10 @@ class Committer:
                     blocks.append([])
                     size = 0
                 numbers = self._numbers[topic]
-                where = (topic, numbers[fnv1a_partition(key, len(numbers))])
-                offset = offsets[where]
-                offsets[where] = offset + 1
-                blocks[-1].append(Record(*where, offset, key, value, now if time_ms is None else time_ms, headers))
+                tp = (topic, numbers[fnv1a_partition(key, len(numbers))])
+                offset = offsets[tp]
+                offsets[tp] = offset + 1
+                blocks[-1].append(Record(*tp, offset, key, value, now if time_ms is None else time_ms, headers))
                 size += len(key) + len(value)
             ends.append(len(blocks) - 1)
         return blocks, ends

@@ -1,4 +1,4 @@
-"""The bytes of a segment: an Avro object container file (Avro 1.12, Object Container Files), codec snappy.
+"""Format of a segment: an Avro object container file (Avro 1.12, Object Container Files), codec snappy.
 
 Header, then blocks: a count of records, the size of the data, the data (snappy, then the CRC-32 of what was
 compressed, big-endian), the file's sync marker. Any Avro reader reads it; this module reads and writes single blocks,

@@ -1,4 +1,4 @@
-"""A log's folder: the names of its segments, and having names on the disk.
+"""Folder of a log: names of its segments, and syncing of names to the disk.
 
 A file that is synced is lost with a name that is not. A folder with very many names is listed when it changes.
 """

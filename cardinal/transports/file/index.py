@@ -1,4 +1,4 @@
-"""The index beside a segment, for quick seeking: ``000000000001.index``.
+"""Index of a segment, for quick seeking: ``000000000001.index``.
 
 A text file: the segment's marker in hex, then a line for a place about every megabyte: checksum, position of a block,
 highest time before it, and the next offset of every partition there, in the order of the segment's header. For the

@@ -1,4 +1,4 @@
-"""One writer a folder: a lock that the operating system drops when its process dies, however it dies."""
+"""Lock of a folder's writer: the operating system drops it when its process dies, however it dies."""
 
 from __future__ import annotations
 

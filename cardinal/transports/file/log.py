@@ -1,4 +1,4 @@
-"""A folder's segments as one log: which partitions it holds, where they begin and end, and where an offset is found.
+"""Log of a folder's segments: its partitions, their starts and ends, and the place of an offset.
 
 A place is a segment's number and a position in its file. Places order all records of the log; each partition's offsets
 ascend along them. Segments' headers say the next offset of every partition at their beginning, so a place is found
@@ -43,7 +43,7 @@ class Following(NamedTuple):
 
 
 class Log:
-    """See the module. Reading only; one thread at a time."""
+    """Log of a folder's segments. Reading only; one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,10 +94,10 @@ class Log:
         starts: dict[Partition, int] = {}
         if numbers and (first := self._segments.header(numbers[0])) is not None:
             starts |= first.offsets
-        for where in self.partitions():
-            if where not in starts:  # its topic was created later
-                at = bisect_right(numbers, 0, key=lambda number: int(where in self._offsets(number)))
-                starts[where] = self._offsets(numbers[min(at, len(numbers) - 1)]).get(where, 0)
+        for tp in self.partitions():
+            if tp not in starts:  # its topic was created later
+                at = bisect_right(numbers, 0, key=lambda number: int(tp in self._offsets(number)))
+                starts[tp] = self._offsets(numbers[min(at, len(numbers) - 1)]).get(tp, 0)
         return starts
 
     def find(self, wanted: Mapping[Partition, int]) -> Place:
@@ -111,7 +111,7 @@ class Log:
                 offsets = self._offsets(number)
             except LogDamagedError:
                 return 1  # told when the reading comes to it
-            return int(any(offsets.get(where, -1) > at for where, at in wanted.items()))
+            return int(any(offsets.get(tp, -1) > at for tp, at in wanted.items()))
 
         number = numbers[max(0, bisect_right(numbers, 0, key=beyond) - 1)]
         return Place(number, self._segments.nearest_mark(number, wanted))
@@ -170,20 +170,20 @@ class Log:
         for position in range(max(0, first - 1), len(numbers)):
             begin = self._offsets(numbers[position])
             end = self._offsets(numbers[position + 1]) if position + 1 < len(numbers) else ends
-            left = {where for where in ends if where not in found and begin.get(where, 0) < end.get(where, 0)}
+            left = {tp for tp in ends if tp not in found and begin.get(tp, 0) < end.get(tp, 0)}
             if left:
                 self._look(numbers[position], timestamp_ms, left, found)
-        return {where: max(found.get(where, end), starts.get(where, 0)) for where, end in ends.items()}
+        return {tp: max(found.get(tp, end), starts.get(tp, 0)) for tp, end in ends.items()}
 
     def _look(self, number: int, timestamp_ms: int, left: set[Partition], found: dict[Partition, int]) -> None:
         place = self._begun(Place(number, 0))
         while left and (block := self._segments.read(*place)) is not None:
             place = Place(number, block.end)
             for record in block.records:
-                where = (record.topic, record.partition)
-                if record.timestamp_ms >= timestamp_ms and where in left:
-                    found[where] = record.offset
-                    left.discard(where)
+                tp = (record.topic, record.partition)
+                if record.timestamp_ms >= timestamp_ms and tp in left:
+                    found[tp] = record.offset
+                    left.discard(tp)
 
     def _begun(self, place: Place) -> Place:
         """The place, its segment's first block where it has no position yet."""

@@ -1,4 +1,4 @@
-"""The segments of a folder, for reading: ``000000000001.avro`` and on, each an Avro container file.
+"""Segments of a folder, for reading: ``000000000001.avro`` and on, each an Avro container file.
 
 Rules:
 
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """What the system says of files, as an error of ours: TransportError."""
+    """Map errors of the file system to TransportError."""
     try:
         yield
     except OSError as error:
@@ -227,7 +227,7 @@ class Segments:
             return 0
         best = segment.header.size
         for mark in index.read(segment.path, segment.header):
-            if mark.at > segment.size() or any(mark.offsets.get(where, 0) > at for where, at in wanted.items()):
+            if mark.at > segment.size() or any(mark.offsets.get(tp, 0) > at for tp, at in wanted.items()):
                 break
             if not self._agrees(segment, mark):
                 break
@@ -264,5 +264,5 @@ class Segments:
             return False
         block = self.read(segment.number, mark.at)
         return block is not None and all(
-            mark.offsets.get(where) == offset for where, offset in index.first_offsets(block.records).items()
+            mark.offsets.get(tp) == offset for tp, offset in index.first_offsets(block.records).items()
         )

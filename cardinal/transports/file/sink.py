@@ -1,8 +1,8 @@
-"""A producer's messages to a folder.
+"""Sink on a folder.
 
 Rules:
 
-1. One order: messages stand in the segments in the order in which they were handed over, a block's seal after its
+1. One order: messages stand in the segments in the order in which they were sent, a block's seal after its
    content. So a seal that can be read means what it has to mean, whatever is cut off behind it.
 2. When and how calls are written and acknowledged is :mod:`.committer`'s business.
 """
@@ -105,7 +105,7 @@ class FileSink(Sink):
             )
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged or has failed."""
+        """Wait until everything sent is acknowledged or has failed."""
         self._committer.flush(timeout)
 
     def close(self) -> None:

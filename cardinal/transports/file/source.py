@@ -1,13 +1,14 @@
-"""A folder's records to a reader, while one process may be writing.
+"""Source on a folder, while one process may be writing.
 
 Rules:
 
 1. Records come in the order in which they were written, whatever partition they are of, as long as nothing is paused:
    the order of a recording is the order of its reading.
-2. What can be read is whole and checked. The end is looked at again and again while a poll waits, each time after a
-   longer pause: there is no busy loop, and a new record is seen within 25 ms.
-3. A partition that is paused keeps its place; when it goes on, reading goes back there and passes over what the others
+2. What can be read is complete and checked. While a poll waits, it looks at the end after growing pauses: there is no
+   busy loop, and a new record is seen within 25 ms.
+3. A partition that is paused keeps its place; when it is resumed, reading goes back there and skips what the others
    have had already.
+4. Questions are answered by a log of their own, under a lock: any thread may ask them while another one reads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LONGEST_PAUSE: Final = 0.025
 _TOPICS_SECONDS: Final = 0.05
 _RECENT_POLL: Final = 10_000
 _POLL_BYTES: Final = 8 << 20
-"""A poll ends with the block in which its values reach this: who asks for thousands may have seen only small ones."""
+"""A poll ends with the block in which its values reach this: a poll is held in memory."""
 
 
 class FileSource(Source):
@@ -79,7 +80,7 @@ class FileSource(Source):
         """Every partition of the topics, sorted."""
         with self._querying, readable(self._folder):
             there = self._queried.partitions()
-        return tuple(where for where in there if self._topics is None or where[0] in self._topics)
+        return tuple(tp for tp in there if self._topics is None or tp[0] in self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other.
@@ -91,7 +92,7 @@ class FileSource(Source):
 
         """
         marks, damage = self.whole()
-        if damage is not None and any(at > marks[where][1] for where, at in positions.items() if where in marks):
+        if damage is not None and any(at > marks[tp][1] for tp, at in positions.items() if tp in marks):
             raise damage
         self._check_known(positions, marks)
         self._assigned = dict(positions)
@@ -102,23 +103,23 @@ class FileSource(Source):
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
         wanted = frozenset(partitions) & self._assigned.keys()
-        resumed = {where: self._paused.pop(where) for where in self._paused.keys() - wanted}
-        for where in wanted - self._paused.keys():
-            self._paused[where] = self._place
+        resumed = {tp: self._paused.pop(tp) for tp in self._paused.keys() - wanted}
+        for tp in wanted - self._paused.keys():
+            self._paused[tp] = self._place
         if resumed and (back := min(resumed.values())) <= self._place:
             self._go_to(back)
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in the order of the log; empty after ``timeout`` seconds without any.
 
-        Of large ones it gives some MiB; the next poll goes on.
+        Some MiB of large ones; the next poll resumes.
 
         Raises:
             CursorExpiredError: segments that were to be read were removed meanwhile, or what is read was replaced.
             LogDamagedError: bytes are not what was written.
             TransportError: the source is closed, or a file cannot be read.
 
-        What stands before the place of an error is given first, and the error at the next call.
+        Records before an error are delivered first, and the error is raised by the next call.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
@@ -151,19 +152,19 @@ class FileSource(Source):
     def whole(self) -> tuple[dict[Partition, tuple[int, int]], LogDamagedError | None]:
         """As :meth:`watermarks`; where there is damage, the offsets before it, and what it is.
 
-        For who makes use of what stands before the damage, and tells it after that.
+        For readers that use what stands before the damage, and report it after that.
         """
         self._check_open()
         with self._querying, readable(self._folder):
             (ends, damage), starts = self._queried.whole(), self._queried.starts()
-        return {where: (starts.get(where, 0), ends.get(where, 0)) for where in self.partitions()}, damage
+        return {tp: (starts.get(tp, 0), ends.get(tp, 0)) for tp in self.partitions()}, damage
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
         self._check_open()
         with self._querying, readable(self._folder):
             found = self._queried.from_time(timestamp_ms)
-        return {where: found.get(where, 0) for where in self.partitions()}
+        return {tp: found.get(tp, 0) for tp in self.partitions()}
 
     def close(self) -> None:
         """Release the files. May be called twice."""
@@ -183,9 +184,9 @@ class FileSource(Source):
             while self._in_block < len(self._block) and len(records) < limit:
                 record = self._block[self._in_block]
                 self._in_block += 1
-                where = (record.topic, record.partition)
-                if self._assigned.get(where, record.offset + 1) <= record.offset and where not in self._paused:
-                    self._assigned[where] = record.offset + 1
+                tp = (record.topic, record.partition)
+                if self._assigned.get(tp, record.offset + 1) <= record.offset and tp not in self._paused:
+                    self._assigned[tp] = record.offset + 1
                     records.append(record)
             size += sum([len(record.value) for record in records[before:]])  # a list is quicker
             try:
@@ -209,17 +210,17 @@ class FileSource(Source):
             raise CursorExpiredError(
                 f"a segment of {self._folder} was cut off, removed or replaced where it was read: start again from the "
                 "start of what is kept",
-                missing={where: (at, at) for where, at in self._assigned.items()},
+                missing={tp: (at, at) for tp, at in self._assigned.items()},
             )
         following = self._log.after(self._place)
         if following is None:
             return False
         if not following.adjoins:
             self._check_kept(following.offsets)
-        for where, offset in following.offsets.items():
+        for tp, offset in following.offsets.items():
             # A log that keeps the offsets of another transport has its gaps as well.
-            if where not in self._paused and self._assigned.get(where, offset) < offset:
-                self._assigned[where] = offset
+            if tp not in self._paused and self._assigned.get(tp, offset) < offset:
+                self._assigned[tp] = offset
         self._go_to(following.place)
         return True
 
@@ -244,25 +245,25 @@ class FileSource(Source):
             raise TransportError("this source is closed; open another one")
 
     def _check_known(self, positions: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
-        for where in positions:
-            if where not in marks:
-                raise TopicError(f"there is no partition {where[1]} of {where[0]} in {self._folder}", topic=where[0])
-        if gone := {where: (at, marks[where][0]) for where, at in positions.items() if at < marks[where][0]}:
+        for tp in positions:
+            if tp not in marks:
+                raise TopicError(f"there is no partition {tp[1]} of {tp[0]} in {self._folder}", topic=tp[0])
+        if gone := {tp: (at, marks[tp][0]) for tp, at in positions.items() if at < marks[tp][0]}:
             raise expired(gone, "retention.bytes")
-        for where, at in positions.items():
-            if at > marks[where][1]:
+        for tp, at in positions.items():
+            if at > marks[tp][1]:
                 raise CursorExpiredError(
-                    f"{where[0]}:{where[1]} ends at {marks[where][1]} in {self._folder}, before the position {at}: "
+                    f"{tp[0]}:{tp[1]} ends at {marks[tp][1]} in {self._folder}, before the position {at}: "
                     "the folder was made anew, or its disk lost what was not synced; start again",
-                    missing={where: (at, marks[where][1])},
+                    missing={tp: (at, marks[tp][1])},
                 )
 
     def _check_kept(self, starts: Mapping[Partition, int]) -> None:
         """CursorExpiredError where a segment between was removed with records that were to be read."""
         gone = {
-            where: (at, starts[where])
-            for where, at in self._assigned.items()
-            if where not in self._paused and at < starts.get(where, 0)
+            tp: (at, starts[tp])
+            for tp, at in self._assigned.items()
+            if tp not in self._paused and at < starts.get(tp, 0)
         }
         if gone:
             raise expired(gone, "retention.bytes")
@@ -273,9 +274,9 @@ def read_recent(folder: Path, topic: str, limit: int) -> list[Record]:
     source = FileSource(folder, (topic,))
     try:
         marks = source.watermarks()
-        source.assign({where: max(low, high - limit) for where, (low, high) in marks.items()})
+        source.assign({tp: max(low, high - limit) for tp, (low, high) in marks.items()})
         records: list[Record] = []
-        while any(at < marks[where][1] for where, at in source.positions().items()):
+        while any(at < marks[tp][1] for tp, at in source.positions().items()):
             records += [
                 one for one in source.poll(_RECENT_POLL, 0.0) if one.offset < marks[one.topic, one.partition][1]
             ]

@@ -1,4 +1,4 @@
-"""The one writer of a folder: opens, mends, appends, begins new segments, removes old ones.
+"""Writer of a folder: opens, recovers, appends, begins new segments, removes old ones.
 
 Rules:
 
@@ -46,10 +46,10 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 class LogWriter:
-    """See the module.
+    """Writer of a folder.
 
     Arguments:
-        folder: made where it is not there.
+        folder: created where it does not exist.
         settings: a URL's options.
 
     Attributes:
@@ -89,7 +89,7 @@ class LogWriter:
             TransportError: there is no room for it.
 
         """
-        ahead = {where: offset for where, offset in offsets.items() if offset > self.offsets.get(where, -1)}
+        ahead = {tp: offset for tp, offset in offsets.items() if offset > self.offsets.get(tp, -1)}
         if ahead:
             try:
                 self._begin(self._number + 1, {**self.offsets, **ahead})
