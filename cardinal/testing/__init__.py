@@ -11,18 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import faultkit
     from .faults import Faults
     from .generator import ChainGenerator
     from .memory import MemoryBroker
     from .proxy import TcpProxy
 
-__all__ = ["ChainGenerator", "Faults", "MemoryBroker", "TcpProxy"]
+__all__ = ["ChainGenerator", "Faults", "MemoryBroker", "TcpProxy", "faultkit"]
 
 _HOMES = {"ChainGenerator": "generator", "Faults": "faults", "MemoryBroker": "memory", "TcpProxy": "proxy"}
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
+    if name == "faultkit":
+        return import_module(f"{__name__}.faultkit")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
