@@ -6,15 +6,15 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from blocks import Blocks, line, publish, steps
+from blocks import DEADLINE, Blocks, line, publish, until
 from cardinal.consumer import Consumer
 
 
 def test_a_closed_consumer_has_no_file_of_the_stream_open(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/log"
     publish(url, line(1, 9))
-    consumer = Consumer(url, Blocks(), idle_timeout=0.1)
-    assert steps(list(consumer))[-1] == "+9a"
+    consumer = Consumer(url, Blocks(), idle_timeout=DEADLINE)
+    until(consumer, "9a")
     assert _open_in(tmp_path / "log"), "it reads from files"
     consumer.close()
     assert not _open_in(tmp_path / "log")

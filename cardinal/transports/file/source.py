@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
@@ -25,7 +26,7 @@ from .log import Log, Place
 from .segments import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cardinal.errors import LogDamagedError
@@ -78,8 +79,8 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics, sorted."""
-        with self._querying, readable(self._folder):
-            there = self._queried.partitions()
+        with self._query() as log:
+            there = log.partitions()
         return tuple(tp for tp in there if self._topics is None or tp[0] in self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -154,16 +155,14 @@ class FileSource(Source):
 
         For readers that use what stands before the damage, and report it after that.
         """
-        self._check_open()
-        with self._querying, readable(self._folder):
-            (ends, damage), starts = self._queried.whole(), self._queried.starts()
+        with self._query() as log:
+            (ends, damage), starts = log.whole(), log.starts()
         return {tp: (starts.get(tp, 0), ends.get(tp, 0)) for tp in self.partitions()}, damage
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        self._check_open()
-        with self._querying, readable(self._folder):
-            found = self._queried.from_time(timestamp_ms)
+        with self._query() as log:
+            found = log.from_time(timestamp_ms)
         return {tp: found.get(tp, 0) for tp in self.partitions()}
 
     def close(self) -> None:
@@ -174,6 +173,13 @@ class FileSource(Source):
             self._queried.close()
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _query(self) -> Iterator[Log]:
+        """The log for questions, to one thread at a time."""
+        with self._querying, readable(self._folder):
+            self._check_open()  # under the lock: nothing opens a file again after close()
+            yield self._queried
 
     def _read(self, limit: int) -> list[Record]:
         """What is there, up to ``limit`` records, and not much more than :data:`_POLL_BYTES`."""
