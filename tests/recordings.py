@@ -11,7 +11,7 @@ from cardinal.copying.recording import Recorder
 from cardinal.copying.replaying import Player
 from cardinal.protocols.streams import Record
 from cardinal.protocols.streams.payload import Payload
-from cardinal.transports import open_sink, open_source
+from cardinal.transports import Capabilities, open_sink, open_source
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -30,7 +30,9 @@ def record_all(url: str, folder: Path, app: Application | None = None, **options
 
 
 class Plain:
-    """A sink that only has what every sink has."""
+    """A sink with the abilities of every sink, and no others."""
+
+    capabilities = Capabilities()
 
     def __init__(self, sink: Sink) -> None:
         self.check, self.send, self.recent, self.flush, self.close = (
