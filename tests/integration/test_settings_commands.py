@@ -92,8 +92,8 @@ def test_every_command_says_what_is_wrong_with_a_setting_before_it_does_anything
         return _refusal(*(part.format(name) for part in command), "--config", str(path))
 
     assert f"streams.main.pasword in {path}: did you mean password?" in said(f"streams.main.pasword = '{SECRET}'")
-    assert f"streams.main.url in {path} is a list" in said(f"streams.main.url = ['{SECRET}']")
-    assert f"{path} are no TOML: look at line 1, column 16" in said(f"streams.main = {SECRET}")
+    assert f"streams.main.url in {path}: input should be a valid string" in said(f"streams.main.url = ['{SECRET}']")
+    assert f"{path} are not TOML: correct them at line 1, column 16" in said(f"streams.main = {SECRET}")
     assert "did you mean main?" in said("streams.main = 'null://'", "mian")
     absent = "[streams.main]\nurl = 'kafka://u@h'\npassword_file = '/nowhere'"
     assert said(absent) == "the file /nowhere of password_file cannot be read: No such file or directory"
@@ -127,5 +127,5 @@ def test_archive_that_is_not_there_begins_no_stream(tmp_path: Path) -> None:
 def test_options_of_the_feed_are_put_behind_the_nodes_url(tmp_path: Path) -> None:
     """A development chain has none, and says so; the feed of nodes has its own tests."""
     log = f"file://{tmp_path}/log"
-    with pytest.raises(ConfigurationError, match="seed and options"):
+    with pytest.raises(ConfigurationError, match="no option lag of dev:"):
         CliRunner().invoke(cardinal, ["produce", "--from", "dev://", "--to", log, "--lag", "2"], catch_exceptions=False)
