@@ -321,7 +321,7 @@ def test_what_may_still_come_is_waited_for_but_not_for_long(
 @pytest.mark.broker
 def test_a_login_where_none_is_wanted(cardinal_broker: EmbeddedKafka, processes: Processes) -> None:
     stream = f"kafka://user:s3cr3t@{cardinal_broker.bootstrap}"
-    assert "wants no login: leave user, password" in ended(processes, processes.start("tail", stream))
+    assert "accepts no login: leave user, password" in ended(processes, processes.start("tail", stream))
 
 
 @pytest.mark.broker
