@@ -142,7 +142,7 @@ def test_a_full_disk_ends_the_recording_and_the_next_one_lacks_nothing(broker: M
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     out, into = os.pipe()  # takes no write at a position
     os.dup2(into, recorder._writer._fd)
-    with pytest.raises(TransportError, match="start again"):
+    with pytest.raises(TransportError, match="it resumes where it ended"):
         step_until_told(recorder)
     recorder.close()
     os.close(out)
@@ -317,7 +317,7 @@ def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
         return answer(source)
 
     monkeypatch.setattr(MemorySource, "watermarks", watermarks)
-    monkeypatch.setattr(recording, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(recording, "_TOPICS_SECONDS", 0.0)
     publish(broker, line(1, 5))
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     publish(broker, line(6, 30))

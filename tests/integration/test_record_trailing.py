@@ -97,7 +97,7 @@ def test_a_recorder_that_hears_nothing_says_how_far_it_has_read_and_runs_on(
     monkeypatch.setattr(_Trailing, "marks", 2)
     recorder.step(0.0)
     assert len(list(tmp_path.glob("*.avro"))) == segments  # each time costs one, so not each time
-    monkeypatch.setattr(recording, "_STAND_SECONDS", 0.0)
+    monkeypatch.setattr(recording, "_DECLARE_SECONDS", 0.0)
     recorder.step(0.0)
     assert len(list(tmp_path.glob("*.avro"))) == segments + 1
     recorder.close()
@@ -117,7 +117,7 @@ def test_a_partition_that_is_quiet_while_others_are_not_is_said_to_be_read(
     _step_until_recorded(recorder, len(broker.records()))
     with pytest.raises(CursorExpiredError, match="wait for the recording"):
         Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2)
-    monkeypatch.setattr(recording, "_STAND_SECONDS", 0.0)
+    monkeypatch.setattr(recording, "_DECLARE_SECONDS", 0.0)
     recorder.step(0.0)
     with Consumer(folder, Blocks(), start=cursor, idle_timeout=0.2) as consumer:
         assert list(consumer) == []
