@@ -1,13 +1,13 @@
-"""A JSON-RPC client for one node: calls and batches, cut to what the node bears, repeated where that may help.
+"""JSON-RPC client of one node: calls, adaptive batches, retries.
 
 Rules:
 
-1. A batch has an outcome per call, in order: the unparsed result, or the node's own error as a value.
-2. A failure of the connection is repeated with a growing pause, as often as the settings say, then raised. An error
-   of the node is repeated only where it says that it passes (:data:`PASSING`); one that is there after the last
-   attempt, too, is raised as a node that is not there: whoever waits for a node waits for this one.
-3. A node that refuses a batch as too large (with an object, a one-element array, a code inside it, or HTTP 413), or
-   does not answer it in time, is asked for half as much from then on, and for more again later (:mod:`.rate`).
+1. A batch has an outcome per call, in order: the unparsed result, or the node's error as a value.
+2. A connection failure is retried with a growing pause, as often as configured, then raised. A node's error is retried
+   only if it is transient (:data:`PASSING`); after the last attempt it is raised as NodeUnreachableError, so the caller
+   waits as for an unreachable node.
+3. After a batch is refused as too large (with an object, a one-element array, a code inside it, or HTTP 413), or times
+   out, the batch size is halved, and grows again later (:mod:`.rate`).
 4. No error carries more of the URL than scheme, host and port, also where the node's own words repeat it.
 """
 
@@ -38,33 +38,33 @@ PASSING = frozenset({-32005, 429, -32016})
 
 INTERNAL = -32603
 BEHIND = ("backend", "upstream")
-"""A code that means anything, and words that make it "later": there is no node behind the gateway now."""
+"""A generic code, and words that make it mean "later": the gateway has no node now."""
 
 NO_METHOD = frozenset({-32601, -32004})
 """Codes that mean "never": method not found, method not supported (EIP-1474)."""
 
 TOO_MUCH = frozenset({-32003})
-"""Codes inside a batch that mean "its answers together are too long" (geth), where the text says so."""
+"""Codes inside a batch that mean "the response is too large" (geth), if the text says so."""
 
 NULL = b"null"
-"""How a node says that it does not have what was asked for."""
+"""Result for something that the node does not have."""
 
 _Value = TypeVar("_Value")
 
 
 class Call(NamedTuple):
-    """A method and its parameters."""
+    """Method and parameters."""
 
     method: str
     params: tuple[object, ...] = ()
 
 
 Outcome: TypeAlias = msgspec.Raw | NodeAnswerError
-"""What came of a call."""
+"""Outcome of a call."""
 
 
 class RpcClient:
-    """Asks one node.
+    """Client of one node.
 
     Arguments:
         endpoint: the node, over ``http``, ``https``, ``ws``, ``wss`` or ``ipc``. User, password, path, query and token
@@ -85,7 +85,7 @@ class RpcClient:
         self.noticed = asyncio.Event()
         self._transport = self._open(endpoint)
         self._ids = itertools.count(1)
-        self._room = asyncio.Semaphore(self._settings.connections)
+        self._in_flight = asyncio.Semaphore(self._settings.connections)
         self._batch_size = BatchSize(self._settings.batch)
         self._throttle = RateLimit(self._settings.rate, time.monotonic)
 
@@ -96,26 +96,26 @@ class RpcClient:
 
     @property
     def connects(self) -> int:
-        """Connections that were made, and tokens that were changed; behind each new one there may be another node."""
+        """Number of connections and token renewals; each may lead to another node."""
         return self._transport.connects + self._credentials.renewals
 
     async def call(self, method: str, *params: object) -> msgspec.Raw:
-        """One call's result; NodeAnswerError where the node refuses, NodeUnreachableError where it is not there."""
+        """Result of a call; NodeAnswerError if the node refuses, NodeUnreachableError if it does not answer."""
         (outcome,) = await self.batch([Call(method, params)])
         if isinstance(outcome, NodeAnswerError):
             raise outcome
         return outcome
 
     async def read(self, kind: type[_Value], method: str, *params: object) -> _Value | None:
-        """One call's result as a value of this type or None for null; NodeAnswerError where it is something else."""
+        """Result of a call as a value of this type, or None for null; NodeAnswerError for another type."""
         return parse(kind, await self.call(method, *params), method)
 
     async def batch(self, calls: Sequence[Call]) -> list[Outcome]:
-        """The outcomes of calls, in order, sent in as few requests as the node bears.
+        """Outcomes of calls, in order, with as few requests as the node accepts.
 
         Raises:
             NodeUnreachableError: after the last attempt.
-            NodeAnswerError: the node refuses even a single call as too large, or speaks no JSON-RPC.
+            NodeAnswerError: the node refuses even a single call as too large, or does not speak JSON-RPC.
 
         """
         outcomes: list[Outcome] = []
@@ -163,7 +163,7 @@ class RpcClient:
                 )
 
     async def _settled(self, calls: Sequence[Call]) -> list[Outcome]:
-        """Outcomes of a batch of bearable size; what the node asked to repeat is repeated."""
+        """Outcomes of a batch; transient errors are retried."""
         outcomes = await self._sent(calls)
         for attempt in range(1, self._settings.attempts):
             again = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, PassingError)]
@@ -177,14 +177,14 @@ class RpcClient:
         return outcomes
 
     async def _sent(self, calls: Sequence[Call]) -> list[Outcome]:
-        """One request, repeated while the connection fails."""
+        """One request, retried while the connection fails."""
         for attempt in itertools.count(1):
             try:
-                async with self._room:
+                async with self._in_flight:
                     await asyncio.sleep(self._throttle.wait(len(calls)))
                     return await self._exchanged(calls)
             except SlowError:
-                raise  # how much is asked for is changed, not only how often
+                raise  # retried with a smaller batch
             except NodeUnreachableError as away:
                 if attempt >= self._settings.attempts:
                     raise
@@ -219,12 +219,12 @@ class RpcClient:
     def _paired(self, calls: Sequence[Call], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
         by_id = {reply.id: reply for reply in replies}
         if len(calls) == 1 and len(replies) == 1:
-            by_id[ids[0]] = replies[0]  # an error may come without the id of a request that was not understood
+            by_id[ids[0]] = replies[0]  # an error may lack the id of a request that was not understood
         outcomes: list[Outcome] = []
         for call, one in zip(calls, ids, strict=True):
             reply = by_id.get(one)
             if reply is None or (reply.error is None and not len(reply.result)):
-                message = f"the node at {self.address} gave no answer to {call.method} in a batch"
+                message = f"the node at {self.address} omitted the response to {call.method} in a batch"
                 outcomes.append(PassingError(message, code=-32005))
             elif reply.error is not None:
                 outcomes.append(self._refused(call, reply.error))
@@ -241,18 +241,18 @@ class RpcClient:
 
 
 def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
-    """A result as a value of this type or None for null; NodeAnswerError where it is something else."""
+    """Parse a result as a value of this type, or None for null; NodeAnswerError for another type."""
     if is_null(raw):
         return None
     decoder: msgspec.json.Decoder[_Value] = _decoder(kind)  # type: ignore[arg-type]  # classes are hashable
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError) as other:
-        raise NodeAnswerError(f"the node's answer to {method} is not what the method gives: {other}") from other
+        raise NodeAnswerError(f"the node's result for {method} is malformed: {other}") from other
 
 
 def is_null(raw: msgspec.Raw) -> bool:
-    """Whether a node does not have what was asked for."""
+    """Whether a result is null."""
     return len(raw) == len(NULL) and bytes(raw) == NULL
 
 
@@ -262,12 +262,12 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type
 
 
 def _too_much(reply: Reply) -> Refusal | None:
-    """The error of a call whose answer had no place beside the others' in one batch."""
+    """The error of a call whose response did not fit into its batch."""
     error = reply.error
     return error if error is not None and error.code in TOO_MUCH and "too large" in error.message.lower() else None
 
 
 def _is_passing(refusal: Refusal) -> bool:
-    """Whether an error says of itself that it passes."""
+    """Whether an error is transient."""
     text = refusal.message.lower()
     return refusal.code in PASSING or (refusal.code == INTERNAL and any(word in text for word in BEHIND))

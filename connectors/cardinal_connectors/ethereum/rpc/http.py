@@ -1,4 +1,4 @@
-"""Requests over HTTP: see :mod:`.transport`."""
+"""HTTP transport of JSON-RPC requests."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .transport import (
 )
 
 LONGEST_PAUSE = 60.0
-"""Seconds; a node that asks for a longer pause is asked after this one all the same."""
+"""Maximum pause in seconds that a node may request."""
 
 _LARGE: Final = 1 << 20
-"""Bytes from which on a body is sent a piece at a time, so that others have their turn."""
+"""Size in bytes from which a body is sent in pieces, so that other tasks run meanwhile."""
 
 _QUOTED: Final = 4_000
-"""Bytes of a body that may be shown. A longer one is not, and not cut: half a secret is not found in it."""
+"""Maximum size of a quoted body in bytes. A longer one is omitted, not cut: half a secret would not be found in it."""
 
 _ERROR: Final = 500
 
@@ -41,7 +41,7 @@ _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class _Answer(NamedTuple):
-    """What came back. ``later``, ``place``: the headers ``Retry-After`` and ``Location``."""
+    """HTTP response. ``later`` and ``place`` are the headers ``Retry-After`` and ``Location``."""
 
     status: int
     text: bytes
@@ -50,7 +50,7 @@ class _Answer(NamedTuple):
 
 
 class HttpTransport:
-    """Requests over a pool of HTTP connections."""
+    """Transport over a pool of HTTP connections."""
 
     def __init__(self, endpoint: Endpoint, settings: RpcSettings, credentials: Credentials) -> None:
         self.connects = 0
@@ -120,7 +120,7 @@ class HttpTransport:
         return b"".join(parts)
 
     def _judge(self, answer: _Answer) -> Replies:
-        """The answers, or the meaning of a status. A JSON-RPC error inside tells more than the status does."""
+        """Responses of a body, or the error of a status. A JSON-RPC error in the body takes precedence."""
         address, status, text = self._endpoint.address, answer.status, answer.text
         match status:
             case 413:
@@ -134,8 +134,7 @@ class HttpTransport:
                 if any(_tells(status, reply) for reply in replies):
                     return replies
                 raise BusyError(
-                    f"the node at {address} is not available (HTTP {status}{self._said(text, replies)}); it is asked "
-                    "again later",
+                    f"the node at {address} is not available (HTTP {status}{self._said(text, replies)}); it is retried",
                     address=address,
                     seconds=_seconds(answer.later),
                 )
@@ -143,12 +142,14 @@ class HttpTransport:
                 replies = _replies(text)
                 if any(reply.error is not None or len(reply.result) for reply in replies):
                     return replies
-                raise NodeAnswerError(f"{address} answers HTTP {status}; is it a node's address?", code=status)
+                raise NodeAnswerError(
+                    f"{address} answers HTTP {status}: check that it is a node's address", code=status
+                )
             case _:
                 return read_replies(text)
 
     def _said(self, text: bytes, replies: Replies) -> str:
-        """What came with a status, unless it is a page or long."""
+        """Quoted text of a body, unless it is an HTML page or long."""
         errors = [reply.error.message for reply in replies if reply.error is not None and reply.error.message]
         whole = text.decode(errors="replace").strip() if len(text) <= _QUOTED else ""
         said = errors[0] if errors else whole
@@ -157,7 +158,7 @@ class HttpTransport:
 
 
 def _replies(text: bytes) -> Replies:
-    """The answers in the body of a status that is not success; none where it is no JSON-RPC."""
+    """Responses in the body of an error status; empty if it is not JSON-RPC."""
     try:
         return read_replies(text)
     except NodeAnswerError:
@@ -165,7 +166,7 @@ def _replies(text: bytes) -> Replies:
 
 
 def _tells(status: int, reply: Reply) -> bool:
-    """Whether an answer tells more than a status that may pass.
+    """Whether a response takes precedence over a transient status.
 
     A result does, and that too much was asked for at once. Another error does under 500 alone, which nodes give to
     errors of all kinds; gateways put one beside the others too, about themselves.
@@ -177,5 +178,5 @@ def _tells(status: int, reply: Reply) -> bool:
 
 
 def _seconds(later: str | None) -> float | None:
-    """A ``Retry-After`` in seconds; a date is not worth a clock, and counts as "later"."""
+    """``Retry-After`` in seconds; a date counts as unknown, since it would need a clock."""
     return min(float(later), LONGEST_PAUSE) if later is not None and later.strip().isdecimal() else None

@@ -1,4 +1,4 @@
-"""Requests and notifications over a node's Unix socket (``ipc:///path/geth.ipc``): see :mod:`.transport`.
+"""Unix socket transport of JSON-RPC requests and notifications (``ipc:///path/geth.ipc``).
 
 A socket in the file system needs no port, no password and no limit on calls: what may open the file is the node's
 owner. Texts follow each other in one stream (:mod:`.json_stream`).
@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 18
 
 
 class IpcTransport:
-    """One Unix socket, opened when needed and again when lost.
+    """Transport over one Unix socket, opened on demand and reopened after a failure.
 
     Arguments:
         endpoint: the node, ``ipc:///absolute/path``.
@@ -49,7 +49,7 @@ class IpcTransport:
         self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
-        """Send a request and wait for its answers; see :class:`.transport.RpcTransport`."""
+        """Send a request and wait for its responses."""
         try:
             async with asyncio.timeout(self._settings.timeout):
                 writer = await self._connected()
@@ -104,9 +104,9 @@ class IpcTransport:
         except NodeAnswerError as malformed:
             failure = malformed
         except OSError:
-            pass  # reset by the node: closed, like an end
+            pass  # a reset by the node counts as its end
         self._pending.fail(failure)
-        self._noticed()  # whoever waits for a head looks by itself now, over a new connection
+        self._noticed()  # a waiting feed reads the head now, over a new connection
 
 
 def socket_path(endpoint: Endpoint) -> Path:

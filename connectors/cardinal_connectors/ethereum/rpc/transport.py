@@ -1,15 +1,15 @@
-"""How a request reaches a node and its answer comes back: one small interface, whatever carries the bytes.
+"""Transport of JSON-RPC requests to a node: interface, replies and errors.
 
 Rules:
 
-1. A wire carries bytes and pairs answers with requests. It does not retry and knows no method.
-2. Every failure is one of four: :class:`~cardinal.errors.NodeUnreachableError` (may pass), :class:`SlowError` (it did
-   not come in time: perhaps too much was asked for), :class:`~cardinal.errors.NodeAnswerError` (the node said no),
-   :class:`TooLargeError` (ask for less at once).
-3. ``connects`` counts connections made. Behind a new connection there may be another node: whoever relies on the
-   chain compares it again (facts on nodes, rule 7).
+1. A transport carries bytes and matches responses to requests. It does not retry and is independent of methods.
+2. Every failure is one of four: :class:`~cardinal.errors.NodeUnreachableError` (transient), :class:`SlowError` (a
+   timeout, perhaps of a large request), :class:`~cardinal.errors.NodeAnswerError` (refused), :class:`TooLargeError`
+   (request less at once).
+3. ``connects`` counts connections. A new connection may lead to another node: the chain is compared again (facts on
+   nodes, rule 7).
 4. No error names more of the URL than scheme, host and port.
-5. What a node refuses to answer is asked again only with other credentials (:mod:`.credentials`).
+5. A refused request is repeated only with other credentials (:mod:`.credentials`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Refusal(msgspec.Struct):
 
     @property
     def says_too_much(self) -> bool:
-        """Whether its text says that too much was asked for, or is to be answered, at once."""
+        """Whether its text says that the request or the response is too large."""
         text = self.message.lower()
         return "batch" in text or "too large" in text
 
 
 class Reply(msgspec.Struct):
-    """One answer, or one notification of a subscription. ``result`` stays unparsed: its reader knows its type."""
+    """Response, or notification of a subscription. ``result`` is unparsed: its type depends on the method."""
 
     id: int | str | None = None
     result: msgspec.Raw = msgspec.Raw()
@@ -56,23 +56,23 @@ _DECODER = msgspec.json.Decoder(Reply | Replies)
 
 
 class TooLargeError(NodeAnswerError):
-    """The node refuses a batch or a body of this size; whoever asked for one call cannot cut it."""
+    """The node refuses a batch or a body of this size."""
 
     retriable = True
 
 
 class PassingError(NodeAnswerError):
-    """The node says that it cannot answer this now: it may later."""
+    """Transient error of a node."""
 
     retriable = True
 
 
 class SlowError(NodeUnreachableError):
-    """No answer within the time allowed: the node is away, or was asked for too much at once."""
+    """Timeout: the node is unreachable, or the request was too large."""
 
 
 class BusyError(NodeUnreachableError):
-    """The node said how long it wants to be left alone: ``seconds``, None where it only said later."""
+    """The node requests a pause of ``seconds``; None if it named no duration."""
 
     def __init__(self, message: str, *, address: str, seconds: float | None) -> None:
         super().__init__(message, address=address)
@@ -80,12 +80,12 @@ class BusyError(NodeUnreachableError):
 
 
 class RpcTransport(Protocol):
-    """One connection, or pool of connections, to one node."""
+    """Connection, or pool of connections, to one node."""
 
     connects: int
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
-        """Send a request or batch; return what came back for these ids, in any order, perhaps not for all."""
+        """Send a request or batch; returns the responses to these ids, in any order, perhaps not all."""
         ...
 
     async def close(self) -> None:
@@ -94,10 +94,10 @@ class RpcTransport(Protocol):
 
 
 def read_replies(body: bytes) -> Replies:
-    """The answers in a body; NodeAnswerError where it is no JSON-RPC."""
+    """Parse the responses in a body; NodeAnswerError if it is not JSON-RPC."""
     try:
         read = _DECODER.decode(body)
-    except (msgspec.DecodeError, RecursionError) as malformed:  # the latter where it is nested too deep
+    except (msgspec.DecodeError, RecursionError) as malformed:  # the latter for deep nesting
         raise NodeAnswerError(
             f"the address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's", code=None
         ) from malformed
@@ -105,12 +105,12 @@ def read_replies(body: bytes) -> Replies:
 
 
 def closed_error(endpoint: Endpoint) -> NodeAnswerError:
-    """The one sentence for a feed that was closed."""
+    """Error for a closed feed."""
     return NodeAnswerError(f"the feed of {endpoint.address} was closed; open another one")
 
 
 def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> NodeAnswerError:
-    """The one sentence for a node that refuses what it is shown, or wants to be shown something."""
+    """Error for a node that refuses or requires credentials."""
     address = endpoint.address
     return NodeAnswerError(
         f"the node at {address} refuses the credentials (HTTP {status}); {credentials.advice}", code=status
@@ -118,26 +118,27 @@ def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> NodeAns
 
 
 def elsewhere(endpoint: Endpoint, status: int, place: str) -> NodeAnswerError:
-    """The one sentence for a redirection. Of the other place only what may be shown of any address."""
+    """Error for a redirection; names scheme, host and port of the target."""
     address = endpoint.address
     try:
         to = f", to {Endpoint.parse(place).address}" if "://" in place else ""
     except ConfigurationError:
         to = ""
-    return NodeAnswerError(f"{address} sends its callers elsewhere (HTTP {status}{to}); write that URL", code=status)
+    return NodeAnswerError(f"{address} redirects to another URL (HTTP {status}{to}): use that URL", code=status)
 
 
 def unreachable(
     endpoint: Endpoint, failure: Exception, settings: RpcSettings
 ) -> NodeUnreachableError | NodeAnswerError:
-    """The one sentence for a connection that failed; foreign texts may hold the URL and are not repeated."""
+    """Error for a failed connection; foreign texts may contain the URL and are omitted."""
     address = endpoint.address
     match failure:
         case aiohttp.InvalidURL() | ValueError():
-            return NodeAnswerError(f"{address} is no address of a node; check the URL")
+            return NodeAnswerError(f"{address} is not an address of a node; check the URL")
         case aiohttp.WSServerHandshakeError(status=status):
             return NodeUnreachableError(
-                f"the node at {address} opens no WebSocket (HTTP {status}); is it its WebSocket port?", address=address
+                f"the node at {address} opens no WebSocket (HTTP {status}): check that the URL has its WebSocket port",
+                address=address,
             )
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             return NodeUnreachableError(

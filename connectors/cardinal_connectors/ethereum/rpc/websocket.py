@@ -1,4 +1,4 @@
-"""Requests and notifications over WebSocket: see :mod:`.transport`."""
+"""WebSocket transport of JSON-RPC requests and notifications."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEARTBEAT_SECONDS = 20.0
 
 
 class WebSocketTransport:
-    """One WebSocket, opened when needed and again when lost.
+    """Transport over one WebSocket, opened on demand and reopened after a failure.
 
     Arguments:
         endpoint: the node, ``ws://`` or ``wss://``.
@@ -47,7 +47,7 @@ class WebSocketTransport:
         self._closed = False
 
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
-        """Send a request and wait for its answers; see :class:`.transport.RpcTransport`."""
+        """Send a request and wait for its responses."""
         try:
             async with asyncio.timeout(self._settings.timeout):
                 socket = await self._connected()
@@ -86,7 +86,7 @@ class WebSocketTransport:
             return self._socket
 
     async def _shaken(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[Any]:
-        """A socket behind a handshake that was accepted."""
+        """Socket after an accepted handshake."""
         while True:
             shown = self._credentials.headers
             try:
@@ -100,7 +100,7 @@ class WebSocketTransport:
                 raise denied(self._endpoint, status, self._credentials)
 
     def _open(self) -> aiohttp.ClientSession:
-        """A session that goes nowhere else: who is there would be given what was meant for the node."""
+        """Session that follows no redirection: another host must not receive the node's credentials."""
 
         async def sent_elsewhere(_: object, __: object, sent: aiohttp.TraceRequestRedirectParams) -> None:
             sent.response.close()
