@@ -124,7 +124,7 @@ def _chosen(folders: list[Path]) -> tuple[int, ...]:
         if state is None:
             ports: list[int] = []
             for _ in range(3):
-                ports.append(free_port(beside=taken))
+                ports.append(free_port(exclude=taken))
                 taken.add(ports[-1])
             state = BrokerState(cluster_id, *ports)
             save_state(folder, state)

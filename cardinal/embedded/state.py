@@ -114,7 +114,7 @@ def next_state(old: BrokerState | None, port: int | None, *, member: bool = Fals
     def keep(before: int) -> int:
         """The previous port if free, else another one: no client knows it."""
         if before == 0 or before in taken or not is_free(before):
-            before = free_port(beside=taken)
+            before = free_port(exclude=taken)
         taken.add(before)
         return before
 
@@ -123,15 +123,15 @@ def next_state(old: BrokerState | None, port: int | None, *, member: bool = Fals
     return BrokerState(old.cluster_id if old else new_cluster_id(), chosen, controller, internal)
 
 
-def free_port(*, beside: Collection[int] = ()) -> int:
-    """A free port of 127.0.0.1 that is not in ``beside``.
+def free_port(*, exclude: Collection[int] = ()) -> int:
+    """A free port of 127.0.0.1 that is not in ``exclude``.
 
     Raises:
         EmbeddedBrokerError: no port is free.
 
     """
     for port in random.sample(_PORTS, len(_PORTS)):
-        if port not in beside and is_free(port):
+        if port not in exclude and is_free(port):
             return port
     raise EmbeddedBrokerError(f"no port between {_PORTS.start} and {_PORTS.stop - 1} is free: stop what listens there")
 

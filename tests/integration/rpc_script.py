@@ -13,7 +13,7 @@ from aiohttp import web
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.rpc.client import Call, RpcClient
+from cardinal_connectors.ethereum.rpc.client import RpcCall, RpcClient
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 QUICK = RpcSettings(timeout=2, attempts=3, backoff=0.001)
@@ -60,8 +60,8 @@ def refusal(code: int, message: str, request_id: int | None = None) -> dict[str,
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
-def calls(count: int) -> list[Call]:
-    return [Call("echo", (number,)) for number in range(count)]
+def calls(count: int) -> list[RpcCall]:
+    return [RpcCall("echo", (number,)) for number in range(count)]
 
 
 async def numbers(client: RpcClient, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from cardinal.apps.evm import verify
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Completed, Orderer, Payload
 from cardinal.testing.forks import ForkSettings, HeadMove, PlannedBlock, fork_script
 from cardinal_connectors.dev import DevChain, DevFeed, DevSettings
-from cardinal_connectors.dev.chain import Step
+from cardinal_connectors.dev.chain import ChainStep
 
 scripts = st.builds(
     ForkSettings,
@@ -177,7 +177,7 @@ def _branch(payloads: Sequence[Payload]) -> list[BlockRef]:
     return [payload.ref for payload in _ancestry(payloads)]
 
 
-def _chain_when(steps: Sequence[Step], height: int) -> list[bytes]:
+def _chain_when(steps: Sequence[ChainStep], height: int) -> list[bytes]:
     """The chain when its head first has this number or a higher one."""
     hashes = {block.plan.name: block.hash for step in steps for block in step.mined}
     chain: list[bytes] = []

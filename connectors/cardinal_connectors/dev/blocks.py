@@ -17,7 +17,7 @@ from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
 from cardinal.apps.evm.rpc.receipts import encode_receipt, logs_bloom
 
-from .transactions import JsonDict, Transaction, TransactionPool, text
+from .transactions import DevTransaction, JsonDict, TransactionPool, text
 
 if TYPE_CHECKING:
     from cardinal.testing.forks import PlannedBlock
@@ -63,7 +63,7 @@ class DevBlock:
 
 
 class _Included(NamedTuple):
-    transaction: Transaction
+    transaction: DevTransaction
     price: int
     succeeded: bool
     gas: int

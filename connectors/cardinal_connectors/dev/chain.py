@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """Step of the script with its new blocks, parents first; the last of them is the head."""
 
     move: HeadMove
@@ -41,10 +41,10 @@ class DevChain:
         self._order: deque[DevBlock] = deque()
         self._highest = 0
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[ChainStep]:
         return self
 
-    def __next__(self) -> Step:
+    def __next__(self) -> ChainStep:
         move = next(self._moves)
         mined = []
         for plan in move.mined:
@@ -54,7 +54,7 @@ class DevChain:
             mined.append(block)
         self._highest = max(self._highest, move.head.number)
         self._prune()
-        return Step(move, tuple(mined))
+        return ChainStep(move, tuple(mined))
 
     def parent(self, block: DevBlock) -> DevBlock | None:
         """The parent block; None for block 0 and for a pruned parent."""

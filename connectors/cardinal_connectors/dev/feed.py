@@ -21,7 +21,7 @@ from cardinal.apps.evm import payload_from_rpc
 from cardinal.errors import ReorgTooDeepError, WrongChainError
 from cardinal.protocols.streams.types import Finality
 
-from .chain import DevChain, Step
+from .chain import ChainStep, DevChain
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
@@ -85,7 +85,7 @@ class DevFeed:
             step = following
             await pace.wait(len(step.mined))
 
-    def _resumed(self, chain: DevChain, newest: BlockRef) -> Step:
+    def _resumed(self, chain: DevChain, newest: BlockRef) -> ChainStep:
         """The step that mined the newest published block; a chain has mined its ancestors by then."""
         for step in chain:
             if any(block.hash == newest.hash for block in step.mined):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.testing.replay import Announce, ReplayChain
 
-from .chain import DevChain, Step
+from .chain import ChainStep, DevChain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,10 +51,10 @@ class DevNode(ReplayChain):
         self._forgets = orphans == "forget"
         self._announce: Announce = announce
         self.finished = False
-        self._upcoming: Step | None = None
+        self._upcoming: ChainStep | None = None
         self.step()
 
-    def step(self) -> Step | None:
+    def step(self) -> ChainStep | None:
         """Play the next step of the script; None when it has ended."""
         step = self._upcoming or next(self._script, None)
         self._upcoming = None
@@ -111,7 +111,7 @@ class DevNode(ReplayChain):
         hashes = [self.hash_at(number) for number in range(self.head() + 1)]
         return [BlockRef(number, bytes.fromhex(name[2:])) for number, name in enumerate(hashes) if name is not None]
 
-    def _revive(self, step: Step) -> None:
+    def _revive(self, step: ChainStep) -> None:
         """Restore removed orphans that are on the chain again."""
         for name in step.move.added[: -len(step.mined)]:
             if (block := self._script.block(name)) is not None:

@@ -49,7 +49,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class DevTransaction:
     """Signed transaction outside of a block: JSON object, bytes and purpose."""
 
     shown: JsonDict
@@ -88,7 +88,7 @@ class TransactionPool:
         self.accounts = tuple(_account(f"cardinal development account {index}") for index in range(_ACCOUNTS))
         self.contracts = tuple(keccak(f"cardinal contract {index}".encode())[12:] for index in range(_CONTRACTS))
 
-    def transaction(self, sender: int, nonce: int) -> Transaction:
+    def transaction(self, sender: int, nonce: int) -> DevTransaction:
         """The transaction with this nonce of the sender with this index."""
         source = random.Random(f"{self._seed}/{sender}/{nonce}")  # noqa: S311 - repeatable, no secret
         shape = source.choices(_SHAPES, _SHAPE_ODDS)[0]
@@ -111,9 +111,9 @@ class TransactionPool:
         raw = encode_transaction(shown)
         shown["hash"] = text(keccak(raw))
         created = keccak(rlp.encode([account.address, minimal_bytes(nonce)]))[12:] if shape == "create" else None
-        return Transaction(shown, raw, shape, created)
+        return DevTransaction(shown, raw, shape, created)
 
-    def outcome(self, source: random.Random, transaction: Transaction) -> tuple[bool, int, list[JsonDict]]:
+    def outcome(self, source: random.Random, transaction: DevTransaction) -> tuple[bool, int, list[JsonDict]]:
         """Outcome of a transaction in a block: success, used gas, logs."""
         limit = int(transaction.shown["gas"], 16)
         if transaction.shape == "transfer":

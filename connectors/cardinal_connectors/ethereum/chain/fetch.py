@@ -22,7 +22,7 @@ from msgspec import structs
 
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.rpc.client import NO_METHOD, Call, Outcome, RpcClient, is_null, parse
+from cardinal_connectors.ethereum.rpc.client import NO_METHOD, Outcome, RpcCall, RpcClient, is_null, parse
 
 from .blocks import BlockHeader, Fetched, header_of
 
@@ -88,23 +88,23 @@ class BlockFetcher:
 
     async def headers(self, numbers: Iterable[int]) -> list[BlockHeader | None]:
         """The headers at these heights of the node's chain."""
-        calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
+        calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
         return [parse(BlockHeader, _got(outcome), "eth_getBlockByNumber") for outcome in await self._batch(calls)]
 
     async def by_hash(self, block_hash: bytes) -> Fetched | None:
         """The block with this hash, canonical or not; None where the node lacks it or any part of it."""
         name = _text(block_hash)
-        calls = [Call("eth_getBlockByHash", (name, True))]
+        calls = [RpcCall("eth_getBlockByHash", (name, True))]
         if self._whole_receipts:
-            calls.append(Call("eth_getBlockReceipts", (name,)))
+            calls.append(RpcCall("eth_getBlockReceipts", (name,)))
         outcomes = await self._batch(calls)
         return await self.assembled(Answer(outcomes[0], outcomes[1] if self._whole_receipts else None))
 
     async def answers(self, numbers: Sequence[int]) -> list[Answer]:
         """Unparsed results for the blocks at these heights, in order."""
-        calls = [Call("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
+        calls = [RpcCall("eth_getBlockByNumber", (hex(number), True)) for number in numbers]
         if self._whole_receipts:
-            calls += [Call("eth_getBlockReceipts", (hex(number),)) for number in numbers]
+            calls += [RpcCall("eth_getBlockReceipts", (hex(number),)) for number in numbers]
         outcomes = await self._batch(calls)
         receipts: Sequence[Outcome | None] = outcomes[len(numbers) :] or [None] * len(numbers)
         return [Answer(*parts) for parts in zip(outcomes[: len(numbers)], receipts, strict=True)]
@@ -128,9 +128,9 @@ class BlockFetcher:
 
     async def calls(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> list[msgspec.Raw]:
         """Unparsed results of many calls; NodeAnswerError where one is refused."""
-        return [_got(outcome) for outcome in await self._batch([Call(*one) for one in calls])]
+        return [_got(outcome) for outcome in await self._batch([RpcCall(*one) for one in calls])]
 
-    async def _batch(self, calls: Sequence[Call]) -> list[Outcome]:
+    async def _batch(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         return await self._client.batch(calls)
 
     async def assembled(self, answer: Answer) -> Fetched | None:
@@ -182,7 +182,7 @@ class BlockFetcher:
 
     async def _receipts_each(self, name: str, transactions: Sequence[RpcTransaction]) -> list[RpcReceipt] | None:
         """One receipt per transaction; None where one is missing or belongs to another block by now."""
-        calls = [Call("eth_getTransactionReceipt", (transaction.hash,)) for transaction in transactions]
+        calls = [RpcCall("eth_getTransactionReceipt", (transaction.hash,)) for transaction in transactions]
         receipts: list[RpcReceipt] = []
         for outcome in await self._batch(calls):
             receipt = parse(RpcReceipt, _got(outcome), "eth_getTransactionReceipt")
@@ -195,7 +195,7 @@ class BlockFetcher:
         """The uncles' headers; None where the node lacks one."""
         if count == 0:
             return []
-        calls = [Call("eth_getUncleByBlockHashAndIndex", (name, hex(index))) for index in range(count)]
+        calls = [RpcCall("eth_getUncleByBlockHashAndIndex", (name, hex(index))) for index in range(count)]
         uncles = [
             parse(RpcHeader, _got(outcome), "eth_getUncleByBlockHashAndIndex") for outcome in await self._batch(calls)
         ]

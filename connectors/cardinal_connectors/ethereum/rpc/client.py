@@ -52,7 +52,7 @@ NULL = b"null"
 _Value = TypeVar("_Value")
 
 
-class Call(NamedTuple):
+class RpcCall(NamedTuple):
     """Method and parameters."""
 
     method: str
@@ -101,7 +101,7 @@ class RpcClient:
 
     async def call(self, method: str, *params: object) -> msgspec.Raw:
         """Result of a call; NodeAnswerError if the node refuses, NodeUnreachableError if it does not answer."""
-        (outcome,) = await self.batch([Call(method, params)])
+        (outcome,) = await self.batch([RpcCall(method, params)])
         if isinstance(outcome, NodeAnswerError):
             raise outcome
         return outcome
@@ -110,7 +110,7 @@ class RpcClient:
         """Result of a call as a value of this type, or None for null; NodeAnswerError for another type."""
         return parse(kind, await self.call(method, *params), method)
 
-    async def batch(self, calls: Sequence[Call]) -> list[Outcome]:
+    async def batch(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         """Outcomes of calls, in order, with as few requests as the node accepts.
 
         Raises:
@@ -162,7 +162,7 @@ class RpcClient:
                     setting="url",
                 )
 
-    async def _settled(self, calls: Sequence[Call]) -> list[Outcome]:
+    async def _settled(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         """Outcomes of a batch; transient errors are retried."""
         outcomes = await self._sent(calls)
         for attempt in range(1, self._settings.attempts):
@@ -176,7 +176,7 @@ class RpcClient:
             raise NodeUnreachableError(str(passing), address=self.address)
         return outcomes
 
-    async def _sent(self, calls: Sequence[Call]) -> list[Outcome]:
+    async def _sent(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         """One request, retried while the connection fails."""
         for attempt in itertools.count(1):
             try:
@@ -194,7 +194,7 @@ class RpcClient:
                 await asyncio.sleep(pause)
         raise AssertionError  # pragma: no cover - the loop above ends by return or raise
 
-    async def _exchanged(self, calls: Sequence[Call]) -> list[Outcome]:
+    async def _exchanged(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         ids = [next(self._ids) for _ in calls]
         requests = [
             {"jsonrpc": "2.0", "id": one, "method": call.method, "params": call.params}
@@ -216,7 +216,7 @@ class RpcClient:
             )
         return self._paired(calls, ids, replies)
 
-    def _paired(self, calls: Sequence[Call], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
+    def _paired(self, calls: Sequence[RpcCall], ids: Sequence[int], replies: Sequence[Reply]) -> list[Outcome]:
         by_id = {reply.id: reply for reply in replies}
         if len(calls) == 1 and len(replies) == 1:
             by_id[ids[0]] = replies[0]  # an error may lack the id of a request that was not understood
@@ -232,7 +232,7 @@ class RpcClient:
                 outcomes.append(reply.result)
         return outcomes
 
-    def _refused(self, call: Call, refusal: Refusal) -> NodeAnswerError:
+    def _refused(self, call: RpcCall, refusal: Refusal) -> NodeAnswerError:
         said = self.quoted(refusal.message)
         kind = PassingError if _is_passing(refusal) else NodeAnswerError
         return kind(
