@@ -286,7 +286,7 @@ def ended(processes: Processes, process: subprocess.Popen[str], status: int = 1)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "is it its WebSocket")]
+    ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "check that the URL has its WebSocket")]
 )
 def test_a_web_server_that_is_no_node(processes: Processes, page: str, scheme: str, says: str) -> None:
     process = processes.start("produce", "--from", f"{scheme}://{page}/s3cr3t", "--to", STREAM)
