@@ -297,6 +297,23 @@ class Consumer:
         return self._health.lag
 
     @property
+    def lag_seconds(self) -> float:
+        """Age of the oldest record that is not read, as far as known: some seconds less than it is; 0 without lag."""
+        return self._health.lag_seconds
+
+    @property
+    def open_blocks(self) -> int:
+        """Number of blocks whose messages have not all been read."""
+        with self._reading:
+            return len(self._loop.follower.reassembler.open_blocks())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of messages that are held: of open blocks, and of recent ones that are compared with further copies."""
+        with self._reading:
+            return self._loop.follower.reassembler.held_bytes
+
+    @property
     def positions(self) -> dict[Partition, int]:
         """The next offset of every partition that is read."""
         return self._reader.positions()

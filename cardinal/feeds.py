@@ -11,6 +11,8 @@ that it does not have. :mod:`cardinal.testing.feeds` checks a feed against the l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -18,7 +20,7 @@ from cardinal.config.url import NodeUrl, parse_node_url
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
@@ -94,6 +96,57 @@ class Bounded(Protocol):
 
     async def check_beginning(self, start: int | None, until: int | None) -> None:
         """ConfigurationError where it has no blocks from ``start`` (None: its first) to ``until``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """State of one node.
+
+    Attributes:
+        address: its URL without credentials.
+        head: the number of its head; None before it is known.
+        requests: number of calls that were sent to it.
+        errors: number of failures, by kind.
+
+    """
+
+    address: str
+    head: int | None
+    requests: int
+    errors: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReport:
+    """State of a feed's nodes.
+
+    Attributes:
+        nodes: all of them, the followed one first.
+        waits_for: why no block can come, in a sentence; empty while the followed node answers.
+
+    """
+
+    nodes: tuple[NodeReport, ...] = ()
+    waits_for: str = ""
+
+    @property
+    def head(self) -> int | None:
+        """The number of the followed node's head; None before it is known."""
+        return self.nodes[0].head if self.nodes else None
+
+
+@runtime_checkable
+class HasHead(Protocol):
+    """A feed of nodes, whose chain has a head: a stream may begin there."""
+
+    async def head(self) -> int:
+        """The number of the highest block that the feed yields now, as lag and finality allow."""
+        ...
+
+    @property
+    def report(self) -> FeedReport:
+        """State of the nodes."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What a running command says of itself over HTTP: ``/metrics`` for Prometheus, ``/healthz``, ``/readyz``.
+"""Metrics endpoint of a running command: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz``.
 
-``/healthz`` answers 200 as long as the process lives, ``/readyz`` only while it does its work, and 503 else, with a
-sentence that says what it waits for.
+``/healthz`` answers 200 as long as the process lives; ``/readyz`` answers 200 while the process does its work, and
+otherwise 503 with a sentence that names what it waits for.
 """
 
 from __future__ import annotations
@@ -10,28 +10,41 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from cardinal.errors import ConfigurationError, MissingExtraError
 
 try:
-    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.platform_collector import PlatformCollector
     from prometheus_client.process_collector import ProcessCollector
+    from prometheus_client.registry import Collector
 except ImportError as absent:  # pragma: no cover - the development environment has every extra
     raise MissingExtraError("Metrics", "server") from absent
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-__all__ = ["Endpoint", "new_registry"]
+__all__ = [
+    "Collector",
+    "CollectorRegistry",
+    "Counter",
+    "CounterMetricFamily",
+    "Endpoint",
+    "GaugeMetricFamily",
+    "Histogram",
+    "Metric",
+    "new_registry",
+]
 
 _PORT_MAX: Final = 65_535
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry that tells of the process already."""
+    """A registry with the metrics of the process: memory, CPU time, open files."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -39,15 +52,15 @@ def new_registry() -> CollectorRegistry:
 
 
 class Endpoint:
-    """Answers on a thread of its own until it is closed.
+    """HTTP server on a thread of its own; a context manager.
 
     Arguments:
         address: ``host:port``; port 0 takes a free one.
-        registry: what ``/metrics`` shows.
-        waits_for: what the work waits for, in a sentence; empty while it goes on.
+        registry: the metrics of ``/metrics``.
+        waits_for: returns what the work waits for, in a sentence; empty while it is done.
 
     Raises:
-        ConfigurationError: the address is none, or is taken.
+        ConfigurationError: the address is not ``host:port``, or is in use.
 
     """
 
@@ -69,12 +82,20 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Where it answers, ``host:port``."""
+        """The address of the server, ``host:port``."""
         host, port = self._server.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -92,7 +113,7 @@ class Endpoint:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A client that sends nothing holds nobody up."""
+    """A thread for each client: one that sends nothing delays no other."""
 
     daemon_threads = True
     block_on_close = False
@@ -106,4 +127,4 @@ class _Silent(WSGIRequestHandler):
     timeout = 10
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - the library's names
-        """Requests are no news."""
+        """Requests are not logged."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from cardinal.config.url import TransportUrl
     from cardinal.producing.layout import Stream
+    from cardinal.producing.standby.arrivals import ArrivalCounts
     from cardinal.protocols.streams.payload import Payload, SubBatch
     from cardinal.protocols.streams.publishing.standby import ProducerCount
     from cardinal.protocols.streams.types import BlockRef
@@ -151,6 +152,16 @@ class Producer:
     def producer_count(self) -> ProducerCount | None:
         """The producers of the stream that live, and which were first; None without ``watch``."""
         return None if self._watch is None else self._watch.producer_count
+
+    @property
+    def arrivals(self) -> ArrivalCounts | None:
+        """Duplicates and divergences of Batches, and the lag of each producer; None without ``watch``."""
+        return None if self._watch is None else self._watch.arrivals
+
+    @property
+    def ping_waits(self) -> float:
+        """Seconds for which the last ping has not been acknowledged; 0 where it has."""
+        return self._pinger.waits
 
     @property
     def transactional(self) -> bool:

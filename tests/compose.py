@@ -30,7 +30,7 @@ def commands() -> dict[str, list[str]]:
     return {
         name: service["command"]
         for name, service in services().items()
-        if service.get("build", {}).get("target") == "cardinal"
+        if service.get("build", {}).get("target") in ("cardinal", "lake")
     }
 
 

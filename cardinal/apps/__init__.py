@@ -8,11 +8,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from cardinal.errors import ConfigurationError
+from cardinal.errors import CardinalError, ConfigurationError
+from cardinal.protocols.streams.payload import Payload
 
 from .base import Application, read_toml
 
-__all__ = ["NAMES", "Application", "get", "load"]
+__all__ = ["NAMES", "Application", "block_time", "get", "load"]
 
 _APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application"}
 """Name to the module whose ``application(**presets)`` makes it; imported on first use."""
@@ -69,3 +70,19 @@ def load(file: Path) -> Application:
         return get(name, **data)
     except TypeError as error:
         raise ConfigurationError(f"the application file {file} cannot be used: {error}", setting="app") from None
+
+
+def block_time(app: Application, payload: Payload) -> int | None:
+    """Time of a block by its own content, in seconds since 1970; None where its application or payload has none."""
+    if app.name != "evm":
+        return None
+    path = f"c/{int(app.chain.removeprefix('evm:')):x}/b/{payload.hash.hex()}/h"
+    if (header := payload.updates.get(path)) is None:
+        return None
+    from .evm import decode  # noqa: PLC0415 - the extra of one application
+
+    try:
+        decoded = decode(Payload(payload.number, payload.hash, payload.parent, payload.weight, {path: header})).header
+    except CardinalError:
+        return None
+    return None if decoded is None else decoded.timestamp

@@ -68,6 +68,11 @@ class Health:
         """Ends of some seconds ago are not reached yet."""
         return time.monotonic() - self._target_at > _LAG_SECONDS and self._behind(self._target) > 0
 
+    @property
+    def lag_seconds(self) -> float:
+        """Seconds since the ends were requested that are not reached yet; 0 where the newest known ones are."""
+        return time.monotonic() - self._target_at if self._behind(self._ends) else 0.0
+
     def look(self, positions: Mapping[Partition, int]) -> None:
         """Take note of where the reading stands after a poll, take an answer if there is one, request the next."""
         now = time.monotonic()

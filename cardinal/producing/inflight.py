@@ -48,13 +48,19 @@ _SERVE_SECONDS: Final = 0.005
 
 
 class ProducerStats(NamedTuple):
-    """Counters of a producer: sealed blocks, their messages and bytes; blocks in flight; blocks left to others."""
+    """Counters of a producer.
+
+    ``blocks``, ``messages`` and ``bytes`` count what was sealed; ``skipped`` the blocks that other producers sealed;
+    ``in_flight``, ``queued_messages`` and ``queued_bytes`` what was added and is not sealed.
+    """
 
     blocks: int
     messages: int
     bytes: int
-    under_way: int
+    in_flight: int
     skipped: int = 0
+    queued_messages: int = 0
+    queued_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -260,7 +266,11 @@ class InFlight:
     def stats(self) -> ProducerStats:
         """Counters of what was sealed or left to others, and of what is in flight."""
         with self._lock:
-            return self._ended._replace(under_way=sum(len(one.parts) for one in self._publications.values()))
+            return self._ended._replace(
+                in_flight=sum(len(one.parts) for one in self._publications.values()),
+                queued_messages=sum(one.messages for one in self._publications.values()),
+                queued_bytes=self._bytes,
+            )
 
     @property
     def healthy(self) -> bool:

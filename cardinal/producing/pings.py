@@ -1,7 +1,7 @@
 """Pings: the liveness of a healthy producer (specification, Ping).
 
-A ping that is not acknowledged yet says all that a second one would: none is sent behind it. Where transactions go one
-by one and take longer than the time between two pings, blocks would stand in an ever longer line of them.
+No ping is sent while the one before it is not acknowledged: it would say nothing more. Where transactions are sent one
+by one and take longer than the time between two pings, blocks would stand in an ever longer line of pings.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def ping_id(producer_id: str) -> bytes:
 
 
 class Pinger:
-    """Pings, once at once and then on a thread of its own.
+    """Sends pings: the first at once, the others on a thread of its own.
 
     Arguments:
-        sink: where to; topic: the stream's default topic.
+        sink: writes the stream; topic: its default topic.
         producer_id: the configured id.
-        seconds: between two pings.
-        may: returns False while none is to be sent.
+        seconds: time between two pings.
+        may: returns False while no ping is to be sent.
 
     """
 
@@ -54,6 +54,11 @@ class Pinger:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cardinal-producer-ping", daemon=True)
         self._ping()
+
+    @property
+    def waits(self) -> float:
+        """Seconds for which the last ping has not been acknowledged; 0 where it has."""
+        return 0.0 if self._sent_last.done() else time.monotonic() - self._sent_at
 
     def start(self) -> None:
         """Start the thread."""
@@ -81,10 +86,11 @@ class Pinger:
         ping = Ping(self._id, now // 1_000_000_000, now % 1_000_000_000)
         with self._lock:
             self._sent.append(ping)
-        self._under_way = self._sink.send((Routed(self._topic, *encode(ping)),), None)
+        self._sent_at = time.monotonic()
+        self._sent_last = self._sink.send((Routed(self._topic, *encode(ping)),), None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            if self._may() and self._under_way.done():
+            if self._may() and self._sent_last.done():
                 with contextlib.suppress(TransportError):  # ``add`` raises it; the sink may recover by itself
                     self._ping()

@@ -1,15 +1,15 @@
-"""Healing filled from a node: what an incomplete block lacks is fetched by its hash.
+"""Healing from a node: an incomplete block is fetched by its hash.
 
     with FeedHealer("http://node:8545", app) as healer:
         for update in cardinal.Consumer(url, heal=healer): …
 
 Rules:
 
-1. A block comes from a feed that gives blocks by their hash (:class:`.feeds.ByHash`), checked like all that it gives.
-   What is not had there, or not now, is left as it is: a consumer asks about a block once, and goes on.
-2. Messages are made as a producer makes them. Whether they are those that the block's Batch announces, the consumer
-   judges: a healer can add what is missing, and contradict nothing.
-3. The feed lives on a loop and a thread of its own, whoever calls.
+1. A block comes from a feed that yields blocks by their hash (:class:`cardinal.feeds.ByHash`), checked like all
+   its blocks. One that the node does not have, or not now, stays incomplete: a consumer calls once for a block.
+2. Messages are made as a producer makes them. The consumer checks that they are those which the block's Batch
+   announces: a healer can add what is missing, and contradict nothing.
+3. The feed runs on a loop and a thread of its own, whatever thread calls.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class FeedHealer:
     """A hook for ``Consumer(heal=)``; close it after the consumer.
 
     Arguments:
-        url: the feed's, or a feed: it is closed with this one.
+        url: the node's, or a feed, which is closed with the healer.
         app: the application whose blocks are healed.
-        chain_id: refuse a node of another chain; None takes the one that it has.
-        seconds: how long a block is waited for.
+        chain_id: refuse a node of another chain; None takes the node's chain.
+        seconds: time within which a block must arrive.
 
     Raises:
-        ConfigurationError: there is no such feed, or it does not give blocks by their hash.
+        ConfigurationError: there is no such feed, or it does not yield blocks by their hash.
 
     """
 
@@ -61,7 +61,7 @@ class FeedHealer:
         feed = open_feed(url, chain_id=chain_id) if isinstance(url, str | NodeUrl) else url
         if not isinstance(feed, ByHash):
             raise ConfigurationError(
-                "this feed gives no blocks by their hash, and cannot heal any: name a node", setting="heal"
+                "this feed yields no blocks by their hash and cannot heal: use a node", setting="heal"
             )
         self._feed, self._by_hash = feed, feed
         self._app = app
@@ -75,7 +75,7 @@ class FeedHealer:
         """All messages of a block; none where the node does not have it.
 
         Raises:
-            FeedError: the node is not there, is none, or gives the block wrong.
+            FeedError: the node is away, is no node of this kind, or the block fails its checks.
 
         """
         payload = self._run(self._by_hash.block(lacking.block), self._seconds)
@@ -97,7 +97,7 @@ class FeedHealer:
     ) -> None:
         self.close()
 
-    def _run(self, call: Coroutine[Any, Any, Any], seconds: float) -> Any:  # noqa: ANN401 - whatever the call gives
+    def _run(self, call: Coroutine[Any, Any, Any], seconds: float) -> Any:  # noqa: ANN401 - any result
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result(seconds)

@@ -60,7 +60,17 @@ async def consumed_chain_is_the_nodes(broker: EmbeddedKafka, folder: Path, block
     async with anvil("--chain-id", str(chain_id)) as node:
         await node.mine(2)
         with Processes(folder) as processes:
-            command = ["produce", "--from", node.ws_url, "--to", stream, "--chain-id", str(chain_id)]
+            command = [
+                "produce",
+                "--from",
+                node.ws_url,
+                "--to",
+                stream,
+                "--chain-id",
+                str(chain_id),
+                "--start",
+                "earliest",
+            ]
             steady = processes.start(*command, "--producer-id", "steady")
             done = asyncio.Event()
             killing = asyncio.create_task(restarted(processes, [*command, "--producer-id", "mortal"], done, dice))

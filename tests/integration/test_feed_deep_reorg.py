@@ -52,9 +52,9 @@ async def test_reorg_of_any_depth_is_one_update(scheme: str, depth: int) -> None
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         async with serving(served) as node:
             feed = open_feed(address(node, scheme), settings=QUICK)
-            service = ProduceService(feed, broker.url, APP, producer_id="one")
-            published = await service.prepare()
-            producing = asyncio.create_task(service.run(published, start=0, until=new[-1].number))
+            service = ProduceService(feed, broker.url, APP, producer_id="one", start=0, stop=new[-1].number)
+            await service.prepare()
+            producing = asyncio.create_task(service.run())
             reading = asyncio.create_task(asyncio.to_thread(consumed, broker, new[-1], reorgs, (old[-1].hash, reached)))
             assert await asyncio.to_thread(reached.wait, DEADLINE)
             served.set_head(new[-1].name, announce="final")

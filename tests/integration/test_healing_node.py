@@ -155,5 +155,5 @@ def test_feed_without_blocks_by_hash_is_refused() -> None:
     class Plain:
         async def close(self) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="gives no blocks by their hash"):
+    with pytest.raises(ConfigurationError, match="yields no blocks by their hash"):
         FeedHealer(Plain(), APP)  # type: ignore[arg-type] # no feed at all, and none by hash

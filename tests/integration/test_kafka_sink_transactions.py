@@ -211,7 +211,7 @@ def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
     while producer.stats.blocks < 20:
         time.sleep(0.001)
     cardinal_killable_broker.kill()
-    assert producer.stats.under_way > 0
+    assert producer.stats.in_flight > 0
     # A transaction whose messages were being sent fails within its two seconds; one that was being committed
     # does not: the commit is tried until the broker answers.
     back = time.monotonic() + (0.0 if away == "a moment" else 8.0)
@@ -219,7 +219,7 @@ def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
         time.sleep(0.01)
     cardinal_killable_broker.start()
     deadline = time.monotonic() + DEADLINE
-    while producer.stats.under_way:
+    while producer.stats.in_flight:
         assert time.monotonic() < deadline
         try:
             while failed:  # aborted with the broker

@@ -31,7 +31,7 @@ DEAF = "127.0.0.1:1"
 STREAM = f"kafka://user:s3cr3t@{DEAF}"
 NODE = f"http://user:s3cr3t@{DEAF}/s3cr3t"
 SERVE = ("serve", "--from", "null://", "--chain-id", "1")
-RANGE = ("--first", "1", "--last", "2")
+RANGE = ("--start", "1", "--stop", "2")
 
 
 @pytest.fixture

@@ -227,9 +227,9 @@ def test_told_to_stop_a_producer_seals_what_it_took_and_exits_with_0(
 
 def test_until_ends_both(cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000)
-    status, _, said = processes.run("produce", "--from", node, "--to", stream, "--start", "3", "--until", "20")
+    status, _, said = processes.run("produce", "--from", node, "--to", stream, "--start", "3", "--stop", "20")
     assert status == 0, said
-    assert "begins a stream" in said
+    assert "begins with block 3" in said
     status, out, said = processes.run("tail", stream, "--chain-id", str(chain_id), "--stop", "20")
     assert status == 0, said
     numbers = [int(line.split()[1]) for line in out.splitlines()[2:]]

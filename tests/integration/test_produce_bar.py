@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BLOCKS = 240
 DRAWN = r"block (\d+) of (\d+) .*? (\?|[\d.]+) blocks/s (-:--:--|\d:\d\d:\d\d) to go"
+LOGGED = r"\S+Z (?:info|warning) +"
 PACE = ("batch=24", "connections=1", "workers=0")
 
 
@@ -30,14 +31,14 @@ def blocks() -> list[Built]:
 
 def produce(url: str, folder: Path, *options: str) -> tuple[str, ...]:
     node = f"{url}#{'&'.join(PACE)}"
-    return ("produce", "--from", node, "--to", f"file://{folder}/log", *options)
+    return ("produce", "--from", node, "--to", f"file://{folder}/log", "--start", "earliest", *options)
 
 
 @asynchronous
 async def test_backfill_is_drawn_on_a_terminal_and_ends_with_all_of_it(blocks: list[Built], tmp_path: Path) -> None:
     async with serving(replay(blocks)) as node:
         node.delay = 0.15
-        async with on_terminal(*produce(node.url, tmp_path, "--until", str(BLOCKS))) as terminal:
+        async with on_terminal(*produce(node.url, tmp_path, "--stop", str(BLOCKS))) as terminal:
             assert await terminal.end() == 0
             assert terminal.process.stdout is not None
             assert await terminal.process.stdout.read() == b""
@@ -49,11 +50,11 @@ async def test_backfill_is_drawn_on_a_terminal_and_ends_with_all_of_it(blocks: l
     assert any(float(rate) > 0 for _, _, rate, _ in seen if rate != "?")
     assert any(left not in ("-:--:--", "0:00:00") for _, _, _, left in seen), "the time that is left"
     shown = screen(terminal.written)
-    assert shown[0].startswith("begins a stream on file://")
+    assert re.fullmatch(rf"{LOGGED}the stream \S+ begins with the feed's first block", shown[0]), shown
     assert re.fullmatch(DRAWN, shown[1]), shown
     assert shown[1].startswith(f"block {BLOCKS} of {BLOCKS} ")
     assert len(shown[1]) <= COLUMNS
-    assert re.match(rf"{BLOCKS + 1} blocks, \d+ messages in ", shown[2]), shown
+    assert re.match(rf"{LOGGED}{BLOCKS + 1} blocks, \d+ messages in ", shown[2]), shown
     assert not any(shown[3:])
     assert cursor_is_shown(terminal.written)
 
@@ -67,10 +68,10 @@ async def test_lines_that_are_logged_stand_whole_above_the_bar(blocks: list[Buil
     async with serving(replay(blocks)) as one, serving(replay(blocks)) as two:
         one.before = fails
         one.delay = two.delay = 0.06
-        async with on_terminal(*produce(f"{one.url},{two.url}", tmp_path, "--until", str(BLOCKS))) as terminal:
+        async with on_terminal(*produce(f"{one.url},{two.url}", tmp_path, "--stop", str(BLOCKS))) as terminal:
             assert await terminal.end() == 0
     shown = screen(terminal.written)
-    (at,) = [row for row, line in enumerate(shown) if line.startswith(f"The node at {one.url} answers")]
+    (at,) = [row for row, line in enumerate(shown) if re.match(rf"{LOGGED}The node at {one.url} answers", line)]
     (bar,) = [row for row, line in enumerate(shown) if re.fullmatch(DRAWN, line)]
     assert at < bar
     said = " ".join(shown[at:bar])
@@ -88,7 +89,7 @@ async def test_terminal_is_whole_after_the_bar_is_interrupted(blocks: list[Built
             assert await terminal.end() == 0
     shown = screen(terminal.written)
     assert re.fullmatch(DRAWN, shown[1]), shown
-    assert re.match(r"\d+ blocks, \d+ messages in ", shown[2]), shown
+    assert re.match(rf"{LOGGED}\d+ blocks, \d+ messages in ", shown[2]), shown
     assert cursor_is_shown(terminal.written)
 
 
@@ -114,7 +115,7 @@ async def test_bar_is_gone_at_the_head_and_every_line_is_news(blocks: list[Built
     chain.set_head(blocks[-2].name, announce="silent")
     async with serving(chain) as node:
         node.delay = 0.03
-        async with on_terminal(*produce(node.url, tmp_path, "--until", str(BLOCKS))) as terminal:
+        async with on_terminal(*produce(node.url, tmp_path, "--stop", str(BLOCKS))) as terminal:
             await terminal.shows(rf"block {BLOCKS - 1} of {BLOCKS - 1} ")
             chain.set_head(blocks[-1].name)
             assert await terminal.end() == 0
@@ -131,7 +132,7 @@ async def test_nothing_of_it_goes_to_a_pipe(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     async with serving(replay(blocks)) as node:
-        async with command(tmp_path / "said", *produce(node.url, tmp_path, "--until", str(BLOCKS))) as process:
+        async with command(tmp_path / "said", *produce(node.url, tmp_path, "--stop", str(BLOCKS))) as process:
             out, _ = await process.communicate()
         assert process.returncode == 0
     assert out == b""
@@ -153,7 +154,7 @@ async def test_chains_without_a_node_are_drawn_too(tmp_path: Path) -> None:
 async def test_terminal_that_cannot_draw_has_lines(blocks: list[Built], tmp_path: Path) -> None:
     async with (
         serving(replay(blocks)) as node,
-        on_terminal(*produce(node.url, tmp_path, "--until", str(BLOCKS)), TERM="dumb") as terminal,
+        on_terminal(*produce(node.url, tmp_path, "--stop", str(BLOCKS)), TERM="dumb") as terminal,
     ):
         assert await terminal.end() == 0
     assert "\x1b" not in terminal.written

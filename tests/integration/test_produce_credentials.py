@@ -56,7 +56,7 @@ async def test_token_is_given_as_other_secrets_are(tmp_path: Path, way: str) -> 
     file, config = held(tmp_path, TOKEN), tmp_path / "cardinal.toml"
     async with serving(replay(chain)) as node, serving(replay(chain)) as other:
         node.demand, other.demand = Demand.bearer(TOKEN), Demand.bearer(OTHER)
-        arguments = ["--from", "own", "--until", "4", "--lag", "1"]
+        arguments = ["--from", "own", "--start", "earliest", "--stop", "4", "--lag", "1"]
         environ = {}
         if way == "url":
             arguments[1] = f"{node.url}#token_file={file}"
@@ -112,14 +112,14 @@ async def test_repair_shows_the_token_too(tmp_path: Path, way: str) -> None:
             config.write_text(f"[nodes.own]\nurl = '{node.url}'\ntoken_file = '{file}'")
             source = "own"
         named = ["--config", str(config)] if config.exists() else []
-        arguments = ("--from", source, "--first", "0", "--last", "5", *named)
+        arguments = ("--from", source, "--start", "0", "--stop", "5", *named)
         status, said = await produced(tmp_path, *arguments, command="repair")
         assert status == 1
         assert said.endswith(f"refuses the credentials (HTTP 401); check the token in {file}.\n")
         held(tmp_path, TOKEN)
         status, said = await produced(tmp_path, *arguments, command="repair")
         assert status == 0, said
-        assert "1 missing, 0 half published, 1 sent" in said
+        assert "1 missing, 0 partially published, 1 sent" in said
     assert await asyncio.to_thread(published, tmp_path) == [block.hash for block in chain]
 
 
@@ -132,7 +132,10 @@ async def test_token_is_changed_while_it_runs(tmp_path: Path) -> None:
     async with serving(served) as node:
         node.demand = Demand.bearer(TOKEN)
         arguments = ("produce", "--from", f"{node.url}#poll=0.02&token_file={file}", "--to", f"file://{tmp_path}/log")
-        async with command(tmp_path / "said", *arguments, "--until", "7") as process, asyncio.timeout(DEADLINE):
+        async with (
+            command(tmp_path / "said", *arguments, "--start", "0", "--stop", "7") as process,
+            asyncio.timeout(DEADLINE),
+        ):
             await looks(node, 10)
             held(tmp_path, OTHER)
             node.demand = Demand.bearer(OTHER)

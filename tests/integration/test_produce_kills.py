@@ -205,7 +205,17 @@ async def killed_everywhere(stream: str, folder: Path, kills: int, seed: int) ->
     served = replay(chain, chain_id=chain_id)
     served.set_head(chain[259].name, announce="silent")
     async with serving(served) as node:
-        args = ("produce", "--from", f"{node.url}#batch=20&workers=0&poll=0.05", "--to", stream, "--until", "420")
+        args = (
+            "produce",
+            "--from",
+            f"{node.url}#batch=20&workers=0&poll=0.05",
+            "--to",
+            stream,
+            "--start",
+            "0",
+            "--stop",
+            "420",
+        )
         mortal = Mortal(folder / "said", args, dice)
         script = Scripted(served, chain, mortal, partial(setattr, node, "before"), dice)
         await script.in_the_backfill(kills)
@@ -245,7 +255,7 @@ async def killed_with_state(stream: str, folder: Path, kills: int, seed: int) ->
     async with anvil("--chain-id", str(chain_id)) as node, passing(node.url) as way:
         await node.mine(30, 2)
         source = f"{way.url}#batch=40&poll=0.05"
-        args = ("produce", "--from", source, "--to", stream, "--state", "--start", "2", "--until", LAST)
+        args = ("produce", "--from", source, "--to", stream, "--state", "--start", "2", "--stop", LAST)
         mortal = Mortal(folder / "said", args, dice)
         arm: Arm = partial(setattr, way, "before")
         for method in ("debug_traceBlockByHash", "eth_getProof", *BLOCKS) * kills:

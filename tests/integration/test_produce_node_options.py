@@ -53,7 +53,7 @@ async def _published_with_state(folder: Path, how: str) -> None:
             await node.mine(1)
         elif how == "environment":
             source, environment = "own", {"CARDINAL_OWN_URL": f"{node.url}#state=yes"}
-        arguments = ("produce", "--from", source, "--to", f"file://{folder}/log", "--start", "2", "--until", "5")
+        arguments = ("produce", "--from", source, "--to", f"file://{folder}/log", "--start", "2", "--stop", "5")
         process = await asyncio.create_subprocess_exec(
             *COMMAND, *arguments, *options, env={**os.environ, **environment}, stderr=asyncio.subprocess.PIPE
         )
@@ -77,7 +77,8 @@ async def test_stream_of_state_begins_with_all_that_a_real_chain_begins_with(tmp
     async with geth(tmp_path / "geth", prague_of_many) as node:
         await node.build([node.wallet.legacy(b"\x22" * 20)])
         await node.build([])
-        arguments = ("produce", "--from", node.ipc_url, "--to", f"file://{tmp_path}/log", "--until", "2", "--state")
+        arguments = ("produce", "--from", node.ipc_url, "--to", f"file://{tmp_path}/log", "--start", "earliest")
+        arguments = (*arguments, "--stop", "2", "--state")
         with Processes(tmp_path) as processes:
             status, _, said = await asyncio.to_thread(processes.run, *arguments)
             assert status == 0, said
@@ -95,7 +96,7 @@ async def test_stream_of_state_begins_with_all_that_a_real_chain_begins_with(tmp
 async def test_stream_without_state_is_not_gone_on_with_by_one_with_state(tmp_path: Path) -> None:
     async with anvil("--chain-id", str(fresh_chain_id())) as node:
         await node.mine(6)
-        arguments = ("produce", "--from", node.url, "--to", f"file://{tmp_path}/log", "--start", "2", "--until")
+        arguments = ("produce", "--from", node.url, "--to", f"file://{tmp_path}/log", "--start", "2", "--stop")
         with Processes(tmp_path) as processes:
             assert (await asyncio.to_thread(processes.run, *arguments, "4"))[0] == 0
             status, _, said = await asyncio.to_thread(processes.run, *arguments, "6", "--state")
@@ -115,7 +116,8 @@ async def test_so_many_processes_check_a_backfill(tmp_path: Path, workers: str) 
     blocks = grow(None, 1_400)
     most: list[int] = []
     async with serving(replay(blocks)) as node:
-        arguments = ("produce", "--from", node.url, "--to", f"file://{tmp_path}/log?fsync=never", "--until", "1399")
+        arguments = ("produce", "--from", node.url, "--to", f"file://{tmp_path}/log?fsync=never")
+        arguments = (*arguments, "--start", "earliest", "--stop", "1399")
         async with command(tmp_path / "said", *arguments, "--workers", workers) as process:
             node.before = lambda *_: most.append(_children(process.pid))
             assert await process.wait() == 0, (tmp_path / "said").read_text()
@@ -139,8 +141,16 @@ async def test_only_what_the_node_calls_final_is_published(tmp_path: Path) -> No
     chain.safe, chain.finalized = 9, 4
     async with serving(chain) as node:
         for tag, last in (("safe", 9), ("finalized", 4)):
-            arguments = ("produce", "--from", f"{node.url}#poll=0.02", "--to", f"file://{tmp_path}/{tag}")
-            async with command(tmp_path / "said", *arguments, "--finality", tag, "--until", str(last + 1)) as process:
+            arguments = (
+                "produce",
+                "--from",
+                f"{node.url}#poll=0.02",
+                "--to",
+                f"file://{tmp_path}/{tag}",
+                "--start",
+                "0",
+            )
+            async with command(tmp_path / "said", *arguments, "--finality", tag, "--stop", str(last + 1)) as process:
                 await looks(node, 40)
                 assert process.returncode is None, "one more block is there, and not as final as asked for"
                 setattr(chain, tag, last + 1)
@@ -208,6 +218,6 @@ def test_option_that_says_the_same_as_the_url_is_no_conflict(tmp_path: Path) -> 
 
 def test_help_says_what_they_do() -> None:
     said = " ".join(CliRunner().invoke(cardinal, ["produce", "--help"]).output.split())
-    assert "--state Publish also what each block did to accounts, code and storage." in said
-    assert "--workers INTEGER RANGE Processes that check a backfill" in said
+    assert "--state Also publish state deltas: accounts, code and storage." in said
+    assert "--workers INTEGER RANGE Processes that verify a backfill" in said
     assert "none with --state" in said

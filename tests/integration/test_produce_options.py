@@ -35,13 +35,14 @@ async def _produce(folder: Path) -> None:
                 assert status == 0, said
                 return await asyncio.to_thread(_numbers, folder / name)
 
-            assert await run("number", "--start", "3", "--until", "8") == [3, 4, 5, 6, 7, 8]
-            assert await run("hash", "--start", chain[5]["hash"], "--until", "8") == [5, 6, 7, 8]
+            assert await run("number", "--start", "3", "--stop", "8") == [3, 4, 5, 6, 7, 8]
+            assert await run("hash", "--start", chain[5]["hash"], "--stop", "8") == [5, 6, 7, 8]
             # Named again, the beginning is of no matter where blocks are published.
-            assert await run("hash", "--start", chain[2]["hash"], "--until", "8") == [5, 6, 7, 8]
-            assert await run("lag", "--lag", "2", "--until", "6") == list(range(7))
+            assert await run("hash", "--start", chain[2]["hash"], "--stop", "8") == [5, 6, 7, 8]
+            assert await run("lag", "--start", "earliest", "--lag", "2", "--stop", "6") == list(range(7))
             behind = processes.start(
-                "produce", "--from", node.url, "--to", f"file://{folder / 'behind'}", "--lag", "4", "--until", "8"
+                *("produce", "--from", node.url, "--to", f"file://{folder / 'behind'}"),
+                *("--start", "earliest", "--lag", "4", "--stop", "8"),
             )
             await node.mine(4)
             assert (await asyncio.to_thread(processes.end, behind))[0] == 0

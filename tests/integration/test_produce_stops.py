@@ -35,7 +35,7 @@ def test_standby_producer_that_is_told_to_stop_ends_with_0(cardinal_broker: Embe
         first.send_signal(signal.SIGTERM)
         assert processes.end(first)[0] == 0
     assert status == 0, said
-    assert "blocks left to others" in said
+    assert "blocks left to other producers" in said
 
 
 def _says(log: Path, text: str) -> None:

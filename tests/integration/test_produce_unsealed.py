@@ -30,7 +30,7 @@ def test_blocks_that_could_not_be_sealed_are_counted_and_sent_the_next_time(tmp_
     with said.open("w") as log:
         producer = subprocess.Popen(args, stderr=log, preexec_fn=_limited)  # noqa: PLW1509 - no threads of ours here
     try:
-        while len(re.findall(r"^sends .* again: ", said.read_text(), re.MULTILINE)) < 2:
+        while "is replaced: " not in said.read_text():
             assert producer.poll() is None, said.read_text()
             assert time.monotonic() - began < DEADLINE
             time.sleep(0.05)
@@ -40,14 +40,11 @@ def test_blocks_that_could_not_be_sealed_are_counted_and_sent_the_next_time(tmp_
         if producer.poll() is None:
             producer.kill()
             producer.wait()
-    seconds = time.monotonic() - began
     lines = said.read_text().splitlines()
-    found = re.match(r"error: (\d+) blocks were taken and not sealed \(the lowest is (\d+)\): start again", lines[-1])
+    found = re.match(r"error: (\d+) blocks were not acknowledged \(the lowest is (\d+)\): start again", lines[-1])
     assert found, lines[-3:]
-    again = [line for line in lines if line.startswith("sends ")]
-    assert len(again) <= 1 + seconds / 5, "one line for each of some seconds, and not for each block"
-    assert re.match(r"sends \d+ blocks, the lowest \d+, again: ", again[1]), again
+    assert sum("is sent again: " in line for line in lines) <= 1 + sum("is replaced: " in line for line in lines)
     whole = subprocess.run(args, capture_output=True, text=True, timeout=DEADLINE, check=True)
-    assert f"continues after block {int(found[2]) - 1} " in whole.stderr
+    assert f"continues after block {int(found[2]) - 1}\n" in whole.stderr
     with Consumer(stream, chain_id=1337, idle_timeout=1.0) as consumer:
         assert [one.number for update in consumer for one in update.added] == list(range(301))

@@ -85,14 +85,16 @@ def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
 ) -> None:
     wounded.publish(without={10, 11, 50}, half={20, 21})
     wounded.leave(_stranger(wounded.blocks[30]))
-    args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--first", "5", "--last", "40")
+    args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--start", "5", "--stop", "40")
     before = wounded.written()
     status, out, said = processes.run(*args, "--dry-run")
     assert status == 0, said
     assert [int(line.split()[3]) for line in out.splitlines()] == [10, 11, 20, 21]
     assert out.startswith("would send block 10 0x")
-    assert "32 complete, 3 missing, 1 half published, 0 sent" in said  # without its Batch, 20 is as good as missing
-    assert f"left half published, because the node does not have them: 30 (0x{'09' * 32})" in said
+    assert (
+        "32 complete, 3 missing, 1 partially published, 0 sent" in said
+    )  # without its Batch, 20 is as good as missing
+    assert f"left partially published, because the node does not have them: 30 (0x{'09' * 32})" in said
     assert wounded.written() == before, "a dry run writes nothing"
     status, out, said = processes.run(*args)
     assert status == 0, said
@@ -100,7 +102,7 @@ def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
     assert wounded.whole() == set(range(BLOCKS + 1)) - {50}
     status, out, said = processes.run(*args)
     assert (status, out) == (0, ""), said
-    assert "36 complete, 0 missing, 0 half published, 0 sent" in said
+    assert "36 complete, 0 missing, 0 partially published, 0 sent" in said
 
 
 def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes: Processes) -> None:
@@ -123,7 +125,7 @@ def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes:
                 assert producer.poll() is None
 
     asyncio.run(reaches(12))
-    status, _, said = processes.run("repair", "--from", node, "--to", stream, "--first", "5", "--last", "12")
+    status, _, said = processes.run("repair", "--from", node, "--to", stream, "--start", "5", "--stop", "12")
     assert status == 0, said
     assert "5 sent" in said
     asyncio.run(reaches(max(sealed()) + 20))
@@ -139,10 +141,10 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
     status, _, said = processes.run(*args)
     assert status == 0, said
     assert "continues after block 51" in said
-    assert "3 blocks half published where the topics end" in said
+    assert "3 blocks partially published where the topics end" in said
     assert (
-        f"1 blocks left half published, because the node did not give them (consumers expire them): 58 (0x{'09' * 32})"
-        in said
+        "1 blocks left partially published, because the node does not have them (consumers abandon them): "
+        f"58 (0x{'09' * 32})" in said
     )
     assert wounded.whole() == set(range(BLOCKS + 1))
 
@@ -151,11 +153,11 @@ def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing
     wounded: Wounded, processes: Processes
 ) -> None:
     wounded.publish(half={55})
-    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one", "--until", "52")
+    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one", "--stop", "52")
     status, _, said = processes.run(*args)
     assert status == 0, said
-    assert "1 blocks left half published, because they are above what was followed" in said
-    assert f"(see --lag, --finality, --until): 55 (0x{wounded.blocks[55].hash.hex()})" in said
+    assert "1 blocks left partially published, because they are above what was followed" in said
+    assert f"(see --lag, --finality, --stop): 55 (0x{wounded.blocks[55].hash.hex()})" in said
     assert "did not give" not in said
 
 
@@ -174,8 +176,11 @@ def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_s
     assert status == 0, said
     assert f"continues after block {BLOCKS}" in said
     named = f"? (0x{tip.hash.hex()})"
-    assert f"1 blocks half published where the topics end, sent again as the node gives them: {named}" in said
-    assert f"1 blocks left half published, because the node did not give them (consumers expire them): {named}" in said
+    assert f"1 blocks partially published where the topics end, completed from the node: {named}" in said
+    assert (
+        f"1 blocks left partially published, because the node does not have them (consumers abandon them): {named}"
+        in said
+    )
     assert wounded.whole() == set(range(BLOCKS + 1))
 
 
@@ -183,9 +188,9 @@ def test_repair_refuses_a_range_that_is_none_and_a_stream_that_is_not_there(
     wounded: Wounded, processes: Processes
 ) -> None:
     args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--dry-run")
-    for span, says in ((("9", "3"), "lower number first"), (("0", "3"), "does not exist")):
-        status, _, said = processes.run(*args, "--first", span[0], "--last", span[1])
-        assert (status, said.startswith("error: ")) == (1, True), said
+    for span, ends, says in ((("9", "3"), 2, "start with the lower number"), (("0", "3"), 1, "does not exist")):
+        status, _, said = processes.run(*args, "--start", span[0], "--stop", span[1])
+        assert (status, "error: " in said) == (ends, True), said
         assert says in said
 
 
@@ -202,7 +207,7 @@ def test_a_producer_with_other_prefixes_than_the_recent_batches_refuses_to_start
     sink.flush(DEADLINE)
     sink.close()
     before = wounded.written()
-    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--until", "32")
+    args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--stop", "32")
     status, _, said = processes.run(*args)
     assert status == 1, said
     assert "other entries" in said

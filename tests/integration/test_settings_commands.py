@@ -38,9 +38,9 @@ def config(tmp_path: Path) -> Path:
 def test_blocks_go_from_a_named_node_to_a_named_stream_and_from_there_to_others(config: Path, tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         name = ("--config", str(config))
-        status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--until", "12", *name)
+        status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--stop", "12", *name)
         assert status == 0, said
-        assert f"begins a stream on file://{tmp_path}/main" in said
+        assert "begins with the feed's first block" in said
         status, lines, said = processes.run("tail", "main", "--format", "json", "--stop", "12", *name)
         assert status == 0, said
         assert len(replayed(map(json.loads, lines.splitlines()))) == 13
@@ -58,7 +58,7 @@ def test_the_environment_names_the_file_and_goes_before_it(
     monkeypatch.setenv("CARDINAL_CONFIG", str(config))
     monkeypatch.setenv("CARDINAL_MAIN_URL", f"file://{tmp_path}/elsewhere")
     with Processes(tmp_path) as processes:
-        status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--until", "3")
+        status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--stop", "3")
         assert status == 0, said
     assert (tmp_path / "elsewhere").is_dir()
     assert not (tmp_path / "main").exists()
@@ -66,7 +66,7 @@ def test_the_environment_names_the_file_and_goes_before_it(
 
 COMMANDS = (
     ("produce", "--from", "dev://", "--to", "{}"),
-    ("repair", "--from", "dev://", "--to", "{}", "--first", "0", "--last", "1"),
+    ("repair", "--from", "dev://", "--to", "{}", "--start", "0", "--stop", "1"),
     ("tail", "{}"),
     ("serve", "--from", "{}", "--chain-id", "1"),
     ("record", "--from", "{}", "--to", "file:///nowhere", "--chain-id", "1"),
@@ -111,10 +111,15 @@ def test_a_nodes_secret_comes_from_its_file_and_is_never_shown(tmp_path: Path) -
 
 
 def test_where_to_begin_is_a_number_unless_the_feed_finds_more(tmp_path: Path) -> None:
-    said = _refusal("produce", "--from", "dev://?blocks=3", "--to", f"file://{tmp_path}/log", "--start", "yesterday")
-    assert said == "this feed finds blocks by number only: write --start NUMBER"
-    said = _refusal("produce", "--from", "http://127.0.0.1:1", "--to", f"file://{tmp_path}/log", "--start", "5x")
-    assert said.startswith("--start is a block's number, its hash or a time such as")
+    for feed, start, says in (
+        ("dev://?blocks=3", "yesterday", "write earliest, latest, a block number, a time such as"),
+        ("dev://?blocks=3", "2030-01-01", "this feed locates blocks by number only: start with `earliest`"),
+        ("dev://?blocks=3", "latest", "this feed has no head to begin at: start with `earliest`"),
+        ("http://127.0.0.1:1", "5x", "write earliest, latest, a block number, a time such as"),
+    ):
+        command = ["produce", "--from", feed, "--to", f"file://{tmp_path}/log", "--start", start]
+        done = CliRunner().invoke(cardinal, command)
+        assert (done.exit_code, says in done.output) == (2, True), done.output
     assert not (tmp_path / "log").exists(), "a stream without a block would be in the others' way"
 
 

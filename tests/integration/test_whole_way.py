@@ -101,7 +101,7 @@ async def test_reorg_of_a_real_node_is_one_line_and_the_lines_end_in_its_chain(
     tail_args = ("tail", stream, "--format", "json", "--chain-id", chain_id, "--stop", "11")
     async with anvil("--chain-id", chain_id) as node:
         source = node.url if scheme == "http" else node.ws_url
-        produce_args = ("produce", "--from", source, "--to", stream, "--until", "11")
+        produce_args = ("produce", "--from", source, "--to", stream, "--start", "earliest", "--stop", "11")
         async with command(tmp_path / "p", *produce_args) as producer, command(tmp_path / "t", *tail_args) as tail:
             await node.mine(6)
             lines = await tailed(tail, 6)
@@ -140,7 +140,7 @@ async def test_replayed_mainnet_blocks_lie_on_the_topics_as_the_reference_puts_t
     cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     bootstrap = cardinal_killable_broker.bootstrap
-    where = ("--to", f"kafka://{bootstrap}", "--start", str(FIRST), "--until", str(LAST), "--producer-id", "one")
+    where = ("--to", f"kafka://{bootstrap}", "--start", str(FIRST), "--stop", str(LAST), "--producer-id", "one")
     async with JsonRpcNode(ReplayChain(read_recorded(FIXTURES), chain_id=1)) as node:
         with Processes(tmp_path) as processes:
             status, _, said = await asyncio.to_thread(processes.run, "produce", "--from", node.ws_url, *where)

@@ -23,7 +23,13 @@ def _parsed(command: list[str]) -> click.Context:
     name, *arguments = command
     found = cardinal.get_command(group, name)
     assert found is not None, name
-    return found.make_context(name, list(arguments), parent=group)
+    context = found.make_context(name, list(arguments), parent=group)
+    if isinstance(found, click.Group):  # `lake run`
+        name, *arguments = context._protected_args + context.args
+        found = found.get_command(context, name)
+        assert found is not None, name
+        context = found.make_context(name, list(arguments), parent=context)
+    return context
 
 
 def _broker_listeners(option: str) -> dict[str, str]:
@@ -38,6 +44,7 @@ def test_there_are_a_broker_a_node_two_producers_and_a_reader() -> None:
         "producer-b": "produce",
         "tail": "tail",
         "serve": "serve",
+        "lake": "lake",
     }
 
 
@@ -60,9 +67,9 @@ def test_images_are_pinned_and_come_from_no_named_registry() -> None:
             assert service["build"]["target"] in targets()
             assert (ROOT / service["build"]["context"]).resolve() == ROOT
         else:
-            assert re.fullmatch(r"\d+\.\d+\.\d+", tag)
+            assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag)
     for base in re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
-        assert re.fullmatch(r"(python:3\.11|node:22)-[a-z-]+", base)
+        assert base in targets() or re.fullmatch(r"(python:3\.11|node:22)-[a-z-]+", base)
 
 
 def test_the_broker_is_the_version_that_the_tests_run_on() -> None:
@@ -74,9 +81,22 @@ def test_what_is_waited_for_and_kept_exists() -> None:
     for service in services().values():
         for other, how in service.get("depends_on", {}).items():
             assert other in services()
-            assert how["condition"] == "service_started" or "healthcheck" in services()[other]
+            assert how["condition"] == "service_started" or other == "kafka" or _answers_health(other)
         for volume in service.get("volumes", ()):
-            assert volume.partition(":")[0] in compose()["volumes"]
+            source = volume.partition(":")[0]
+            assert (ROOT / source).exists() if source.startswith("./") else source in compose()["volumes"]
+
+
+def _answers_health(name: str) -> bool:
+    """The image's health check finds what the command serves: see the Dockerfile."""
+    return "--metrics" in services()[name]["command"] and "0.0.0.0:9090" in services()[name]["command"]
+
+
+def test_every_health_check_finds_an_answer() -> None:
+    assert "127.0.0.1:9090/healthz" in (ROOT / "Dockerfile").read_text()
+    for name in commands():
+        check = services()[name].get("healthcheck")
+        assert _answers_health(name) if check is None else check.get("disable") or "test" in check, name
 
 
 def test_ports_are_open_to_this_machine_only() -> None:
@@ -85,16 +105,16 @@ def test_ports_are_open_to_this_machine_only() -> None:
             assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)
 
 
-@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve"])
+@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve", "lake"])
 def test_a_command_line_is_one_that_our_commands_take(name: str) -> None:
     params = _parsed(commands()[name]).params
     assert params["chain_id"] == 31337
 
 
-@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve"])
+@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve", "lake"])
 def test_the_names_on_a_command_line_are_those_of_its_environment(name: str) -> None:
     params, environ = _parsed(commands()[name]).params, services()[name]["environment"]
-    stream = next(params[key] for key in ("to_url", "url", "from_url") if key in params)
+    stream = next(params[key] for key in ("to_url", "url", "from_url", "source") if key in params)
     url = find_url(stream, None, environ)
     assert url.hosts == (_broker_listeners("KAFKA_ADVERTISED_LISTENERS")["CLIENT"],) == ("kafka:9092",)
     assert kafka_settings(url).partitions == 4  # every option is one that the transport knows
@@ -131,5 +151,5 @@ def test_the_image_holds_what_the_distribution_is_made_of() -> None:
     assert copied == needed
     assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == needed
     extras = set(re.findall(r"\[([a-z,]+)\]", text))
-    assert extras == {"evm,server"}
-    assert {"evm", "server"} <= project["project"]["optional-dependencies"].keys()
+    assert extras == {"evm,server", "evm,local,server,spark"}
+    assert {"evm", "local", "server", "spark"} <= project["project"]["optional-dependencies"].keys()

@@ -13,7 +13,7 @@ from blocks import DEADLINE, Blocks, line, publish
 from cardinal.errors import CoverageChangedError, ReorgTooDeepError
 from cardinal.protocols.streams import BlockRef, Payload, SubBatch, split
 from cardinal.server.produce import ProduceService
-from cardinal.server.repair import Repaired, Repairing, repair
+from cardinal.server.produce.repair import Repaired, RepairRange, repair
 from cardinal.testing.memory import MemoryBroker
 
 STATE = bytes([7]) * 32
@@ -54,7 +54,7 @@ def broker() -> Iterator[MemoryBroker]:
 
 
 def repaired(broker: MemoryBroker, node: Node, first: int, last: int, *, dry_run: bool = False) -> Repaired:
-    what = Repairing(first, last, "two", dry_run)
+    what = RepairRange(first, last, "two", dry_run)
     return asyncio.run(asyncio.wait_for(repair(node, broker.url, Blocks(), what, lambda _: None), DEADLINE))
 
 

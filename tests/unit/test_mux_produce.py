@@ -15,7 +15,7 @@ from cardinal.producing.survey.mux import common_chain
 from cardinal.protocols.streams import BlockRef, Payload, split
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService
-from cardinal.server.repair import Repaired, Repairing, repair
+from cardinal.server.produce.repair import Repaired, RepairRange, repair
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink
 
@@ -55,10 +55,10 @@ class Line:
 
 async def produce(feed: Line, url: str, until: int) -> tuple[int | None, ...]:
     """What was half published, by number; the chain is on the topics then."""
-    service = ProduceService(feed, url, Blocks(), producer_id="one")
-    published = await service.prepare()
-    half = tuple(one.number for one in service.progress.half)
-    await asyncio.wait_for(service.run(published, start=1, until=until), DEADLINE)
+    service = ProduceService(feed, url, Blocks(), producer_id="one", start=1, stop=until)
+    await service.prepare()
+    half = tuple(one.number for one in service.progress.partial)
+    await asyncio.wait_for(service.run(), DEADLINE)
     await service.close()
     return half
 
@@ -118,7 +118,7 @@ def test_the_chain_that_all_members_have_each_from_where_it_begins(chains: list[
 
 async def repaired(url: str, first: int, last: int, *, dry_run: bool = False) -> tuple[Repaired, list[int]]:
     sent: list[int] = []
-    what = Repairing(first, last, "one", dry_run)
+    what = RepairRange(first, last, "one", dry_run)
     return await repair(Line(), url, Blocks(), what, lambda ref: sent.append(ref.number)), sent
 
 
@@ -127,7 +127,7 @@ def test_repair_completes_what_one_member_lacks(brokers: Brokers) -> None:
     publish(brokers[0], line(5, 6))
     publish(mux(brokers), line(7, 8))
     found, would = asyncio.run(repaired(mux(brokers), 1, 8, dry_run=True))
-    assert (found.complete, len(found.half), found.missing, would) == (6, 2, (), [5, 6])
+    assert (found.complete, len(found.partial), found.missing, would) == (6, 2, (), [5, 6])
     assert asyncio.run(repaired(mux(brokers), 1, 8))[0].sent == 2
     assert [sealed(broker) for broker in brokers] == [hashes(1, 8)] * 2
 

@@ -58,10 +58,10 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-async def run(service: ProduceService, until: int | None = None) -> list[BlockRef]:
+async def run(service: ProduceService) -> list[BlockRef]:
     """Where it went on."""
     published = await service.prepare()
-    await asyncio.wait_for(service.run(published, start=None, until=until), DEADLINE)
+    await asyncio.wait_for(service.run(), DEADLINE)
     await service.close()
     return published
 
@@ -87,7 +87,7 @@ def test_after_a_reorg_through_a_channel_a_restart_goes_on_where_it_was(broker: 
     produced(broker, Node([*left, *taken]))
     published, service = produced(broker, Node([*left[:30], *taken]))
     assert published == [payload.ref for payload in (*left[:30], *taken)]
-    assert service.progress.blocks == 0
+    assert service.progress.stats.blocks == 0
 
 
 @pytest.mark.parametrize("seals", [True, False])
@@ -132,7 +132,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def left_of(service: ProduceService) -> list[str]:
-    return [name_of(one.hash) for one in service.progress.half]
+    return [name_of(one.hash) for one in service.progress.partial]
 
 
 def test_bytes_that_come_after_the_first_look_are_found_when_all_is_sealed(broker: MemoryBroker) -> None:
@@ -142,11 +142,11 @@ def test_bytes_that_come_after_the_first_look_are_found_when_all_is_sealed(broke
 
     async def late(payload: Payload, beside: Sequence[Payload] = ()) -> tuple[list[str], list[str]]:
         node = Node(CHAIN, beside)
-        service = ProduceService(node, broker.url, Blocks(), producer_id="one")
-        published = await service.prepare()
+        service = ProduceService(node, broker.url, Blocks(), producer_id="one", stop=12)
+        await service.prepare()
         named = left_of(service)
         killed.send(messages(payload)[:-1], None).result(DEADLINE)
-        await asyncio.wait_for(service.run(published, start=None, until=12), DEADLINE)
+        await asyncio.wait_for(service.run(), DEADLINE)
         await service.close()
         return named, left_of(service)
 
@@ -165,9 +165,9 @@ def test_a_service_that_follows_looks_again_after_a_while_and_when_it_is_told_to
         node = Node(CHAIN, [LEFT], ends=False)
         settings = ProduceSettings("one", look_again_seconds=0.2)
         service = ProduceService(node, broker.url, Blocks(), settings=settings)
-        published = await service.prepare()
+        await service.prepare()
         killed.send(messages(LEFT)[:-1], None).result(DEADLINE)
-        running = asyncio.create_task(service.run(published, start=None, until=None))
+        running = asyncio.create_task(service.run())
         await until(lambda: LEFT.hash in sealed(broker))
         assert node.asked == ["6b"], "what is under way is not taken for half published"
         killed.send(messages(other)[:-1], None).result(DEADLINE)
@@ -189,7 +189,7 @@ def test_what_comes_by_itself_is_not_asked_for_and_the_rest_goes_parents_first(b
     node = Node(CHAIN, branch)
     _, service = produced(broker, node)
     assert sorted(node.asked) == sorted(name_of(payload.hash) for payload in branch)
-    assert service.progress.blocks == 14, "each once"
+    assert service.progress.stats.blocks == 14, "each once"
     assert left_of(service) == []
     places = {block: place for place, block in enumerate(sealed(broker))}
     for line_ in (CHAIN, branch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.server.branches import Branch, Branches, Step
+from cardinal.server.produce.reorg_grouping import Branch, ReorgGrouping, Step
 from streams import chain, h, name
 
 THRESHOLD = 3
@@ -26,18 +26,18 @@ def shown(steps: list[Step]) -> list[str]:
     ]
 
 
-def given_all(branches: Branches, payloads: list[Payload]) -> list[str]:
+def given_all(branches: ReorgGrouping, payloads: list[Payload]) -> list[str]:
     return shown([step for payload in payloads for step in branches.receive(payload)])
 
 
-def begun(spec: str, *, together: bool = False) -> Branches:
-    branches = Branches(THRESHOLD, together=together)
+def begun(spec: str, *, together: bool = False) -> ReorgGrouping:
+    branches = ReorgGrouping(THRESHOLD, together=together)
     given_all(branches, chain(spec))
     return branches
 
 
 def test_blocks_on_the_head_and_within_the_threshold_go_one_by_one() -> None:
-    branches = Branches(THRESHOLD)
+    branches = ReorgGrouping(THRESHOLD)
     assert given_all(branches, chain("1a 2a 3a 4a")) == ["1a", "2a", "3a", "4a"]
     assert given_all(branches, chain("2b 3b 4b 5b", root="1a")) == ["2b", "3b", "4b", "5b"]
     assert branches.rest() == []
@@ -96,14 +96,14 @@ def test_where_every_branch_goes_as_one_the_content_of_newer_blocks_is_at_hand()
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.server.branches.HASHES_MAX", 20)
-    monkeypatch.setattr("cardinal.server.branches.CONTENT_MAX", 10)
-    branches = Branches(THRESHOLD)
+    monkeypatch.setattr("cardinal.server.produce.reorg_grouping.HASHES_MAX", 20)
+    monkeypatch.setattr("cardinal.server.produce.reorg_grouping.CONTENT_MAX", 10)
+    branches = ReorgGrouping(THRESHOLD)
     names = [f"{number}a" for number in range(1, 60)]
     given_all(branches, chain(" ".join(names)))
     given_all(branches, chain(" ".join(f"{number}b" for number in range(41, 59)), root="40a"))
     given_all(branches, chain(" ".join(f"{number}c" for number in range(41, 58)), root="40a"))
-    assert len(branches._chain) == len(branches._beside) == 20
+    assert len(branches._chain) == len(branches._side) == 20
     assert len(branches._content) == 10
     assert len(branches._withheld) == 20
 
@@ -116,7 +116,7 @@ def test_the_end_of_the_feed_gives_what_is_kept() -> None:
 
 
 def test_after_a_restart_the_depth_counts_from_what_is_published() -> None:
-    branches = Branches(THRESHOLD, [BlockRef(at, h(f"{at}a")) for at in range(1, 6)], 5)
+    branches = ReorgGrouping(THRESHOLD, [BlockRef(at, h(f"{at}a")) for at in range(1, 6)], 5)
     assert given_all(branches, chain("6a", root="5a")) == ["6a"]
     assert given_all(branches, chain("2b 3b 4b 5b 6b 7b", root="1a")) == ["1a<2b 3b 4b 5b 6b 7b"]
 
@@ -136,7 +136,7 @@ def test_nothing_of_the_final_chain_is_left_out_and_branches_are_linked(seed: in
         block = Payload(parent.number + 1, h(f"{parent.number + 1}x{index}"), parent.hash, parent.number + 1)
         given_.append(block)
         head = max(head, block, key=lambda one: one.weight)
-    branches = Branches(THRESHOLD, together=together)
+    branches = ReorgGrouping(THRESHOLD, together=together)
     steps = [step for payload in given_ for step in branches.receive(payload)] + branches.rest()
     published = {}
     for step in steps:

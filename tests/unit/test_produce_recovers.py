@@ -10,14 +10,18 @@ from concurrent.futures import Future
 import pytest
 
 from cardinal.apps import get
-from cardinal.errors import DeliveryError
+from cardinal.errors import CardinalError, DeliveryError
 from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Payload
-from cardinal.server.outbox import Outbox
 from cardinal.server.produce import ProduceService
+from cardinal.server.produce.retry_queue import RetryQueue
 from cardinal.testing.memory import MemoryBroker
 
 BLOCKS = 200
+
+
+async def never(error: CardinalError) -> None:
+    raise AssertionError(error)
 
 
 def test_blocks_that_failed_together_go_again_together() -> None:
@@ -26,17 +30,17 @@ def test_blocks_that_failed_together_go_again_together() -> None:
     async def outage() -> None:
         with MemoryBroker(uuid.uuid4().hex) as broker:
             feed = open_feed(f"dev://?seed=9&blocks={BLOCKS}&reorg-rate=0")
-            service = ProduceService(feed, broker.url, get("evm", chain_id=1337), producer_id="one")
-            published = await service.prepare()
+            service = ProduceService(feed, broker.url, get("evm", chain_id=1337), producer_id="one", stop=BLOCKS)
+            await service.prepare()
             broker.fail(lambda _: True)
-            running = asyncio.create_task(service.run(published, start=None, until=BLOCKS))
+            running = asyncio.create_task(service.run())
             async with asyncio.timeout(20):
-                while service.progress.under_way <= BLOCKS:  # noqa: ASYNC110 - the service tells nobody
+                while service.progress.stats.in_flight <= BLOCKS:  # noqa: ASYNC110 - the service tells nobody
                     await asyncio.sleep(0.01)
             broker.fail(None)
             async with asyncio.timeout(20):  # it took half a second a block: 100 s
                 await running
-            assert service.progress.blocks == BLOCKS + 1
+            assert service.progress.stats.blocks == BLOCKS + 1
             await service.close()
 
     asyncio.run(outage())
@@ -53,23 +57,25 @@ def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_handed_o
             handed.append(Future())
             return handed[-1]
 
-        outbox = Outbox(hand_over, again=lambda block, _: told.append(block.hash), sealed=lambda _: None)
-        await outbox.add(payload)
+        queue = RetryQueue(
+            hand_over, renew=never, sealed=lambda *_: None, failed=lambda block, _: told.append(block.hash)
+        )
+        await queue.add(payload)
         handed[0].set_exception(DeliveryError("not acknowledged", block_hash=payload.hash))
         await asyncio.sleep(0)  # the loop hears of it
-        await outbox.add(payload)
-        resend = asyncio.create_task(outbox.resend())
-        draining = asyncio.create_task(outbox.drain(resend))
+        await queue.add(payload)
+        retrying = asyncio.create_task(queue.retry())
+        draining = asyncio.create_task(queue.drain(retrying))
         async with asyncio.timeout(20):
-            while outbox._failed.qsize():  # noqa: ASYNC110 - nobody tells
+            while queue._failed.qsize():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-            await asyncio.wait([resend], timeout=1.0)  # it waits a moment before it sends
+            await asyncio.wait([retrying], timeout=1.0)  # it waits a moment before it sends
             handed[1].set_result(None)
             await draining
-        resend.cancel()
+        retrying.cancel()
         assert len(handed) == 2
         assert not told
-        assert outbox.unsealed == ()
+        assert queue.unsealed == ()
 
     asyncio.run(twice())
 
@@ -84,13 +90,13 @@ def test_a_block_that_waits_for_room_when_the_service_ends_was_not_taken() -> No
             assert room.wait(20)
             return Future()
 
-        outbox = Outbox(hand_over, again=lambda *_: None, sealed=lambda _: None)
-        adding = asyncio.create_task(outbox.add(payload))
+        queue = RetryQueue(hand_over, renew=never, sealed=lambda *_: None)
+        adding = asyncio.create_task(queue.add(payload))
         await asyncio.sleep(0.01)
         adding.cancel()
         await asyncio.wait([adding])
         room.set()
-        assert outbox.unsealed == ()
+        assert queue.unsealed == ()
 
     asyncio.run(ended())
 
@@ -100,13 +106,13 @@ def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:
 
     async def fault() -> None:
         future: Future[None] = Future()
-        outbox = Outbox(lambda _: future, again=lambda *_: None, sealed=lambda _: None)
-        await outbox.add(payload)
-        resend = asyncio.create_task(outbox.resend())
+        queue = RetryQueue(lambda _: future, renew=never, sealed=lambda *_: None)
+        await queue.add(payload)
+        retrying = asyncio.create_task(queue.retry())
         future.set_exception(RuntimeError("a fault"))
         with pytest.raises(RuntimeError, match="a fault"):
             async with asyncio.timeout(20):
-                await outbox.drain(resend)
-        assert outbox.unsealed == (payload,)
+                await queue.drain(retrying)
+        assert queue.unsealed == (payload,)
 
     asyncio.run(fault())

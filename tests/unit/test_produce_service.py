@@ -11,7 +11,6 @@ import pytest
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.errors import (
-    CardinalError,
     ClientStoppedError,
     ConfigurationError,
     CoverageChangedError,
@@ -25,7 +24,7 @@ from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.server.produce import ProduceService, ProduceSettings
-from cardinal.server.repair import Repairing, repair
+from cardinal.server.produce.repair import RepairRange, repair
 from cardinal.testing.memory import MemoryBroker, MemorySink
 
 if TYPE_CHECKING:
@@ -88,19 +87,14 @@ def _numbers(broker: MemoryBroker) -> set[int]:
     return {m.number for r in broker.records("block") if isinstance(m := decode(r.key, r.value), Batch)}
 
 
-def _service(feed: Line, broker: MemoryBroker, again: list[int] | None = None) -> ProduceService:
-    def tell(payload: Payload, error: CardinalError) -> None:
-        assert error.retriable
-        if again is not None:
-            again.append(payload.number)
-
-    return ProduceService(feed, broker.url, Blocks(), producer_id="one", again=tell)
+def _service(feed: Line, broker: MemoryBroker, **span: int) -> ProduceService:
+    return ProduceService(feed, broker.url, Blocks(), producer_id="one", **span)
 
 
-async def _run(service: ProduceService, **span: int | None) -> list[BlockRef]:
+async def _run(service: ProduceService) -> list[BlockRef]:
     try:
         published = await service.prepare()
-        await asyncio.wait_for(service.run(published, start=span.get("start"), until=span.get("until")), DEADLINE)
+        await asyncio.wait_for(service.run(), DEADLINE)
     finally:
         await service.close()
     return published
@@ -108,17 +102,17 @@ async def _run(service: ProduceService, **span: int | None) -> list[BlockRef]:
 
 def test_a_feed_is_published_to_its_end(broker: MemoryBroker) -> None:
     feed = Line(0)
-    service = _service(feed, broker)
-    assert asyncio.run(_run(service, start=3, until=40)) == []
+    service = _service(feed, broker, start=3, stop=40)
+    assert asyncio.run(_run(service)) == []
     assert _numbers(broker) == set(range(3, 41))
-    assert (service.progress.blocks, service.progress.number, service.progress.under_way) == (38, 40, 0)
+    assert (service.progress.stats.blocks, service.progress.number, service.progress.stats.in_flight) == (38, 40, 0)
     assert feed.closed
 
 
 def test_a_second_run_goes_on_where_the_topics_end(broker: MemoryBroker) -> None:
-    asyncio.run(_run(_service(Line(0), broker), start=0, until=10))
+    asyncio.run(_run(_service(Line(0), broker, start=0, stop=10)))
     feed = Line(0)
-    published = asyncio.run(_run(_service(feed, broker), start=0, until=20))
+    published = asyncio.run(_run(_service(feed, broker, start=0, stop=20)))
     assert published[-1].number == 10
     assert feed.given == [10, *range(11, 21)], "the newest published one is only compared"
     assert _numbers(broker) == set(range(21))
@@ -138,19 +132,19 @@ class Weighed(Line):
 
 def test_a_feed_that_weighs_is_told_the_weights_of_what_is_published(broker: MemoryBroker) -> None:
     feed = Weighed(0)
-    asyncio.run(_run(_service(feed, broker), start=0, until=10))
+    asyncio.run(_run(_service(feed, broker, start=0, stop=10)))
     assert feed.learned == {}
     feed = Weighed(0)
-    asyncio.run(_run(_service(feed, broker), start=0, until=12))
+    asyncio.run(_run(_service(feed, broker, start=0, stop=12)))
     assert feed.learned == {number: number for number in range(11)}
 
 
 def test_a_repair_tells_the_weights_down_to_the_block_below_its_range(broker: MemoryBroker) -> None:
-    asyncio.run(_run(_service(Line(0), broker), start=0, until=10))
+    asyncio.run(_run(_service(Line(0), broker, start=0, stop=10)))
     feed = Weighed(0)
-    done = asyncio.run(repair(feed, broker.url, Blocks(), Repairing(5, 8, "one"), lambda _: None))
+    done = asyncio.run(repair(feed, broker.url, Blocks(), RepairRange(5, 8, "one"), lambda _: None))
     assert feed.learned == {4: 4, 5: 5, 6: 6, 7: 7, 8: 8}
-    assert (done.complete, done.missing, done.half, done.left, done.sent) == (4, (), (), (), 0)
+    assert (done.complete, done.missing, done.partial, done.left, done.sent) == (4, (), (), (), 0)
 
 
 def test_blocks_that_were_lost_are_sent_again(broker: MemoryBroker) -> None:
@@ -164,9 +158,9 @@ def test_blocks_that_were_lost_are_sent_again(broker: MemoryBroker) -> None:
         return False
 
     broker.fail(lose)
-    again: list[int] = []
-    asyncio.run(_run(_service(Line(0), broker, again), until=20))
-    assert sorted(again) == [4, 9]
+    service = _service(Line(0), broker, stop=20)
+    asyncio.run(_run(service))
+    assert service.progress.retries == 2
     assert _numbers(broker) == set(range(21))
 
 
@@ -188,9 +182,10 @@ def test_a_producer_that_has_stopped_is_replaced_and_nothing_is_left_out(
         return send(sink, content, seal, written)
 
     monkeypatch.setattr(MemorySink, "send", stop)
-    again: list[int] = []
-    asyncio.run(_run(_service(Line(0), broker, again), until=40))
+    service = _service(Line(0), broker, stop=40)
+    asyncio.run(_run(service))
     assert stopped
+    assert service.progress.renewals >= 1
     assert _numbers(broker) == set(range(41))
     assert _chain_of(broker) == [bytes([number + 1]) for number in range(41)]
 
@@ -210,8 +205,9 @@ def test_an_error_of_the_feed_ends_the_service_and_what_was_given_is_published(b
 
 def test_told_to_stop_it_seals_what_it_took(broker: MemoryBroker) -> None:
     async def stop() -> int:
-        service = _service(Line(30), broker)
-        running = asyncio.create_task(service.run(await service.prepare(), start=0, until=None))
+        service = _service(Line(30), broker, start=0)
+        await service.prepare()
+        running = asyncio.create_task(service.run())
         while service.progress.number != 30:
             await asyncio.sleep(0.01)
             assert not running.done()
@@ -219,7 +215,7 @@ def test_told_to_stop_it_seals_what_it_took(broker: MemoryBroker) -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
         await service.close()
-        return service.progress.blocks
+        return service.progress.stats.blocks
 
     assert asyncio.run(asyncio.wait_for(stop(), DEADLINE)) == 31
     assert _numbers(broker) == set(range(31))
@@ -287,11 +283,11 @@ def _chain_of(broker: MemoryBroker) -> list[bytes]:
 
 def test_a_deep_reorg_of_the_node_reaches_consumers_through_a_channel(broker: MemoryBroker) -> None:
     payloads = _script("1a", "2a", "3a", "4a", "5a", "6a", "2b", "3b", "4b", "5b", "6b", "7b", "8b", n2b="1a")
-    service = ProduceService(Script(payloads), broker.url, Shallow(), producer_id="one")
-    asyncio.run(_run(service, until=8))
+    service = ProduceService(Script(payloads), broker.url, Shallow(), producer_id="one", stop=8)
+    asyncio.run(_run(service))
     assert any("-re-" in topic for topic in broker.topics())
     assert _chain_of(broker) == [b"1a", b"2b", b"3b", b"4b", b"5b", b"6b", b"7b", b"8b"]
-    assert service.progress.blocks == len(payloads)
+    assert service.progress.stats.blocks == len(payloads)
 
 
 def test_a_broker_that_is_away_when_a_channel_is_to_be_made_is_waited_for(
@@ -300,42 +296,37 @@ def test_a_broker_that_is_away_when_a_channel_is_to_be_made_is_waited_for(
     payloads = _script("1a", "2a", "3a", "4a", "5a", "6a", "2b", "3b", "4b", "5b", "6b", "7b", "8b", n2b="1a")
     open_channel = MemorySink.open_channel
     away = [UnreachableError("nobody answers", address="b:1"), UnreachableError("nobody answers", address="b:1")]
-    told: list[str] = []
 
     def channel(sink: MemorySink, topic: str) -> None:
         if away:
             raise away.pop()
         open_channel(sink, topic)
 
-    def tell(payload: Payload, error: CardinalError) -> None:
-        assert payload in payloads
-        told.append(str(error))
-
     monkeypatch.setattr(MemorySink, "open_channel", channel)
-    service = ProduceService(Script(payloads), broker.url, Shallow(), producer_id="one", again=tell)
-    asyncio.run(_run(service, until=8))
+    service = ProduceService(Script(payloads), broker.url, Shallow(), producer_id="one", stop=8)
+    asyncio.run(_run(service))
     assert _chain_of(broker) == [b"1a", b"2b", b"3b", b"4b", b"5b", b"6b", b"7b", b"8b"]
-    assert told == ["nobody answers"] * 2
+    assert not away
 
 
 def test_a_node_that_goes_back_to_where_it_was_takes_consumers_along(broker: MemoryBroker) -> None:
     there = _script("1a", "2a", "3a", "4a", "5a", "6a", "2b", "3b", "4b", "5b", "6b", "7b", n2b="1a")
     back = _script("7a", "8a", n7a="6a")
-    asyncio.run(_run(ProduceService(Script(there + back), broker.url, Shallow(), producer_id="one"), until=8))
+    asyncio.run(_run(ProduceService(Script(there + back), broker.url, Shallow(), producer_id="one", stop=8)))
     assert _chain_of(broker) == [b"1a", b"2a", b"3a", b"4a", b"5a", b"6a", b"7a", b"8a"]
 
 
 def test_half_published_blocks_are_completed_by_hash_and_the_rest_is_named(broker: MemoryBroker) -> None:
     payloads = _script("1a", "2a", "3a", "3b", "3c", n3b="2a", n3c="2a")
     chain, orphans = payloads[:3], payloads[3:]
-    asyncio.run(_run(ProduceService(Script(chain), broker.url, Blocks(), producer_id="one"), until=3))
+    asyncio.run(_run(ProduceService(Script(chain), broker.url, Blocks(), producer_id="one", stop=3)))
     sink = broker.sink(Blocks(), producer_id="killed")
     for orphan in orphans:
         *content, batch = split(orphan, Blocks().topics, "block")
         sink.send([content[0], *([batch] if orphan is orphans[0] else [])], None).result(1)
-    service = ProduceService(Script(chain, has=orphans[:1]), broker.url, Blocks(), producer_id="one")
-    asyncio.run(_run(service, until=3))
-    assert [(one.number, one.hash, one.messages) for one in service.progress.half] == [(None, orphans[1].hash, 1)]
+    service = ProduceService(Script(chain, has=orphans[:1]), broker.url, Blocks(), producer_id="one", stop=3)
+    asyncio.run(_run(service))
+    assert [(one.number, one.hash, one.messages) for one in service.progress.partial] == [(None, orphans[1].hash, 1)]
     assert {record.key for record in broker.records("a") if record.key[1:33] == orphans[0].hash} == {
         b"\3" + orphans[0].hash + path for path in (b"a/1", b"a/2")
     }
@@ -343,25 +334,25 @@ def test_half_published_blocks_are_completed_by_hash_and_the_rest_is_named(broke
 
 def test_what_another_producer_completes_meanwhile_is_not_named(broker: MemoryBroker) -> None:
     payloads = _script("1a", "2a", "2b", n2b="1a")
-    asyncio.run(_run(ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one"), until=2))
+    asyncio.run(_run(ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one", stop=2)))
     other = broker.sink(Blocks(), producer_id="other")
     *content, batch = split(payloads[2], Blocks().topics, "block")
     other.send(content[:1], None).result(1)
-    service = ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one")
+    service = ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one", stop=2)
 
     async def meanwhile() -> None:
-        published = await service.prepare()
-        assert [one.hash for one in service.progress.half] == [payloads[2].hash]
+        await service.prepare()
+        assert [one.hash for one in service.progress.partial] == [payloads[2].hash]
         other.send(content, batch).result(1)
-        await service.run(published, start=None, until=2)
+        await service.run()
         await service.close()
 
     asyncio.run(asyncio.wait_for(meanwhile(), DEADLINE))
-    assert service.progress.half == ()
+    assert service.progress.partial == ()
 
 
 def test_a_name_that_marks_repairs_is_refused(broker: MemoryBroker) -> None:
-    with pytest.raises(ConfigurationError, match=r"'db-repair' ends as the names of repairs.*give another") as caught:
+    with pytest.raises(ConfigurationError, match=r"'db-repair' ends as the ids of repairs.*choose another") as caught:
         ProduceService(Line(0), broker.url, Blocks(), producer_id="db-repair")
     assert caught.value.setting == "producer_id"
 
@@ -381,7 +372,7 @@ def test_a_connection_that_nobody_waited_for_is_released_when_it_is_there(
             super().close()
             closed.set()
 
-    monkeypatch.setattr("cardinal.server.produce.Producer", Slow)
+    monkeypatch.setattr("cardinal.server.produce.service.Producer", Slow)
 
     async def told_to_stop() -> None:
         service = _service(Line(0), broker)
@@ -400,33 +391,33 @@ def test_a_connection_that_nobody_waited_for_is_released_when_it_is_there(
 
 def test_other_entries_than_the_published_ones_are_refused_unless_they_are_meant(broker: MemoryBroker) -> None:
     payloads = _script("1a", "2a")
-    asyncio.run(_run(ProduceService(Script(payloads), broker.url, Blocks(), producer_id="one"), until=2))
+    asyncio.run(_run(ProduceService(Script(payloads), broker.url, Blocks(), producer_id="one", stop=2)))
     more = [replace(payload, updates={**payload.updates, "b/1": b"x"}) for payload in payloads]
     before = len(broker.records("a"))
     with pytest.raises(CoverageChangedError, match="b/1") as caught:
-        asyncio.run(_run(ProduceService(Script(more), broker.url, Blocks(), producer_id="one"), until=3))
+        asyncio.run(_run(ProduceService(Script(more), broker.url, Blocks(), producer_id="one", stop=3)))
     assert (caught.value.number, caught.value.hash, caught.value.missing) == (2, payloads[1].hash, ())
     assert caught.value.added == ("b/1",)
     fewer = replace(Blocks(), topics={"a/1": "a"})
     with pytest.raises(CoverageChangedError) as caught:
-        asyncio.run(_run(ProduceService(Script(payloads), broker.url, fewer, producer_id="one"), until=3))
+        asyncio.run(_run(ProduceService(Script(payloads), broker.url, fewer, producer_id="one", stop=3)))
     assert (caught.value.missing, caught.value.added) == (("a/ ×2",), ("a/1 ×1", "a/2"))
     assert len(broker.records("a")) == before
     settings = ProduceSettings("one", allow_coverage_change=True)
-    asyncio.run(_run(ProduceService(Script(more), broker.url, Blocks(), settings=settings), until=3))
+    asyncio.run(_run(ProduceService(Script(more), broker.url, Blocks(), settings=settings, stop=3)))
 
 
 def test_a_node_that_has_none_of_the_newest_blocks_cannot_be_compared(broker: MemoryBroker) -> None:
-    asyncio.run(_run(ProduceService(Script(_script("1a")), broker.url, Blocks(), producer_id="one"), until=1))
+    asyncio.run(_run(ProduceService(Script(_script("1a")), broker.url, Blocks(), producer_id="one", stop=1)))
     other = Script([replace(payload, updates={"c/1": b"x"}) for payload in _script("1b")])
-    asyncio.run(_run(ProduceService(other, broker.url, Blocks(), producer_id="one"), until=1))
+    asyncio.run(_run(ProduceService(other, broker.url, Blocks(), producer_id="one", stop=1)))
 
 
 def test_producers_of_the_service_are_counted(broker: MemoryBroker) -> None:
     service = ProduceService(
-        Script(_script("1a", "2a")), broker.url, Blocks(), settings=ProduceSettings("me", "standby")
+        Script(_script("1a", "2a")), broker.url, Blocks(), settings=ProduceSettings("me", "standby"), stop=2
     )
-    asyncio.run(_run(service, until=2))
+    asyncio.run(_run(service))
     producers = service.progress.producers
     assert producers is not None
     assert producers.live == ("me",)

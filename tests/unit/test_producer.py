@@ -82,7 +82,7 @@ def test_a_block_is_on_its_topics_when_its_future_ends(broker: MemoryBroker, pro
     assert keys == {b"a/1", b"a/2"}
     assert _batches(broker) == [1]
     assert producer.stats[:2] == (1, 4)
-    assert producer.stats.under_way == 0
+    assert producer.stats.in_flight == 0
 
 
 def test_a_batch_waits_until_all_else_of_its_block_is_acknowledged(broker: MemoryBroker, producer: Producer) -> None:
@@ -172,7 +172,7 @@ def test_only_so_many_blocks_are_under_way(broker: MemoryBroker) -> None:
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
-        assert producer.stats.under_way == 2
+        assert producer.stats.in_flight == 2
         broker.release()
         for future in first:
             future.result(DEADLINE)

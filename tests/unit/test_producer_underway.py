@@ -76,7 +76,7 @@ def test_what_others_have_published_meanwhile_is_not_sent_and_its_descendants_go
     line.end()
     assert line.finished == [1, 2_002]
     stats = line.in_flight.stats
-    assert (stats.blocks, stats.messages, stats.skipped, stats.under_way) == (2, 4, 2_000, 0)
+    assert (stats.blocks, stats.messages, stats.skipped, stats.in_flight) == (2, 4, 2_000, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))

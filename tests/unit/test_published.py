@@ -171,7 +171,7 @@ def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_on
             other.send([batch] if payload is lacks else [batch, *content], None).result(1)
         source = broker.source(app.all_topics)
         assert height_range(source, app, 10, 10_900).complete == {one.hash for one in payloads[9:10_900]} - {lacks.hash}
-        assert [one.hash for one in survey(source, app, producer_id="one").half] == [lacks.hash]
+        assert [one.hash for one in survey(source, app, producer_id="one").partial] == [lacks.hash]
 
 
 @pytest.mark.parametrize("since", [0, 5, 100])
@@ -243,10 +243,10 @@ def test_what_a_killed_producer_left_is_named_when_it_starts_again_though_others
         source = broker.source(app.all_topics)
         found = survey(source, app, producer_id="one")
         assert found.chain[-1] == payloads[-1].ref
-        assert [(one.number, one.hash, one.messages) for one in found.half] == [(None, orphan.hash, len(content))]
-        assert survey(source, app, producer_id="two").half == (), "it has left nothing behind"
+        assert [(one.number, one.hash, one.messages) for one in found.partial] == [(None, orphan.hash, len(content))]
+        assert survey(source, app, producer_id="two").partial == (), "it has left nothing behind"
         killed.send((), batch).result(5)
-        assert survey(source, app, producer_id="one").half == ()
+        assert survey(source, app, producer_id="one").partial == ()
 
 
 def _orphan(payloads: list[Payload], number: int) -> Payload:
@@ -263,7 +263,9 @@ def test_what_a_producer_left_that_was_killed_twice_is_found_the_second_time() -
         broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(5)
         seconds += 60
         _publish(broker, payloads[5:])
-        assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").half] == [orphan.hash]
+        assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").partial] == [
+            orphan.hash
+        ]
 
 
 def test_what_a_producer_left_is_found_however_many_messages_others_sent_since() -> None:
@@ -276,7 +278,9 @@ def test_what_a_producer_left_is_found_however_many_messages_others_sent_since()
             for payload in payloads[5:]:
                 seconds += 12
                 other.add(replace(payload, updates={f"a/{n}": b"x" for n in range(400)})).result(5)
-        assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").half] == [orphan.hash]
+        assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").partial] == [
+            orphan.hash
+        ]
 
 
 def test_what_is_on_the_topics_before_any_batch_is_named(broker: MemoryBroker) -> None:
@@ -284,4 +288,4 @@ def test_what_is_on_the_topics_before_any_batch_is_named(broker: MemoryBroker) -
     *content, _ = split(orphan, Blocks().topics, "block")
     broker.sink(Blocks(), producer_id="killed").send(content, None).result(5)
     found = survey(broker.source(["block", "a"]), Blocks(), producer_id="one")
-    assert [(one.number, one.hash, one.messages) for one in found.half] == [(None, orphan.hash, len(content))]
+    assert [(one.number, one.hash, one.messages) for one in found.partial] == [(None, orphan.hash, len(content))]

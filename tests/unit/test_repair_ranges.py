@@ -14,7 +14,7 @@ from cardinal.producer import Producer
 from cardinal.producing.survey import height_range
 from cardinal.producing.survey.mux import range_in_members
 from cardinal.server.produce import ProduceService
-from cardinal.server.repair import Repaired, Repairing, repair
+from cardinal.server.produce.repair import Repaired, RepairRange, repair
 from cardinal.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def broker() -> Iterator[MemoryBroker]:
 
 def repaired(broker: MemoryBroker, node: Node, first: int, last: int, *, dry_run: bool = False) -> Repaired:
     async def within() -> Repaired:
-        what = Repairing(first, last, "fix", dry_run)
+        what = RepairRange(first, last, "fix", dry_run)
         return await asyncio.wait_for(repair(node, broker.url, Blocks(), what, lambda _: None), DEADLINE)
 
     return asyncio.run(within())
@@ -83,7 +83,7 @@ def test_a_range_that_ends_above_the_head_is_refused_instead_of_waited_for(
     for first in (3, 14):
         with pytest.raises(ConfigurationError, match="up to 12 now, and block 15 is above") as caught:
             repaired(broker, Node(), first, 15, dry_run=dry_run)
-        assert caught.value.setting == "last"
+        assert caught.value.setting == "stop"
     assert len(broker.records()) == before
     assert repaired(broker, Node(), 3, 12, dry_run=dry_run).sent == (0 if dry_run else 7)
 
@@ -128,9 +128,9 @@ def test_what_came_through_the_channel_of_a_reorg_is_not_sent_again(broker: Memo
     old, taken = line(1, 60), line(31, 70, "b", below="30a")
 
     async def produce() -> None:
-        service = ProduceService(Node([*old, *taken]), broker.url, Blocks(), producer_id="one")
-        published = await service.prepare()
-        await asyncio.wait_for(service.run(published, start=None, until=70), DEADLINE)
+        service = ProduceService(Node([*old, *taken]), broker.url, Blocks(), producer_id="one", stop=70)
+        await service.prepare()
+        await asyncio.wait_for(service.run(), DEADLINE)
         await service.close()
 
     asyncio.run(produce())
@@ -144,10 +144,10 @@ def test_a_sealed_block_that_has_lost_a_message_is_reported_and_sent_again(broke
     *content, batch = messages(CHAIN[5])
     broker.sink(Blocks(), producer_id="one").send(content[1:], batch).result(DEADLINE)
     done = repaired(broker, Node(), 3, 9, dry_run=True)
-    assert (done.complete, done.half, done.missing, done.sent) == (6, (CHAIN[5].ref,), (), 0)
+    assert (done.complete, done.partial, done.missing, done.sent) == (6, (CHAIN[5].ref,), (), 0)
     assert repaired(broker, Node(), 3, 9).sent == 1
     done = repaired(broker, Node(), 3, 9)
-    assert (done.complete, done.half, done.sent) == (7, (), 0)
+    assert (done.complete, done.partial, done.sent) == (7, (), 0)
 
 
 def test_a_topic_that_was_emptied_is_reported_and_filled_again(broker: MemoryBroker) -> None:
@@ -155,7 +155,7 @@ def test_a_topic_that_was_emptied_is_reported_and_filled_again(broker: MemoryBro
     for partition, end in {tp: high for tp, (_, high) in broker.source(["a"]).watermarks().items()}.items():
         broker.trim(*partition, end)
     done = repaired(broker, Node(), 1, 12, dry_run=True)
-    assert (done.complete, [ref.number for ref in done.half]) == (0, list(range(1, 13)))
+    assert (done.complete, [ref.number for ref in done.partial]) == (0, list(range(1, 13)))
     assert repaired(broker, Node(), 1, 12).sent == 12
     assert repaired(broker, Node(), 1, 12).complete == 12
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.consuming.new_partitions import NewPartitions
 from cardinal.errors import CardinalError, ConfigurationError, DecodeError, TopicError
+from cardinal.producing.standby.arrivals import ArrivalCounts, Arrivals
 from cardinal.producing.standby.committed_horizon import Horizon
 from cardinal.protocols.streams.publishing.standby import Peers, Standby, Verdict
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
@@ -114,6 +115,7 @@ class PeerWatch:
         self._me = me
         self._lock = threading.RLock()
         self._peers = Peers(alive * 1000)
+        self._arrivals = Arrivals(getattr(app, "volatile_paths", ()))
         self._standby = Standby(me, step, self._peers)
         self._step = step
         self._rank = 0
@@ -138,6 +140,12 @@ class PeerWatch:
         """Who lives, who was first, and whether another one has our id."""
         with self._lock:
             return replace(self._peers.count(self._me), doubled=self._anothers >= _DOUBLED)
+
+    @property
+    def arrivals(self) -> ArrivalCounts:
+        """Duplicates, divergences, and the lag of each producer."""
+        with self._lock:
+            return self._arrivals.counts
 
     def turn(self, block_hash: bytes) -> Verdict:
         """What to do with a block that was begun and is not sent yet (rule 5); waits for no lock."""
@@ -260,6 +268,7 @@ class PeerWatch:
         if key[:1] == _BATCH and len(key) == HASH_END:
             block_hash = key[1:]
             self._peers.batch(block_hash, who or "anonymous")
+            self._arrivals.batch(record, who or "anonymous")
             if SEALED_HEADER in headers:
                 if who != self._me and not self._standby.is_done(block_hash):
                     self._others_moved = time.monotonic()

@@ -28,7 +28,7 @@ from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.producing.survey.batch_index import BatchIndex
 from cardinal.producing.survey.channels import read_channels
 from cardinal.producing.survey.completeness import complete_among
-from cardinal.producing.survey.partial import HalfPublished, half_around, place
+from cardinal.producing.survey.partial import PartialBlock, partial_around, place
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 from cardinal.transports.read_range import read_range
 
@@ -53,14 +53,14 @@ class Survey:
     Attributes:
         chain: the newest blocks that are complete, one chain, oldest first.
         batches: the Batches of these, and others, by hash.
-        half: blocks that are partially published, the lowest first, those without a number last.
+        partial: blocks that are partially published, the lowest first, those without a number last.
         moments: around which to look for such blocks once more, in milliseconds (:mod:`.partial`).
 
     """
 
     chain: list[BlockRef]
     batches: Mapping[bytes, Batch]
-    half: tuple[HalfPublished, ...]
+    partial: tuple[PartialBlock, ...]
     moments: tuple[int, ...] = ()
 
 
@@ -87,9 +87,9 @@ def survey(
     """
     chain, index = _scan(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
     near = max((last for _, last in index.times.values()), default=None) if index.left is None else index.left
-    half, _ = half_around(source, app, () if near is None else (near,), index=index)
+    incomplete, _ = partial_around(source, app, () if near is None else (near,), index=index)
     moments = tuple(moment for moment in (near, index.newest) if moment is not None)
-    return Survey(chain, index.batches, tuple(sorted(half.values(), key=place)), moments)
+    return Survey(chain, index.batches, tuple(sorted(incomplete.values(), key=place)), moments)
 
 
 def _scan(

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, TypeVar
 from cardinal.config.settings import find_url
 from cardinal.producing.survey.frontier import Survey, survey
 from cardinal.producing.survey.height_range import HeightRange, height_range
-from cardinal.producing.survey.partial import half_around, place
+from cardinal.producing.survey.partial import partial_around, place
 from cardinal.transports.registry import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cardinal.producing.layout import Stream
-    from cardinal.producing.survey.partial import HalfPublished
+    from cardinal.producing.survey.partial import PartialBlock
     from cardinal.protocols.streams.types import BlockRef
     from cardinal.transports import Source, TransportUrl
 
@@ -50,17 +50,17 @@ def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "
         url, app, lambda source, channel: survey(source, app, producer_id=producer_id, open_channel=channel)
     )
     batches = {block: batch for member in found for block, batch in member.batches.items()}
-    half: dict[bytes, HalfPublished] = {}
-    for one in (one for member in found for one in member.half):
-        half[one.hash] = replace(one, number=batches[one.hash].number) if one.hash in batches else one
+    incomplete: dict[bytes, PartialBlock] = {}
+    for one in (one for member in found for one in member.partial):
+        incomplete[one.hash] = replace(one, number=batches[one.hash].number) if one.hash in batches else one
     moments = tuple(sorted({moment for member in found for moment in member.moments}))
     chain = common_chain([member.chain for member in found])
-    return Survey(chain, batches, tuple(sorted(half.values(), key=place)), moments)
+    return Survey(chain, batches, tuple(sorted(incomplete.values(), key=place)), moments)
 
 
-def half_in_members(
+def partial_in_members(
     url: str | TransportUrl, app: Stream, moments: Sequence[int], among: Iterable[bytes]
-) -> dict[bytes, HalfPublished]:
+) -> dict[bytes, PartialBlock]:
     """Blocks that are partially published in a member around these moments, by hash.
 
     Arguments:
@@ -74,12 +74,12 @@ def half_in_members(
 
     """
     before = tuple(among)
-    found = _in_each(url, app, lambda source, _: half_around(source, app, moments, among=before))
+    found = _in_each(url, app, lambda source, _: partial_around(source, app, moments, among=before))
     complete = {block for _, whole in found for block in whole}
     return {
         block: one
-        for half, _ in found
-        for block, one in half.items()
+        for incomplete, _ in found
+        for block, one in incomplete.items()
         if block not in complete or one.messages or one.number is not None
     }
 

@@ -36,7 +36,7 @@ _Range: TypeAlias = "tuple[dict[Partition, int], dict[Partition, int]]"
 
 
 @dataclass(frozen=True, slots=True)
-class HalfPublished:
+class PartialBlock:
     """A block of which some messages are on the topics, and not all. Without its Batch its number is not known."""
 
     hash: bytes
@@ -44,19 +44,19 @@ class HalfPublished:
     messages: int
 
 
-def place(one: HalfPublished) -> tuple[bool, int, bytes]:
+def place(one: PartialBlock) -> tuple[bool, int, bytes]:
     """Sort key: the lowest first, those without a number last."""
     return one.number is None, one.number or 0, one.hash
 
 
-def half_around(
+def partial_around(
     source: Source,
     app: Stream,
     moments: Iterable[int],
     *,
     index: BatchIndex | None = None,
     among: Iterable[bytes] = (),
-) -> tuple[dict[bytes, HalfPublished], set[bytes]]:
+) -> tuple[dict[bytes, PartialBlock], set[bytes]]:
     """The blocks that are partially published around these moments, by their hashes, and those that are complete.
 
     Arguments:
@@ -75,11 +75,11 @@ def half_around(
     complete = judged.complete | near.complete
     complete |= complete_among(source, app, [one for one in near.copies() if one.batch.hash not in judged.batches])
     batches = {**near.batches, **judged.batches}
-    half = {
-        block: HalfPublished(block, batches[block].number if block in batches else None, near.mentioned.get(block, 0))
+    incomplete = {
+        block: PartialBlock(block, batches[block].number if block in batches else None, near.mentioned.get(block, 0))
         for block in (batches.keys() | near.mentioned.keys()) - complete
     }
-    return half, complete
+    return incomplete, complete
 
 
 def _read_around(

@@ -143,9 +143,9 @@ class Demo:
         return node, NodeReader(str(said["http"]))
 
     def _start_producer(self, name: str, url: str) -> Child:
-        until = str(self._settings.blocks)
         self._audience.note(f"{name} from {self._ws}")
-        return self._child(name, "produce", "--from", self._ws, "--to", url, "--producer-id", name, "--until", until)
+        span = ("--start", "earliest", "--stop", str(self._settings.blocks))
+        return self._child(name, "produce", "--from", self._ws, "--to", url, "--producer-id", name, *span)
 
     def _start_consumer(self, url: str) -> None:
         consuming = threading.Thread(target=self._consume, args=(url,), name="cardinal-demo-consumer")

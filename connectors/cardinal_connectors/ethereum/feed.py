@@ -21,9 +21,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import FeedError, NodeUnreachableError, ReorgTooDeepError
+from cardinal.errors import FeedError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
+from cardinal.feeds import FeedReport
 
 from .chain.blocks import ChainMovedError
 from .chain.planner import Planner
@@ -45,6 +47,15 @@ if TYPE_CHECKING:
     from .nodes.node import Node
 
 
+@dataclass(slots=True)
+class _Following:
+    """One reading of the chain: its retry policy, its planner, and whether it has ended."""
+
+    retries: RetryPolicy
+    planner: Planner | None = None
+    ended: bool = False
+
+
 class NodeFeed:
     """A :class:`~cardinal.feeds.BlockFeed` of one node, or of several of one chain.
 
@@ -61,13 +72,39 @@ class NodeFeed:
     ) -> None:
         endpoints, self._settings = read_url(url, settings)
         self._nodes = NodePool(endpoints, chain_id=chain_id, settings=self._settings)
-        self._planner: Planner | None = None
+        self._following: _Following | None = None
         self._learned = LearnedTotals()
 
     @property
     def target(self) -> int | None:
         """Number of the last planned block; None before the first head."""
-        return None if self._planner is None else self._planner.target
+        planner = None if self._following is None else self._following.planner
+        return None if planner is None else planner.target
+
+    @property
+    def report(self) -> FeedReport:
+        """State of the nodes."""
+        return FeedReport(self._nodes.report, "" if self._following is None else self._following.retries.waits_for)
+
+    async def head(self) -> int:
+        """Number of the highest block that is delivered now, as lag and finality allow.
+
+        Raises:
+            NodeAnswerError: the node names no block of the finality that the settings require.
+            NodeUnreachableError, WrongChainError: as :meth:`follow`.
+
+        """
+        await self._nodes.greet()
+        node, finality = self._nodes.active, self._settings.finality
+        latest = await node.latest()
+        limit = None if latest is None else latest.height
+        if latest is not None and finality is not None:
+            limit = await node.mark(finality)
+        if latest is None or limit is None:
+            raise NodeAnswerError(
+                f"the node at {node.address} names no {finality or 'latest'} block: use a block number"
+            )
+        return max(0, min(limit, latest.height - self._settings.lag))
 
     async def chain_id(self) -> int:
         """The id of the chain that the nodes serve; WrongChainError where another one was asked for."""
@@ -91,14 +128,29 @@ class NodeFeed:
         """
         chain_id = await self._nodes.greet()
         recent = RecentBlocks(published, window=max(self._settings.window, len(published)))
-        retries = RetryPolicy(self._nodes.address, self._settings, asyncio.get_running_loop().time)
+        outer = self._following  # a branch's old blocks may be requested while the chain is followed
+        self._following = here = _Following(
+            RetryPolicy(self._nodes.address, self._settings, asyncio.get_running_loop().time)
+        )
+        try:
+            async with aclosing(self._followed(here, recent, chain_id, start=start or 0, until=until)) as payloads:
+                async for payload in payloads:
+                    yield payload
+        finally:
+            here.ended = True
+            if outer is not None and not outer.ended:
+                self._following = outer
+
+    async def _followed(
+        self, here: _Following, recent: RecentBlocks, chain_id: int, *, start: int, until: int | None
+    ) -> AsyncGenerator[Payload]:
         planner, node = None, self._nodes.active
         while planner is None or not planner.ended:
             if self._nodes.look() or planner is None or node is not self._nodes.active:
                 node, others = self._nodes.active, self._nodes.others
-                planner = self._planner = Planner(
+                planner = here.planner = Planner(
                     *(node, recent, chain_id, self._settings),
-                    start=start or 0,
+                    start=start,
                     until=until,
                     elsewhere=others,
                     learned=self._learned,
@@ -112,9 +164,9 @@ class NodeFeed:
                         delivered = True
                         yield payload
             except FeedError as failure:
-                await asyncio.sleep(await self._pause(failure, retries, delivered=delivered))
+                await asyncio.sleep(await self._pause(failure, here.retries, delivered=delivered))
             else:
-                retries.over()
+                here.retries.over()
                 if not delivered and not planner.ended:
                     await node.hint(self._settings.poll)
 

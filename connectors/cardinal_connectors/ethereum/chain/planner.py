@@ -18,8 +18,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import IntegrityError, NodeUnreachableError
+from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.types import BlockRef, Finality
+from cardinal_connectors.ethereum.nodes.retry_policy import NodeBehindError
 from cardinal_connectors.ethereum.verify.rules import Rules, clamped
 from cardinal_connectors.ethereum.verify.total_difficulty import LearnedTotals, TotalDifficulties
 from cardinal_connectors.ethereum.verify.verifier import BlockSource, VerifiedBlock, Verifier
@@ -211,8 +212,8 @@ class Planner:
         elif header.height != self._start or (header.height == 0 and header.id != (self._node.genesis or header.id)):
             raise ChainMovedError(f"block {header.height} ({header.hash}) is not the first one, block {self._start}")
 
-    def _behind(self, height: int, lowest: int) -> NodeUnreachableError:
-        return NodeUnreachableError(
+    def _behind(self, height: int, lowest: int) -> NodeBehindError:
+        return NodeBehindError(
             f"the node at {self._node.address} is at block {height}, below {lowest}, the lowest published or "
             f"delivered one: wait until it has caught up, or use another node",
             address=self._node.address,

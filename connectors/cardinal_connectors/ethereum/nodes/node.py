@@ -104,6 +104,11 @@ class Node:
         return self._identity.chain_id or 0
 
     @property
+    def requests(self) -> int:
+        """Number of calls that were sent to the node."""
+        return self._client.requests
+
+    @property
     def met(self) -> bool:
         """Whether the node was compared over its present connection."""
         return self._greeted == self._client.connects

@@ -12,17 +12,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import FeedError, NodeAnswerError, WrongChainError
+from cardinal.errors import (
+    FeedError,
+    IntegrityError,
+    NodeAnswerError,
+    NodeUnreachableError,
+    ReorgTooDeepError,
+    WrongChainError,
+)
+from cardinal.feeds import NodeReport
 from cardinal_connectors.ethereum.rpc.credentials import REFUSED
 from cardinal_connectors.ethereum.settings import FeedSettings
 
 from .health import PoolHealth
 from .node import Identity, Node
 
+_KINDS: Final[tuple[tuple[type[FeedError], str], ...]] = (
+    (NodeUnreachableError, "unreachable"),
+    (NodeAnswerError, "answer"),
+    (IntegrityError, "integrity"),
+    (ReorgTooDeepError, "reorg_too_deep"),
+    (WrongChainError, "wrong_chain"),
+    (FeedError, "other"),
+)
 _LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 
 
@@ -42,6 +59,7 @@ class NodePool:
         self._settings = settings
         self._health = PoolHealth(len(endpoints), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
         self._at = 0
+        self._errors = [Counter[str]() for _ in endpoints]
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._looked = 0.0
 
@@ -60,6 +78,15 @@ class NodePool:
     def address(self) -> str:
         """The addresses of all of them."""
         return ", ".join(node.address for node in self._nodes)
+
+    @property
+    def report(self) -> tuple[NodeReport, ...]:
+        """State of every node, the active one first."""
+        order = sorted(range(len(self._nodes)), key=lambda index: index != self._at)
+        return tuple(
+            NodeReport(node.address, node.head, node.requests, dict(self._errors[index]))
+            for index, node in ((index, self._nodes[index]) for index in order)
+        )
 
     async def greet(self) -> int:
         """The chain id, from the active node or the next one that answers.
@@ -85,6 +112,7 @@ class NodePool:
 
         """
         left = self.active
+        self._errors[self._at][_kind(failure)] += 1
         self._health.failed(self._at, refused=_refuses(failure))
         if isinstance(failure, WrongChainError):
             self._health.of[self._at].wrong = self._health.of[self._at].wrong or len(self._nodes) > 1
@@ -146,8 +174,10 @@ class NodePool:
             await node.latest()
         except WrongChainError as wrong:
             self._health.of[index].wrong = True
+            self._errors[index][_kind(wrong)] += 1
             _LOG.error("%s; the node is not used", wrong)
         except FeedError as failure:
+            self._errors[index][_kind(failure)] += 1
             told = self._health.of[index].refused
             self._health.failed(index, refused=_refuses(failure))
             _LOG.log(logging.WARNING if _refuses(failure) and not told else logging.INFO, "%s", failure)
@@ -158,3 +188,8 @@ class NodePool:
 def _refuses(failure: FeedError) -> bool:
     """Whether a node refuses the credentials."""
     return isinstance(failure, NodeAnswerError) and failure.code in REFUSED
+
+
+def _kind(failure: FeedError) -> str:
+    """A failure's kind, as metrics name it."""
+    return next(kind for error, kind in _KINDS if isinstance(failure, error))

@@ -17,6 +17,10 @@ RESTARTS: Final = 50
 reorgs a node settled within a few."""
 
 
+class NodeBehindError(NodeUnreachableError):
+    """The node's head is below the published blocks: it is syncing, or was rewound."""
+
+
 class RetryPolicy:
     """Retry policy, from the failures since the last delivered block.
 
@@ -24,6 +28,9 @@ class RetryPolicy:
         address: address of the nodes for messages.
         settings: intervals.
         clock: seconds.
+
+    Attributes:
+        waits_for: why no block can come, in a sentence; empty while a node answers.
 
     """
 
@@ -33,10 +40,13 @@ class RetryPolicy:
         self._clock = clock
         self._restarts = 0
         self._away_since: float | None = None
+        self._kind: type[NodeUnreachableError] | None = None
+        self.waits_for = ""
 
     def over(self) -> None:
         """Reset after a successful step."""
-        self._restarts, self._away_since = 0, None
+        self._restarts = 0
+        self._end()
 
     def left(self) -> float:
         """Reset after a switch to another node; returns no delay."""
@@ -50,7 +60,7 @@ class RetryPolicy:
         """
         del moved
         self._restarts = 1 if delivered else self._restarts + 1
-        self._away_since = None
+        self._end()
         if self._restarts > RESTARTS:
             return None
         return min(self._settings.rpc.pause(self._restarts) / 4, self._settings.poll)
@@ -68,7 +78,15 @@ class RetryPolicy:
         now = self._clock()
         if delivered or self._away_since is None:
             self._away_since = now
+        if delivered or type(away) is not self._kind:  # a node that is back, and behind, is another state
+            self._kind, self.waits_for = type(away), str(away)
             _LOG.warning("%s; retrying for %g seconds", away, self._settings.patience)
         if now - self._away_since >= self._settings.patience:
             raise away
         return self._settings.poll
+
+    def _end(self) -> None:
+        """A node answers."""
+        if self._away_since is not None:
+            _LOG.info("a node at %s answers again after %.0f seconds", self._address, self._clock() - self._away_since)
+        self._away_since, self._kind, self.waits_for = None, None, ""

@@ -74,6 +74,7 @@ class RpcClient:
     Attributes:
         address: scheme, host and port.
         noticed: set when a subscription said anything, or a WebSocket was lost.
+        requests: number of calls that were sent.
 
     """
 
@@ -83,6 +84,7 @@ class RpcClient:
         self._endpoint = endpoint
         self._credentials = Credentials.of(endpoint)
         self.noticed = asyncio.Event()
+        self.requests = 0
         self._transport = self._open(endpoint)
         self._ids = itertools.count(1)
         self._in_flight = asyncio.Semaphore(self._settings.connections)
@@ -203,6 +205,7 @@ class RpcClient:
         body = msgspec.json.encode(requests if len(requests) > 1 else requests[0])
         if len(body) > self._settings.body and len(calls) > 1:
             raise TooLargeError(f"a request of {len(body)} bytes is more than the {self._settings.body} allowed")
+        self.requests += len(calls)
         replies = await self._transport.exchange(body, ids)
         if len(calls) > 1 and len(replies) == 1 and (refusal := replies[0].error) is not None:
             if _is_passing(refusal) and "batch" not in refusal.message.lower():

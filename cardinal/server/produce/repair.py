@@ -1,16 +1,15 @@
-"""Repair of a range of blocks by hand: what the node has and the topics do not hold complete is sent again.
+"""Repair of a range of blocks: those that the node has and the topics do not hold complete are sent.
 
 Rules:
 
-1. First the content of the topics is counted, sealed blocks included, then the node is asked for the range. Nothing
-   is written before both have answered, and nothing at all in a dry run.
-2. A block that is complete, of a mux in every member, is not sent again. To send one twice does no harm: copies are
-   equal.
+1. First the content of the topics is counted, sealed blocks included, then the range is requested from the node.
+   Nothing is written before both have answered, and nothing at all in a dry run.
+2. A block that is complete, of a mux in every member, is not sent. To send one twice does no harm: copies are equal.
 3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
-   and the one next to the first gap, are compared with what would be sent (:mod:`.coverage`).
-4. What is half published and not given by the node is left and named: consumers expire it. What has no Batch, and so
-   no number, is asked for by its hash where the feed can.
-5. A range that ends above what the node gives is refused: its feed would wait for these blocks.
+   and the one next to the first gap, are compared with what would be sent (:mod:`.compatibility`).
+4. Partially published blocks that the node does not have are left and reported: consumers abandon them. One without a
+   Batch, and so without a number, is requested by its hash where the feed can.
+5. A range that ends above the node's head is refused: its feed would wait for these blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from cardinal.feeds import Aiming, ByHash, Learning
 from cardinal.producer import Producer
 from cardinal.producing.survey.batch_index import repairing
 from cardinal.producing.survey.mux import range_in_members
-from cardinal.producing.survey.partial import HalfPublished, place
+from cardinal.producing.survey.partial import PartialBlock, place
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.server.coverage import check_near, compare
+from cardinal.server.produce.compatibility import check_near, compare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,75 +44,75 @@ _LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Repairing:
-    """What to repair: blocks ``first`` to ``last``, in the name of ``producer_id``; ``dry_run`` only looks.
+class RepairRange:
+    """The range of a repair: blocks ``start`` to ``stop``, sent as ``producer_id``; ``dry_run`` sends nothing.
 
-    The name gets ``-repair`` at its end, by which a producer that starts knows what was sent long after its time.
+    The id gets the suffix ``-repair``, by which a producer that starts recognises blocks sent long after their time.
     """
 
-    first: int
-    last: int
+    start: int
+    stop: int
     producer_id: str
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found, and done unless it was a dry run.
+    """Result of a repair.
 
     Attributes:
-        complete: how many blocks that the node gave are complete on the topics.
-        missing: blocks that were not there at all, or without their Batch.
-        half: blocks whose Batch was there and not everything that it counts.
-        left: half-published blocks that the node did not give, those without a number last.
-        sent: how many were sent again.
-        looked: whether blocks without a Batch were looked for: not in a very wide range.
+        complete: number of the node's blocks that are complete on the topics.
+        missing: blocks of which nothing was on the topics, or no Batch.
+        partial: blocks whose Batch was on the topics, without all that it counts.
+        left: partially published blocks that the node does not have, those without a number last.
+        sent: number of blocks that were sent.
+        looked: blocks without a Batch were looked for; not in a very wide range.
 
     """
 
     complete: int
     missing: tuple[BlockRef, ...]
-    half: tuple[BlockRef, ...]
-    left: tuple[HalfPublished, ...]
+    partial: tuple[BlockRef, ...]
+    left: tuple[PartialBlock, ...]
     sent: int
     looked: bool = True
 
 
 async def repair(
-    feed: BlockFeed, url: str | TransportUrl, app: Stream, what: Repairing, found: Callable[[BlockRef], None]
+    feed: BlockFeed, url: str | TransportUrl, app: Stream, what: RepairRange, found: Callable[[BlockRef], None]
 ) -> Repaired:
-    """Complete what is not complete.
+    """Complete the blocks of a range.
 
     Arguments:
         feed: the node.
         url: the stream; it exists.
         app: the application.
         what: the range.
-        found: told of every block that is sent, or would be.
+        found: called with every block that is sent, or would be.
 
     Raises:
-        ConfigurationError: the range is none, or ends above what the node has.
+        ConfigurationError: the range is empty, or ends above the node's head.
         CoverageChangedError: the stream holds its blocks with other entries than would be sent.
         TopicError: the stream does not exist.
         CardinalError: of the feed or of the stream; run it again then.
 
     """
-    if not 0 <= what.first <= what.last:
+    if not 0 <= what.start <= what.stop:
         raise ConfigurationError(
-            f"there are no blocks from {what.first} to {what.last}: give the lower number first", setting="first"
+            f"there are no blocks from {what.start} to {what.stop}: start with the lower number", setting="start"
         )
-    await _check_last(feed, what.last)
+    await _check_stop(feed, what.stop)
     # The block below the range, too: the first one's weight has to fit its.
-    kept = await asyncio.to_thread(range_in_members, url, app, max(0, what.first - 1), what.last)
+    kept = await asyncio.to_thread(range_in_members, url, app, max(0, what.start - 1), what.stop)
     if isinstance(feed, Learning):
         feed.learn({block: kept.batches[block].weight for block in kept.complete})
     there = {kept.batches[block].number for block in kept.complete}
-    missing = next((number for number in range(what.first, what.last + 1) if number not in there), what.first)
+    missing = next((number for number in range(what.start, what.stop + 1) if number not in there), what.start)
     await check_near(feed, app, kept.batches.values(), missing)
     work = _Work(app, kept, what)
     producer: Producer | None = None
     try:
-        async for payload in work.given(feed):
+        async for payload in work.missing_blocks(feed):
             found(payload.ref)
             if not what.dry_run:
                 if producer is None:
@@ -127,11 +126,11 @@ async def repair(
     return work.report()
 
 
-async def _check_last(feed: BlockFeed, last: int) -> None:
-    """Refuse what the node does not have yet, as soon as it is known how far it goes."""
+async def _check_stop(feed: BlockFeed, stop: int) -> None:
+    """Refuse what the node does not have yet, as soon as its head is known."""
     if not isinstance(feed, Aiming):
         return
-    blocks = feed.follow(start=last, until=last)
+    blocks = feed.follow(start=stop, until=stop)
     first = asyncio.ensure_future(anext(aiter(blocks), None))
     try:
         while feed.target is None and not first.done():
@@ -143,54 +142,54 @@ async def _check_last(feed: BlockFeed, last: int) -> None:
         await asyncio.gather(first, return_exceptions=True)
         if isinstance(blocks, AsyncGenerator):
             await blocks.aclose()
-    if feed.target is not None and feed.target < last:
+    if feed.target is not None and feed.target < stop:
         raise ConfigurationError(
-            f"the node gives blocks up to {feed.target} now, and block {last} is above that: give a lower last block, "
-            "or wait for it (a lag or finality among the node's options keeps blocks back)",
-            setting="last",
+            f"the node has blocks up to {feed.target} now, and block {stop} is above that: stop at a lower block, "
+            "or wait for it (a lag or finality among the node's options holds blocks back)",
+            setting="stop",
         )
 
 
 class _Work:
-    """What the topics hold, and what of it the node gave."""
+    """The blocks of the topics and of the node."""
 
-    def __init__(self, app: Stream, kept: HeightRange, what: Repairing) -> None:
+    def __init__(self, app: Stream, kept: HeightRange, what: RepairRange) -> None:
         self._app = app
         self._what = what
         self._before: tuple[Payload, Batch] | None = None
-        self._batches = {block: one for block, one in kept.batches.items() if what.first <= one.number <= what.last}
+        self._batches = {block: one for block, one in kept.batches.items() if what.start <= one.number <= what.stop}
         self._complete = kept.complete
         self._headless = kept.headless
-        self._given: set[bytes] = set()
+        self._seen: set[bytes] = set()
         self._beyond: set[bytes] = set()
         self._missing: list[BlockRef] = []
-        self._half: list[BlockRef] = []
+        self._partial: list[BlockRef] = []
         self.sent: list[Future[None]] = []
 
-    async def given(self, feed: BlockFeed) -> AsyncIterator[Payload]:
-        """What has to be sent, of the node's chain, then of what has no Batch."""
-        async for payload in feed.follow(start=self._what.first, until=self._what.last):
-            if self._inside(payload) and self.wants(payload):
+    async def missing_blocks(self, feed: BlockFeed) -> AsyncIterator[Payload]:
+        """The blocks to send, of the node's chain, then those without a Batch."""
+        async for payload in feed.follow(start=self._what.start, until=self._what.stop):
+            if self._inside(payload) and self.is_missing(payload):
                 yield payload
         if isinstance(feed, ByHash):
-            for block in sorted((self._headless or set()) - self._given):
-                with contextlib.suppress(FeedError):  # it stays named
+            for block in sorted((self._headless or set()) - self._seen):
+                with contextlib.suppress(FeedError):  # it stays reported
                     payload_or_none = await feed.block(block)
                     if payload_or_none is None:
                         continue
                     if not self._inside(payload_or_none):
                         self._beyond.add(block)
-                    elif self.wants(payload_or_none):
+                    elif self.is_missing(payload_or_none):
                         yield payload_or_none
 
     def _inside(self, payload: Payload) -> bool:
-        return self._what.first <= payload.number <= self._what.last
+        return self._what.start <= payload.number <= self._what.stop
 
-    def wants(self, payload: Payload) -> bool:
-        """Whether a block that the node gave has to be sent; CoverageChangedError where its entries would differ."""
-        if payload.hash in self._given:
+    def is_missing(self, payload: Payload) -> bool:
+        """True for a block of the node that has to be sent; CoverageChangedError where its entries would differ."""
+        if payload.hash in self._seen:
             return False
-        self._given.add(payload.hash)
+        self._seen.add(payload.hash)
         if (published := self._batches.get(payload.hash)) is not None:
             self._before = payload, published
         if payload.hash in self._complete:
@@ -198,21 +197,21 @@ class _Work:
         if self._before is not None:
             compare(*self._before, self._app)
             self._before = None
-        (self._half if payload.hash in self._batches else self._missing).append(payload.ref)
+        (self._partial if payload.hash in self._batches else self._missing).append(payload.ref)
         return True
 
     def report(self) -> Repaired:
-        """What came of it."""
+        """The result."""
         left = [
-            HalfPublished(block, batch.number, 0)
+            PartialBlock(block, batch.number, 0)
             for block, batch in self._batches.items()
-            if block not in self._complete and block not in self._given
+            if block not in self._complete and block not in self._seen
         ]
-        left += [HalfPublished(one, None, 0) for one in (self._headless or set()) - self._given - self._beyond]
+        left += [PartialBlock(one, None, 0) for one in (self._headless or set()) - self._seen - self._beyond]
         return Repaired(
-            len(self._given & self._complete),
+            len(self._seen & self._complete),
             tuple(self._missing),
-            tuple(self._half),
+            tuple(self._partial),
             tuple(sorted(left, key=place)),
             len(self.sent),
             self._headless is not None,

@@ -1,0 +1,19 @@
+"""The producing service, and the repair of a range by hand."""
+
+from __future__ import annotations
+
+from cardinal.server.produce.progress import Progress
+from cardinal.server.produce.repair import Repaired, RepairRange, repair
+from cardinal.server.produce.service import Observer, ProduceService, ProduceSettings
+from cardinal.server.produce.start import Start
+
+__all__ = [
+    "Observer",
+    "ProduceService",
+    "ProduceSettings",
+    "Progress",
+    "RepairRange",
+    "Repaired",
+    "Start",
+    "repair",
+]
