@@ -14,7 +14,7 @@ import click
 
 from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
-from cardinal.cli.common import config_option, metrics_option, stream
+from cardinal.cli.common import app_option, config_option, metrics_option, stream
 from cardinal.cli.positions import NODE, start_option, stop_option
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.settings import find_node
@@ -64,7 +64,7 @@ _NAMED: Final = 10
     type=click.IntRange(0),
     help="Processes that verify a backfill (default: one per processor; none with --state).",
 )
-@click.option("--app", "app_name", default="evm", show_default=True, help="Application: evm or blob.")
+@app_option
 @click.option("--topic", help="Default topic of the stream (default: the application's own).")
 @click.option("--producer-id", help="Unique name of this producer on the stream (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")

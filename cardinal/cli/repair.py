@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cardinal import apps
-from cardinal.cli.common import config_option, stream
+from cardinal.cli.common import app_option, config_option, stream
 from cardinal.cli.positions import NUMBER, start_option, stop_option
 from cardinal.config.settings import find_node
 from cardinal.errors import ConfigurationError
@@ -35,7 +35,7 @@ _NAMED: Final = 10
 @start_option(help="First block of the range.", default=None, kinds=NUMBER, required=True)
 @stop_option(help="Last block of the range.", required=True)
 @click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
-@click.option("--app", "app_name", default="evm", show_default=True, help="Application: evm or blob.")
+@app_option
 @click.option("--topic", help="Default topic of the stream (default: the application's own).")
 @click.option("--producer-id", help="Producer id of the blocks, with -repair added (default: the host's name).")
 @click.option("--chain-id", type=click.IntRange(1), help="Refuse a node of another chain.")
