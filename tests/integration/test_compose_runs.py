@@ -55,18 +55,21 @@ def test_its_commands_bring_a_nodes_chain_to_the_reader_also_when_a_producer_is_
 
 async def _run(bootstrap: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain_id = str(fresh_chain_id())
-    lines = {name: [chain_id if part == "31337" else part for part in command] for name, command in commands().items()}
+    here = {"31337": chain_id, "0.0.0.0:9090": "127.0.0.1:0"}
+    lines = {name: [here.get(part, part) for part in command] for name, command in commands().items()}
     async with anvil("--chain-id", chain_id) as node:
         for name, value in services()["tail"]["environment"].items():
-            here = value.replace("kafka:9092", bootstrap).replace("ws://anvil:8545", node.ws_url)
-            assert here != value
-            monkeypatch.setenv(name, here)
+            local = value.replace("kafka:9092", bootstrap).replace("ws://anvil:8545", node.ws_url)
+            assert local != value
+            monkeypatch.setenv(name, local)
         await node.mine(3)
         with Processes(folder) as processes:
             logs = [folder / "0.err", folder / "1.err"]
             first, second = (processes.start(*lines[name]) for name in ("producer-a", "producer-b"))
             # Without a stream, tail would say so and end; the file starts it again then.
-            await asyncio.to_thread(until, lambda: all(" on kafka://" in log.read_text() for log in logs), DEADLINE)
+            await asyncio.to_thread(
+                until, lambda: all("the stream cardinal-" in log.read_text() for log in logs), DEADLINE
+            )
             reader = processes.start(*lines["tail"], "--format", "json", "--stop", "8")
             await node.mine(2)
             assert reader.stdout is not None
