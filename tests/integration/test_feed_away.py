@@ -129,7 +129,7 @@ async def test_node_that_stays_away_is_given_up_after_the_patience(caplog: pytes
             await take(payloads, 1)
         await feed.close()
     assert_secret_kept(away.value)
-    assert "retries for 0.3 seconds" in caplog.text
+    assert "retrying for 0.3 seconds" in caplog.text
     assert "sesame" not in caplog.text
 
 

@@ -105,6 +105,13 @@ class RetryQueue:
         future: Future[None] | None = None
         try:
             future = await self._submitted(step)
+        except CardinalError as error:
+            if not error.retriable:
+                raise
+            self._in_flight[newest.hash] = step  # `retry` submits it, to a new producer where this one is lost
+            self._waiting.add(newest.hash)
+            self._failed.put_nowait((step, error))
+            return
         finally:
             self._submitting.discard(newest.hash)
             if future is None and newest.hash not in self._in_flight:
@@ -161,13 +168,8 @@ class RetryQueue:
             return True  # the node has given it again
         self.retries += 1
         self._report_failed(newest, error)
-        try:
-            await self.add(step)
-        except DeliveryError as failure:
-            self._waiting.add(newest.hash)
-            self._failed.put_nowait((step, failure))
-            return False
-        return True
+        await self.add(step)
+        return newest.hash not in self._waiting
 
     async def _submitted(self, step: Step) -> Future[None]:
         """Submit until the producer takes the step."""
@@ -186,7 +188,9 @@ class RetryQueue:
                 if renewals != self.renewals or not self._open.is_set():
                     await asyncio.sleep(0)  # the producer was closed meanwhile
                     continue
-                if not error.retriable:
+                if _needs_renewal(error):
+                    self._open.clear()
+                if not error.retriable or _needs_renewal(error):
                     raise
                 self._report_failed(newest_of(step), error)  # nothing was sent: a reorg's channel comes first
                 await asyncio.sleep(_PAUSE_SECONDS)
