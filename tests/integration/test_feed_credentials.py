@@ -161,7 +161,7 @@ async def test_wrong_credentials_cost_one_request_and_say_so_in_one_sentence(  #
             assert_silent(caplog, refused.value, feed)
         assert node.denials == 1
         assert str(refused.value) == (
-            f"The node at {address(node, scheme)} refuses the credentials (HTTP {status}); {advice.format(file=file)}."
+            f"the node at {address(node, scheme)} refuses the credentials (HTTP {status}); {advice.format(file=file)}"
         )
 
 
@@ -260,7 +260,7 @@ async def test_node_that_refuses_is_left_and_not_asked_again_and_again(
     assert given(taken) == hashes(chain)
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert sum(address(second, scheme) in one and "refuses the credentials" in one for one in told) == 1
-    assert any(f"check the token in {file}. From now on the node at" in one for one in told)
+    assert any(f"check the token in {file}; switching to the node at" in one for one in told)
 
 
 @asynchronous
@@ -286,7 +286,7 @@ async def test_node_that_stands_by_is_asked_with_another_token_when_it_has_reste
             taken.append(await coming)
     assert given(taken) == hashes(chain)
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert told == [f"The node at {second.url} refuses the credentials (HTTP 401); check the token in {file}."]
+    assert told == [f"the node at {second.url} refuses the credentials (HTTP 401); check the token in {file}"]
 
 
 @pytest.mark.parametrize("scheme", HTTP)
@@ -311,7 +311,7 @@ async def test_token_is_not_sent_to_where_the_node_sends_its_callers(scheme: str
                 await client.call("eth_chainId")
             await client.close()
     assert not came
-    assert str(refused.value) == f"{shown} sends its callers elsewhere (HTTP {status}, to {place}); write that URL."
+    assert str(refused.value) == f"{shown} redirects to another URL (HTTP {status}, to {place}): use that URL"
 
 
 @pytest.mark.parametrize("scheme", HTTP)

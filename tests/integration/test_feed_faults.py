@@ -211,7 +211,7 @@ async def test_chain_id_is_the_nodes_and_another_is_refused() -> None:
         assert await feed.chain_id() == 7
         await feed.close()
         other = open_feed(node.url, chain_id=8, settings=QUICK)
-        with pytest.raises(WrongChainError, match="serves chain 7, but chain 8"):
+        with pytest.raises(WrongChainError, match="serves chain 7, not chain 8"):
             await other.chain_id()
         await other.close()
 

@@ -300,7 +300,7 @@ async def test_only_what_is_as_final_as_asked_for_is_given(tag: str, caplog: pyt
         setattr(served, tag, 11)
         taken += await everything(payloads)
     assert given(taken) == hashes(chain[:10])
-    told = [message for message in caplog.messages if f"says of no block that it is {tag}" in message]
+    told = [message for message in caplog.messages if f"has no block that is {tag}" in message]
     assert len(told) == 1
 
 

@@ -154,14 +154,14 @@ async def test_what_is_nested_without_end_is_one_sentence(around: str) -> None:
 
 
 def test_a_result_that_is_nested_without_end_is_one_sentence() -> None:
-    with pytest.raises(NodeAnswerError, match="answer to echo"):
+    with pytest.raises(NodeAnswerError, match="result for echo"):
         parse(dict, msgspec.Raw(b'{"x":%b}' % DEEP), "echo")
 
 
 @asynchronous
 async def test_result_of_another_type_is_one_sentence_and_null_is_none() -> None:
     async with scripted(lambda asked: (200, result(asked))) as client:
-        with pytest.raises(NodeAnswerError, match="answer to echo"):
+        with pytest.raises(NodeAnswerError, match="result for echo"):
             await client.read(str, "echo")
     async with scripted(lambda asked: (200, {"id": asked["id"], "result": None})) as client:
         assert await client.read(str, "echo") is None

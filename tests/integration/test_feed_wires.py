@@ -164,7 +164,7 @@ async def test_redirection_is_told_and_not_followed(status: int) -> None:
                 await client.call("eth_chainId")
             await client.close()
     assert not came
-    assert str(refused.value) == f"{url} sends its callers elsewhere (HTTP {status}, to {elsewhere}); write that URL."
+    assert str(refused.value) == f"{url} redirects to another URL (HTTP {status}, to {elsewhere}): use that URL"
 
 
 @pytest.mark.parametrize("place", ["/login", "http://[", ""])
@@ -175,7 +175,7 @@ async def test_redirection_to_nowhere_is_one_sentence(place: str) -> None:
 
     async with answering(sends) as url:
         client = RpcClient(Endpoint.parse(url), QUICK_RPC)
-        with pytest.raises(NodeAnswerError, match=r"elsewhere \(HTTP 302\); write that URL"):
+        with pytest.raises(NodeAnswerError, match=r"another URL \(HTTP 302\): use that URL"):
             await client.call("eth_chainId")
         await client.close()
 

@@ -133,7 +133,7 @@ def test_node_that_is_not_there_holds_up_nothing(broker: MemoryBroker, blocks: l
     events: list[object] = []
     with FeedHealer(open_feed(gone, settings=QUICK), APP) as healer:
         assert isinstance(consumed(broker, payloads, heal=healer, on_event=events.append)[LOST], MissingPayload)
-    assert any(isinstance(event, HealingFailed) and "No node answers" in event.reason for event in events)
+    assert any(isinstance(event, HealingFailed) and "no node answers" in event.reason for event in events)
 
 
 def test_tail_heals_from_a_node(broker: MemoryBroker, blocks: list[Built]) -> None:

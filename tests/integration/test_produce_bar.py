@@ -71,12 +71,12 @@ async def test_lines_that_are_logged_stand_whole_above_the_bar(blocks: list[Buil
         async with on_terminal(*produce(f"{one.url},{two.url}", tmp_path, "--stop", str(BLOCKS))) as terminal:
             assert await terminal.end() == 0
     shown = screen(terminal.written)
-    (at,) = [row for row, line in enumerate(shown) if re.match(rf"{LOGGED}The node at {one.url} answers", line)]
+    (at,) = [row for row, line in enumerate(shown) if re.match(rf"{LOGGED}the node at {one.url} answers", line)]
     (bar,) = [row for row, line in enumerate(shown) if re.fullmatch(DRAWN, line)]
     assert at < bar
     said = " ".join(shown[at:bar])
-    assert said.endswith(f"missing trie node From now on the node at {two.url} is followed."), shown
-    assert terminal.written.count("From now on") == 1
+    assert said.endswith(f"missing trie node; switching to the node at {two.url}"), shown
+    assert terminal.written.count("switching to") == 1
 
 
 @asynchronous
@@ -105,7 +105,7 @@ async def test_failure_behind_the_bar_is_one_line_of_its_own(blocks: list[Built]
         async with on_terminal(*produce(node.url, tmp_path)) as terminal:
             assert await terminal.end() == 1
     shown = screen(terminal.written)
-    assert [line for line in shown if line][-1].startswith("error: The node at ")
+    assert [line for line in shown if line][-1].startswith("error: the node at ")
     assert cursor_is_shown(terminal.written)
 
 

@@ -89,7 +89,7 @@ async def test_wrong_token_ends_it_with_one_sentence_after_one_request(tmp_path:
         assert status == 1
         assert node.denials == 1
         assert said == (
-            f"error: The node at {node.url} refuses the credentials (HTTP 401); check the token in {file}.\n"
+            f"error: the node at {node.url} refuses the credentials (HTTP 401); check the token in {file}\n"
         )
 
 
@@ -115,7 +115,7 @@ async def test_repair_shows_the_token_too(tmp_path: Path, way: str) -> None:
         arguments = ("--from", source, "--start", "0", "--stop", "5", *named)
         status, said = await produced(tmp_path, *arguments, command="repair")
         assert status == 1
-        assert said.endswith(f"refuses the credentials (HTTP 401); check the token in {file}.\n")
+        assert said.endswith(f"refuses the credentials (HTTP 401); check the token in {file}\n")
         held(tmp_path, TOKEN)
         status, said = await produced(tmp_path, *arguments, command="repair")
         assert status == 0, said
