@@ -1,4 +1,4 @@
-"""A websocket server of a stream that does what its test says: what the real one never does, or not at that moment."""
+"""Websocket server of a stream that follows a test's script: it does what the real one does never, or not then."""
 
 from __future__ import annotations
 
@@ -12,57 +12,54 @@ from websockets.typing import Subprotocol
 
 from cardinal.protocols.streams.types import Record
 from cardinal.testing import ChainGenerator
-from cardinal.transports.websocket.chunks import encode_chunks
-from cardinal.transports.websocket.frames import SUBPROTOCOL, MarkList, Marks, Open, Read, Reading
-from cardinal.transports.websocket.wire import decode_request, encode_answer, encode_records
+from cardinal.transports.websocket import protocol
 from serving import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from websockets.sync.client import ClientConnection
     from websockets.sync.server import ServerConnection
 
-    from cardinal.transports.websocket.frames import Answer, Request
-
 APP = ChainGenerator().application
-WHERE = (APP.default_topic, 0)
+TP = (APP.default_topic, 0)
 LENGTH = 100
-SPOKEN = (Subprotocol(SUBPROTOCOL),)
+SPOKEN = (Subprotocol(protocol.SUBPROTOCOL),)
 
 
 class Scripted:
-    """See the module. A test overrides :meth:`on`; what it leaves unsaid is done by the rules.
+    """See the module. A test overrides :meth:`on`; everything else follows the rules.
 
     It sends the records of one partition from where the last READ says, at most five at a time.
     """
 
     def __init__(self) -> None:
-        self.reads: list[Read] = []
+        self.reads: list[protocol.Read] = []
         self.connections = 0
         self._at = 0
 
-    def on(self, socket: ServerConnection, request: Request) -> None:
+    def on(self, socket: ServerConnection, request: protocol.Request) -> None:
         self.answer(socket, request)
 
-    def answer(self, socket: ServerConnection, request: Request) -> None:
-        """By the rules."""
+    def answer(self, socket: ServerConnection, request: protocol.Request) -> None:
+        """Follow the rules."""
         match request:
-            case Open(number, _) | Marks(number):
-                self.say(socket, MarkList(number, {WHERE: (0, LENGTH)}))
-            case Read(number, positions):
-                self.say(socket, Reading(number))
-                at = positions[WHERE]
-                self._at = self._at if at < 0 else at
+            case protocol.Open(number, _) | protocol.GetWatermarks(number):
+                self.say(socket, protocol.Watermarks(number, ((*TP, (0, LENGTH)),)))
+            case protocol.Read(number, positions):
+                self.say(socket, protocol.Reading(number))
+                at = protocol.by_partition(positions)[TP]
+                self._at = self._at if at is None else at
                 socket.send(records_frame(self._at, min(5, LENGTH - self._at), number=number))
                 self._at += 5
 
     @staticmethod
-    def say(socket: ServerConnection, answer: Answer) -> None:
-        socket.send(encode_answer(answer))
+    def say(socket: ServerConnection, answer: protocol.Answer) -> None:
+        socket.send(protocol.encode_message(answer))
 
     @contextmanager
     def running(self, subprotocols: Sequence[Subprotocol] | None = SPOKEN) -> Iterator[str]:
-        """Its URL."""
+        """Run it; its URL."""
         with serve(self._serve, "127.0.0.1", 0, subprotocols=subprotocols) as server:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
@@ -76,13 +73,34 @@ class Scripted:
         self.connections += 1
         with suppress(ConnectionClosed):
             for message in socket:
-                request = decode_request(message)
-                if isinstance(request, Read):
+                request = protocol.decode_request(message)
+                if isinstance(request, protocol.Read):
                     self.reads.append(request)
                 self.on(socket, request)
 
 
 def records_frame(first: int, count: int, *, size: int = 10, number: int = 1_000) -> bytes:
-    """A RECORDS frame of so many records of so many bytes, by the READ of this number."""
-    records = [Record(*WHERE, first + index, b"k", bytes(size)) for index in range(count)]
-    return encode_records(number, [chunk.data for chunk in encode_chunks(records, {WHERE: first}, {})])
+    """A records message of so many records of so many bytes, by the READ with this id."""
+    records = [Record(*TP, first + index, b"k", bytes(size)) for index in range(count)]
+    return protocol.encode_frame(number, protocol.encode_chunks(records, {TP: first}, {}, compress=False))
+
+
+def ask(socket: ClientConnection, request: protocol.Request) -> protocol.Answer:
+    """Send a request to a real server; its answer, behind records that were in flight."""
+    socket.send(protocol.encode_message(request))
+    while isinstance(message := socket.recv(DEADLINE), bytes):
+        pass
+    return protocol.decode_answer(message)
+
+
+def begin(socket: ClientConnection, topic: str, at: int) -> None:
+    """Read a topic of a real server: from its start (0) or its end (1)."""
+    opened = ask(socket, protocol.Open(1, (topic,)))
+    assert isinstance(opened, protocol.Watermarks)
+    positions = tuple((name, number, both[at]) for name, number, both in opened.partitions)
+    assert ask(socket, protocol.Read(2, positions)) == protocol.Reading(2)
+
+
+def grant(socket: ClientConnection, size: int) -> None:
+    """Give a real server credit."""
+    socket.send(protocol.encode_message(protocol.Credit(size)))

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cardinal.server.serve import ServeProgress, ServeService, ServeSettings
+from cardinal.server.serve import ServeService, ServeSettings, ServeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -33,8 +33,12 @@ class Served:
         return f"ws://127.0.0.1:{self.port}"
 
     @property
-    def progress(self) -> ServeProgress:
-        return self.service.progress
+    def status(self) -> ServeStatus:
+        async def status() -> ServeStatus:
+            return self.service.status()
+
+        found: ServeStatus = self.do(status())
+        return found
 
     def do(self, what: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - what the coroutine gives
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(DEADLINE)

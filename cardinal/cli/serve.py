@@ -1,4 +1,4 @@
-"""`cardinal serve`: a stream to many clients over websockets."""
+"""`cardinal serve`: send a stream to many clients over websockets."""
 
 from __future__ import annotations
 
@@ -6,81 +6,123 @@ import asyncio
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from cardinal import apps
 from cardinal._concurrency import run_in_thread
-from cardinal.cli.common import config_option, stream
+from cardinal.cli.common import (
+    application,
+    chain_id_option,
+    config_option,
+    metrics_option,
+    stream,
+    topic_option,
+)
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.secrets import variable
-from cardinal.consumer import find_application
 from cardinal.errors import ConfigurationError
-from cardinal.server.serve import DEFAULT_PORT, ServeProgress, ServeService, ServeSettings
-from cardinal.server.serving.tokens import read_tokens
+from cardinal.metrics import Endpoint, new_registry
+from cardinal.server.serve import DEFAULT_PORT, ServeService, ServeSettings
+from cardinal.server.serve.service import read_tokens
+from cardinal.server.serve.status import StatusCollector
 
 if TYPE_CHECKING:
-    from cardinal.apps import Application
+    from cardinal.server.serve import ServeStatus
     from cardinal.transports import TransportUrl
 
-_REPORT_SECONDS = 10.0
-_THREAD = "cardinal-serve-finding"
-_TOKEN_VARIABLE = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
-_LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]+)(?::(?P<port>\d{1,5}))?")
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_MB = 1_000_000
+_SCRAPE_SECONDS: Final = 5.0
+_THREAD: Final = "cardinal-serve-open"
+_TOKEN_VARIABLE: Final = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
+_LISTEN: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]+)(?::(?P<port>\d{1,5}))?")
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _File = click.Path(path_type=Path, dir_okay=False)
+
+_log = logging.getLogger("cardinal.serve")
 
 
 @click.command()
-@click.option("--from", "from_url", required=True, metavar="URL", help="The stream: kafka://host:port")
-@click.option("--listen", default=f"127.0.0.1:{DEFAULT_PORT}", show_default=True, metavar="HOST:PORT")
-@click.option("--chain-id", type=click.IntRange(1), help="Which stream, where there are several.")
+@click.option("--from", "from_url", required=True, metavar="URL", help="Stream to send: kafka://host:port.")
+@click.option(
+    "--listen",
+    default=f"127.0.0.1:{DEFAULT_PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address for clients.",
+)
+@topic_option
+@chain_id_option
 @click.option(
     "--token-file",
     type=_File,
-    help=f"Tokens, one a line, of which clients show one; may change meanwhile (or set {_TOKEN_VARIABLE}).",
+    help=f"File of accepted bearer tokens, one per line, read at every connection (or set {_TOKEN_VARIABLE}).",
 )
-@click.option("--cert-file", type=_File, help="Serve wss:// with this certificate (PEM, with its chain).")
-@click.option("--key-file", type=_File, help="Its key (PEM), where it is in another file.")
-@click.option("--compression", type=click.Choice(["deflate", "none"]), default="deflate", show_default=True)
-@click.option("--ring-mb", type=click.IntRange(1), default=64, show_default=True, help="Recent records kept in memory.")
-@click.option("--max-clients", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--cert-file", type=_File, help="Serve wss:// with this certificate chain (PEM).")
+@click.option("--key-file", type=_File, help="Private key (PEM), if it is not in --cert-file.")
 @click.option(
-    "--catch-up",
+    "--compression",
+    type=click.Choice(["snappy", "none"]),
+    default="snappy",
+    show_default=True,
+    help="Compression of records, once for all clients.",
+)
+@click.option(
+    "--buffer-mb", type=click.IntRange(1), default=64, show_default=True, help="Memory for recent records, in MiB."
+)
+@click.option(
+    "--max-clients", type=click.IntRange(1), default=256, show_default=True, help="Clients connected at once."
+)
+@click.option(
+    "--max-catch-up",
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="How many clients older than memory read at once; others wait their turn.",
+    help="Clients that read older records than the buffer holds at once; others wait.",
 )
 @click.option(
-    "--slow-seconds",
+    "--slow-client-timeout",
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
-    help="Close clients that are older than memory and took nothing for so long.",
+    metavar="SECONDS",
+    help="Close a client that is older than the buffer and accepts nothing for this long.",
 )
-@click.option("--ping-seconds", type=click.FloatRange(min=0.1), default=20.0, show_default=True)
+@click.option(
+    "--ping-interval",
+    type=click.FloatRange(min=0.1),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between pings; a client that is silent for three intervals is closed.",
+)
+@metrics_option
 @config_option
-def serve(  # noqa: PLR0917 - click gives options by name
+def serve(  # noqa: PLR0917 - click passes options by name
     from_url: str,
     listen: str,
+    topic: str | None,
     chain_id: int | None,
     token_file: Path | None,
     cert_file: Path | None,
     key_file: Path | None,
     compression: str,
-    ring_mb: int,
+    buffer_mb: int,
     max_clients: int,
-    catch_up: int,
-    slow_seconds: float,
-    ping_seconds: float,
+    max_catch_up: int,
+    slow_client_timeout: float,
+    ping_interval: float,
+    metrics: str | None,
     config: Path | None,
 ) -> None:
-    """Send a stream to many clients, read once: they open it as ws://HOST:PORT (wss:// with --cert-file).
+    """Send a stream to many clients over websockets; it is read once.
 
-    Stops cleanly on SIGINT and SIGTERM. Clients wait for it to come back, and go on where they were.
+    Clients open it as ws://HOST:PORT, or wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients
+    wait for its return and resume where they were.
+
+    \b
+    Example:
+      cardinal serve --from kafka://localhost:9092 --listen 0.0.0.0:8765 --token-file tokens --metrics 127.0.0.1:9464
+      cardinal tail 'ws://localhost:8765?token_file=token'
     """
     host, port = _address(listen)
     settings = ServeSettings(
@@ -91,50 +133,51 @@ def serve(  # noqa: PLR0917 - click gives options by name
         certificate=cert_file,
         key=key_file,
         compression=compression,
-        ring_bytes=ring_mb << 20,
+        buffer_bytes=buffer_mb << 20,
         clients_max=max_clients,
-        errands_max=catch_up,
-        slow_seconds=slow_seconds,
-        ping_seconds=ping_seconds,
+        catch_up_max=max_catch_up,
+        slow_timeout=slow_client_timeout,
+        ping_interval=ping_interval,
     )
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    asyncio.run(_serve(stream(from_url, config), settings, chain_id))
+    asyncio.run(_serve(stream(from_url, config), settings, topic, chain_id, metrics))
 
 
-async def _serve(from_url: TransportUrl, settings: ServeSettings, chain_id: int | None) -> None:
+async def _serve(
+    from_url: TransportUrl, settings: ServeSettings, topic: str | None, chain_id: int | None, metrics: str | None
+) -> None:
     service: ServeService | None = None
+    endpoint: Endpoint | None = None
     try:
         with cancelled_when_told():
-            # On a thread that nobody waits for who is told to stop before the stream has answered.
-            app = await asyncio.wrap_future(run_in_thread(lambda: _application(from_url, chain_id), _THREAD))
+            # On a thread that nobody waits for if the command is stopped before the stream has answered.
+            app = await asyncio.wrap_future(
+                run_in_thread(lambda: application(from_url, "evm", chain_id, topic), _THREAD)
+            )
             service = ServeService(from_url, app, settings)
+            if metrics is not None:
+                endpoint = _endpoint(metrics, service)
             await service.start()
-            _say_where(settings, service.port, app.chain)
-            await _until_it_ends(service)
+            _log_address(settings, service.port, app.chain)
+            await service.run()
     except asyncio.CancelledError:
-        pass  # told to stop
+        pass  # stopped by a signal
     finally:
         if service is not None:
             await service.stop()
+        if endpoint is not None:
+            endpoint.close()
 
 
-async def _until_it_ends(service: ServeService) -> None:
-    reporting = asyncio.create_task(_report_now_and_then(service))
-    try:
-        await service.run()
-    finally:
-        reporting.cancel()
+def _endpoint(address: str, service: ServeService) -> Endpoint:
+    """Serve the metrics of the service; its status is taken on the event loop."""
+    loop = asyncio.get_running_loop()
 
+    async def status() -> ServeStatus:
+        return service.status()
 
-async def _report_now_and_then(service: ServeService) -> None:
-    before = service.progress
-    while True:
-        await asyncio.sleep(_REPORT_SECONDS)
-        before = _report(before, service.progress)
-
-
-def _application(from_url: TransportUrl, chain_id: int | None) -> Application:
-    return find_application(from_url, "evm") if chain_id is None else apps.get("evm", chain_id=chain_id)
+    registry = new_registry()
+    registry.register(StatusCollector(lambda: asyncio.run_coroutine_threadsafe(status(), loop).result(_SCRAPE_SECONDS)))
+    return Endpoint(address, registry, lambda: service.waits_for)
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -146,7 +189,7 @@ def _address(listen: str) -> tuple[str, int]:
 
 
 def _tokens(file: Path | None) -> tuple[str, ...]:
-    """The token of the environment, where no file holds any. What is wrong with the file is said before anything."""
+    """The token of the environment, if there is no file. ConfigurationError: the file cannot be used."""
     if file is not None:
         read_tokens(file)
         return ()
@@ -154,20 +197,12 @@ def _tokens(file: Path | None) -> tuple[str, ...]:
     return (token,) if token else ()
 
 
-def _say_where(settings: ServeSettings, port: int, chain: str) -> None:
+def _log_address(settings: ServeSettings, port: int, chain: str) -> None:
     scheme = "wss" if settings.certificate else "ws"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    click.echo(f"serves {chain} at {scheme}://{host}:{port}", err=True)
-    wanted = bool(settings.tokens or settings.token_file)
-    if settings.host not in _LOOPBACK and not wanted:
-        click.echo("warning: everybody who reaches this address may read: give --token-file", err=True)
-    elif wanted and scheme == "ws" and settings.host not in _LOOPBACK:
-        click.echo("warning: tokens travel unencrypted: give --cert-file, or let a proxy encrypt", err=True)
-
-
-def _report(before: ServeProgress, now: ServeProgress) -> ServeProgress:
-    if now != before:
-        records, sent = (now.records - before.records), (now.bytes - before.bytes) / _MB
-        older = f", {now.catching_up} catching up" if now.catching_up else ""
-        click.echo(f"{now.clients} clients{older}: {records} records read, {sent:.1f} MB sent", err=True)
-    return now
+    _log.info("serving %s at %s://%s:%d", chain, scheme, host, port)
+    authenticated = bool(settings.tokens or settings.token_file)
+    if settings.host not in _LOOPBACK and not authenticated:
+        _log.warning("everybody who reaches this address may read: set --token-file")
+    elif authenticated and scheme == "ws" and settings.host not in _LOOPBACK:
+        _log.warning("tokens travel unencrypted: set --cert-file, or encrypt with a proxy")

@@ -19,6 +19,7 @@ STAMPS = {
     "server/status.py": "the age of what is reported",
     "consuming/metrics.py": "the age of a block when it is delivered",
     "server/produce/metrics.py": "the age of a block when it is published",
+    "server/serve/service.py": "the age of records, in metrics alone",
     "producing/pings.py": "a ping says when it was sent",
     "testing/memory.py": "what records of a broker in memory are stamped with, unless a test says otherwise",
     "transports/file/sink.py": "what records of a file are stamped with, unless a test says otherwise",

@@ -41,7 +41,7 @@ def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[R
                 yield room
         case "websocket-narrow":
             # A ring and a window that hold next to nothing: clients fall out of the one and fill the other.
-            with rooms.websocket("?window.bytes=2000", ring_bytes=2_000, errands_max=2) as room:
+            with rooms.websocket("?window.bytes=2000", buffer_bytes=2_000, catch_up_max=2) as room:
                 yield room
         case _:
             yield Room("null://", rooms.names(), lambda *_: None, lambda: None, members=0)

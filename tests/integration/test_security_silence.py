@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cardinal.metrics import Endpoint, new_registry
+from cardinal.server.serve.status import StatusCollector
 from cardinal.testing import ChainGenerator
 from guarded import ADMIN, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
 from serving import serving
@@ -57,15 +59,19 @@ for url in json.load(sys.stdin):
 def _metrics(url: str) -> str:
     """What a server that reads from this broker says of itself."""
     with serving(url, ChainGenerator(1).application, tokens=(WRONG,)) as served:
-        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE)
-        found = repr((served.service, served.progress))
-        for path in ("/health", "/metrics"):
-            connection.request("GET", path, headers={"Authorization": f"Bearer {WRONG}"})
+        registry = new_registry()
+        registry.register(StatusCollector(lambda: served.status))
+        endpoint = Endpoint("127.0.0.1:0", registry, lambda: served.service.waits_for)
+        found = repr((served.service, served.status))
+        for path in ("/readyz", "/metrics"):
+            connection = http.client.HTTPConnection(endpoint.address, timeout=DEADLINE)
+            connection.request("GET", path)
             answer = connection.getresponse()
             assert answer.status in (200, 503), "it may not have caught up yet"
             found += f"{answer.headers.items()} {answer.read()!r}"
-        connection.close()
-    assert "cardinal_serve_up" in found
+            connection.close()
+        endpoint.close()
+    assert "cardinal_serve_upstream_connected" in found
     return found
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cardinal.errors import UnreachableError
 from cardinal.transports import open_source
-from cardinal.transports.websocket.frames import Failed, Marks, Read, Reading, Reason
-from scripted_server import APP, WHERE, Scripted
+from cardinal.transports.websocket.protocol import Failed, GetWatermarks, Read, Reading, Reason
+from scripted_server import APP, TP, Scripted
 from serving import DEADLINE, read, until
 
 if TYPE_CHECKING:
     from websockets.sync.server import ServerConnection
 
-    from cardinal.transports.websocket.frames import Request
+    from cardinal.transports.websocket.protocol import Request
 
 
 def test_a_connection_that_breaks_just_after_positions_were_taken_does_not_bring_the_old_ones_back() -> None:
@@ -30,19 +30,11 @@ def test_a_connection_that_breaks_just_after_positions_were_taken_does_not_bring
 
     server = Breaks()
     with server.running() as url:
-        source: Any = open_source(url, APP)
-        source.assign({WHERE: 90})
-        ask = source._ask
-
-        def slowly(*question: object) -> object:
-            """As if this thread did not run until the connection was made anew."""
-            answer = ask(*question)
-            until(lambda: len(server.reads) == 3)
-            return answer
-
-        source._ask = slowly
-        source.assign({WHERE: 10})
-        assert server.reads[-1].positions == {WHERE: 10}
+        source = open_source(url, APP)
+        source.assign({TP: 90})
+        source.assign({TP: 10})
+        until(lambda: len(server.reads) == 3)
+        assert server.reads[-1].positions == ((*TP, 10),)
         assert [record.offset for record in read(source, 5)] == [10, 11, 12, 13, 14]
         source.close()
 
@@ -59,17 +51,17 @@ def test_positions_that_were_given_up_and_are_taken_late_change_nothing() -> Non
     server = Late()
     with server.running() as url:
         source = open_source(f"{url}?cardinal.connect.timeout.ms=300", APP)
-        source.assign({WHERE: 0})
+        source.assign({TP: 0})
         found = source.poll(3, DEADLINE)
-        with pytest.raises(UnreachableError, match="did not answer where to read from"):
-            source.assign({WHERE: 60})
-        assert source.positions() == {WHERE: 3}
+        with pytest.raises(UnreachableError, match="did not answer a request for positions"):
+            source.assign({TP: 60})
+        assert source.positions() == {TP: 3}
         server.gave_up.set()
         until(lambda: len(server.reads) == 3)
-        assert server.reads[-1].positions == {WHERE: 3}
-        found += read(source, 5)
-        assert [record.offset for record in found] == list(range(8))
-        assert server.connections == 1
+        assert server.reads[-1].positions == ((*TP, 5),)  # what was received before is not sent again
+        found += read(source, 7)
+        assert [record.offset for record in found] == list(range(10))
+        assert server.connections == 2
         source.close()
 
 
@@ -78,20 +70,20 @@ def test_a_question_that_was_given_up_and_fails_late_leaves_the_connection_alone
         gave_up = threading.Event()
 
         def on(self, socket: ServerConnection, request: Request) -> None:
-            if isinstance(request, Marks):
+            if isinstance(request, GetWatermarks):
                 assert self.gave_up.wait(DEADLINE)
-                self.say(socket, Failed(request.id, Reason.AWAY))
+                self.say(socket, Failed(request.id, Reason.UNAVAILABLE))
             else:
                 self.answer(socket, request)
 
     server = Late()
     with server.running() as url:
         source = open_source(f"{url}?cardinal.connect.timeout.ms=300", APP)
-        source.assign({WHERE: 0})
-        with pytest.raises(UnreachableError, match="did not answer for watermarks"):
+        source.assign({TP: 0})
+        with pytest.raises(UnreachableError, match="did not answer a request for watermarks"):
             source.watermarks()
         server.gave_up.set()
-        with pytest.raises(UnreachableError, match="what it reads from is not"):
+        with pytest.raises(UnreachableError, match="what it reads from does not"):
             source.watermarks()
         assert len(read(source, 5)) == 5
         assert server.connections == 1

@@ -17,8 +17,8 @@ from cardinal import apps
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import open_sink, open_source
-from cardinal.transports.websocket.frames import SUBPROTOCOL, Credit, MarkList, Open, Read
-from cardinal.transports.websocket.wire import decode_answer, encode_request
+from cardinal.transports.websocket.protocol import SUBPROTOCOL
+from scripted_server import begin, grant
 from serving import DEADLINE, from_start, read, serving, until
 
 MB = 1 << 20
@@ -39,7 +39,17 @@ def test_clients_that_ask_for_everything_and_read_nothing_cost_a_bounded_amount(
     port = _free_port()
     with Processes(tmp_path) as processes, ExitStack() as stack:
         server = processes.start(
-            "serve", "--from", log, "--listen", f"127.0.0.1:{port}", "--ring-mb", "4", "--catch-up", "2"
+            "serve",
+            "--from",
+            log,
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--buffer-mb",
+            "4",
+            "--max-catch-up",
+            "2",
+            "--compression",
+            "none",
         )
         until(lambda: _listens(port), 60)
         for client in range(CLIENTS):
@@ -64,13 +74,13 @@ def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, ExitStack() as stack:
         sink = broker.sink(app, producer_id="a")
         sink.send([Routed(app.default_topic, _key(0, n), bytes(10_000)) for n in range(1_000)], None).result(DEADLINE)
-        served = stack.enter_context(serving(broker.url, app))
+        served = stack.enter_context(serving(broker.url, app, compression="none"))
         plain = stack.enter_context(socket.socket())
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)  # its own side's buffers are no matter here
         plain.connect(("127.0.0.1", served.port))
         _greedy(stack, served.port, app.default_topic, 0, plain)
-        until(lambda: served.progress.unsent_bytes)
-        assert served.progress.bytes < 2 * MB
+        until(lambda: served.status.unsent_bytes)
+        assert served.status.sent_bytes_total < 2 * MB
         plain.shutdown(socket.SHUT_RDWR)
     sink.close()
 
@@ -93,8 +103,5 @@ def _greedy(stack: ExitStack, port: int, topic: str, at: int, plain: socket.sock
             close_timeout=0.1,
         )
     )
-    connection.send(encode_request(Open(1, (topic,))))
-    marks = decode_answer(connection.recv(DEADLINE))
-    assert isinstance(marks, MarkList)
-    connection.send(encode_request(Read(2, {where: both[at] for where, both in marks.marks.items()})))
-    connection.send(encode_request(Credit(2**32 - 1)))
+    begin(connection, topic, at)
+    grant(connection, 2**32 - 1)

@@ -1,36 +1,40 @@
-"""What a server says of itself over plain HTTP."""
+"""Metrics, readiness and log of `cardinal serve`: a client that lags, a broker that dies."""
 
 from __future__ import annotations
 
-import http.client
+import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from commands import Processes, fresh_chain_id
+from test_serve_breaks import _free_port, _line, _publish
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
-from websockets.typing import Subprotocol
 
+from cardinal import apps
+from cardinal.errors import UnreachableError
+from cardinal.metrics import Endpoint, new_registry
 from cardinal.protocols.streams.types import Routed
-from cardinal.server.serve import ServeProgress
-from cardinal.server.serving.metrics import exposition
-from cardinal.server.serving.taking import Taking
+from cardinal.server.serve.status import StatusCollector
 from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.transports import open_sink, open_source
-from cardinal.transports.websocket.frames import SUBPROTOCOL, MarkList, Open, Read
-from cardinal.transports.websocket.wire import decode_answer, encode_request
+from cardinal.transports import open_source
+from cardinal.transports.websocket.protocol import SUBPROTOCOL
 from compose import services
-from serving import DEADLINE, from_start, read, serving, until
+from scripted_server import begin
+from serving import DEADLINE, Served, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from cardinal.embedded import EmbeddedKafka
 
 APP = ChainGenerator().application
-TOKEN = "correct-horse-battery"  # noqa: S105 - made up
 
 
 @pytest.fixture
@@ -40,147 +44,138 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+def page(address: str, path: str) -> tuple[int, str]:
     try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
-def metrics(port: int) -> dict[str, int]:
-    status, text = ask(port, "/metrics")
+def metrics(address: str) -> dict[str, float]:
+    status, text = page(address, "/metrics")
     assert status == 200
-    pairs = (line.split() for line in text.splitlines() if not line.startswith("#"))
-    return {name.removeprefix("cardinal_serve_"): int(value) for name, value in pairs}
+    pairs = re.findall(r"^cardinal_serve_(\w+) (\S+)$", text, re.MULTILINE)
+    assert len(pairs) == text.count("# HELP cardinal_serve_")
+    return {name: float(value) for name, value in pairs}
+
+
+def scraped(served: Served) -> Endpoint:
+    registry = new_registry()
+    registry.register(StatusCollector(lambda: served.status))
+    return Endpoint("127.0.0.1:0", registry, lambda: served.service.waits_for)
 
 
 def _send(broker: MemoryBroker, count: int, size: int = 100) -> None:
     sink = broker.sink(APP, producer_id="a")
-    sink.send([Routed(APP.default_topic, b"\x03" + n.to_bytes(32, "big"), bytes(size)) for n in range(count)], None)
+    content = [Routed(APP.default_topic, b"\x03" + n.to_bytes(32, "big"), bytes(size)) for n in range(count)]
+    sink.send(content, None).result(DEADLINE)
     sink.close()
 
 
-def test_clients_bytes_and_records_are_counted(broker: MemoryBroker) -> None:
-    with serving(broker.url, APP) as served:
-        until(lambda: metrics(served.port)["up"] == 1)
-        before = metrics(served.port)
-        assert before["clients"] == before["sent_bytes_total"] == 0
+def _seal(broker: MemoryBroker) -> None:
+    sink = broker.sink(APP, producer_id="a")
+    sink.send([], Routed(APP.default_topic, b"\x00" + bytes(32), b"")).result(DEADLINE)
+    sink.close()
+
+
+def test_a_client_that_lags_is_seen_in_records_and_seconds_and_counted_when_it_is_closed(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, buffer_bytes=5_000, slow_timeout=1.0, compression="none") as served:
+        endpoint = scraped(served)
+        before = metrics(endpoint.address)
+        assert (before["clients"], before["sent_bytes_total"], before["upstream_connected"]) == (0, 0, 1)
         source = from_start(open_source(served.url, APP))
-        _send(broker, 50)
-        count = len(read(source, len(broker.records())))
-        until(lambda: metrics(served.port)["lag_records_max"] == 0)
-        now = metrics(served.port)
-        assert (now["clients"], now["clients_catching_up"]) == (1, 0)
-        assert now["read_records_total"] == 50
-        assert now["sent_bytes_total"] > 50 * 100
-        assert now["sent_frames_total"] >= 1
-        assert now["ring_bytes"] > 50 * 100
-        assert count > 50
-        source.close()
-        until(lambda: metrics(served.port)["clients"] == 0)
-
-
-def test_a_client_that_takes_nothing_is_seen_to_fall_behind_and_counted_when_it_is_closed(
-    broker: MemoryBroker,
-) -> None:
-    with serving(broker.url, APP, ring_bytes=5_000, slow_seconds=0.3) as served:
-        with connect(served.url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None) as client:
-            client.send(encode_request(Open(1, (APP.default_topic,))))
-            marks = decode_answer(client.recv(DEADLINE))
-            assert isinstance(marks, MarkList)
-            client.send(encode_request(Read(2, {where: high for where, (_, high) in marks.marks.items()})))
-            client.recv(DEADLINE)
+        with connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as client:
+            begin(client, APP.default_topic, 1)
             _send(broker, 100, 1_000)
-            until(lambda: metrics(served.port)["lag_records_max"] == 100)
-            now = metrics(served.port)
-            assert (now["clients"], now["clients_without_credit"]) == (1, 1)
-            assert now["unsent_bytes"] == 0  # nothing is kept for it
+            until(lambda: metrics(endpoint.address)["read_records_total"] == 100)
+            _seal(broker)
+            read(source, len(broker.records()))
+            until(lambda: metrics(endpoint.address)["lag_records"] == 101)
+            now = metrics(endpoint.address)
+            assert (now["clients"], now["clients_without_credit"], now["unsent_bytes"]) == (2, 1, 0)
+            assert (now["read_records_total"], now["sent_records_total"]) == (101, len(broker.records()))
+            assert now["sent_bytes_total"] > 100 * 1_000
+            assert 0 < now["ring_bytes"] <= 5_000
+            assert now["catch_ups_total"] >= 1
+            assert 0 < now["head_age_seconds"] <= now["ring_oldest_record_age_seconds"] + 1 < 60
+            until(lambda: metrics(endpoint.address)["lag_seconds"] > now["lag_seconds"] > 0)
             with pytest.raises(ConnectionClosed):
                 client.recv(DEADLINE)
-        until(lambda: metrics(served.port)["slow_clients_closed_total"] == 1)
-        assert metrics(served.port)["clients"] == 0
-
-
-def test_metrics_want_the_token_and_health_does_not(broker: MemoryBroker) -> None:
-    with serving(broker.url, APP, tokens=(TOKEN,)) as served:
-        until(lambda: ask(served.port, "/health") == (200, "serves\n"))
-        assert ask(served.port, "/metrics")[0] == 401
-        assert ask(served.port, "/metrics", "wrong")[0] == 401
-        status, text = ask(served.port, "/metrics", TOKEN)
-        assert status == 200
-        assert "cardinal_serve_unauthorized_total 2\n" in text
-        assert TOKEN not in text
-
-
-def test_who_asks_for_health_costs_nothing_that_grows_with_the_clients(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everybody may ask, as often as they like: no client is looked at for the answer."""
-    looked: list[Taking] = []
-    monkeypatch.setattr(Taking, "lag", lambda taking: looked.append(taking) or 0)
-    with serving(broker.url, APP) as served:
-        source = from_start(open_source(served.url, APP))
-        until(lambda: ask(served.port, "/health")[0] == 200)
-        assert not looked
-        assert metrics(served.port)["clients"] == len(looked) == 1
+        until(lambda: metrics(endpoint.address)["slow_clients_closed_total"] == 1)
         source.close()
+        until(lambda: metrics(endpoint.address)["clients"] == 0)
+        assert metrics(endpoint.address)["lag_records"] == 0
+        endpoint.close()
 
 
-def test_the_question_of_the_compose_file_is_answered_by_its_exit_status() -> None:
+def test_a_server_is_ready_when_its_stream_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, serving(broker.url, APP) as served:
+        endpoint = scraped(served)
+        status, text = page(endpoint.address, "/readyz")
+        assert status == 503
+        assert "start a producer" in text
+        assert metrics(endpoint.address)["upstream_connected"] == 0
+        broker.sink(APP, producer_id="a").close()
+        until(lambda: page(endpoint.address, "/readyz") == (200, "ok\n"))
+        endpoint.close()
+    assert len(caplog.records) == 2, "that it waits, and that it is read"
+
+
+def test_the_probe_of_the_compose_file_reports_readiness_by_its_exit_status() -> None:
     program, option, text = services()["serve"]["healthcheck"]["test"][1:]
     assert (program, option) == ("python", "-c")
-
-    def asked(port: int) -> int:
-        return subprocess.run(
-            [sys.executable, "-c", text.replace("8765", str(port))], capture_output=True, check=False, timeout=DEADLINE
-        ).returncode
-
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, serving(broker.url, APP) as served:
-        assert asked(served.port) != 0
-        broker.sink(APP, producer_id="a").close()
-        until(lambda: asked(served.port) == 0)
+        endpoint = scraped(served)
+        command = [sys.executable, "-c", text.replace("127.0.0.1:9464", endpoint.address)]
 
+        def fails() -> bool:
+            return subprocess.run(command, capture_output=True, check=False, timeout=DEADLINE).returncode != 0
 
-def test_a_server_that_waits_for_its_stream_says_that_it_is_not_well() -> None:
-    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, serving(broker.url, APP) as served:
-        assert ask(served.port, "/health")[0] == 503
-        assert metrics(served.port)["up"] == 0
+        assert fails()
         broker.sink(APP, producer_id="a").close()
-        until(lambda: ask(served.port, "/health")[0] == 200)
+        until(lambda: not fails())
+        endpoint.close()
 
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_a_server_whose_broker_is_killed_is_not_well_until_it_is_back(
-    cardinal_killable_broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+def test_a_broker_that_dies_is_one_sentence_for_the_log_the_probe_and_a_client_that_connects(
+    cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    url = f"kafka://{cardinal_killable_broker.bootstrap}"
-    open_sink(url, APP, producer_id="a").close()
-    with serving(url, APP) as served:
-        until(lambda: ask(served.port, "/health")[0] == 200)
+    app = apps.get("evm", chain_id=fresh_chain_id())
+    kafka = f"kafka://{cardinal_killable_broker.bootstrap}?cardinal.connect.timeout.ms=2000"
+    _publish(kafka, app, _line(app, 1, 10))
+    port, probe = _free_port(), f"127.0.0.1:{_free_port()}"
+    url = f"ws://127.0.0.1:{port}"
+    with Processes(tmp_path) as processes:
+        server = processes.start("serve", "--from", kafka, "--listen", f"127.0.0.1:{port}", "--metrics", probe)
+        until(lambda: _ready(probe), 2 * DEADLINE)
+        source = from_start(open_source(url, app))
+        until(lambda: metrics(probe)["clients"] == 1)
         cardinal_killable_broker.kill()
-        until(lambda: ask(served.port, "/health")[0] == 503, 2 * DEADLINE)
-        assert metrics(served.port)["up"] == 0
+        with pytest.raises(UnreachableError, match="what it reads from does not"):
+            open_source(f"{url}?cardinal.connect.timeout.ms=60000", app)
+        until(lambda: page(probe, "/readyz")[0] == 503, 3 * DEADLINE)
+        assert page(probe, "/healthz")[0] == 200
+        now = metrics(probe)
+        assert now["upstream_connected"] == 0
+        assert now["upstream_errors_total"] >= 1
         cardinal_killable_broker.start()
-        until(lambda: ask(served.port, "/health")[0] == 200, 2 * DEADLINE)
-    said = [record for record in caplog.records if "cannot be read now" in record.getMessage()]
-    assert len(said) == 1  # once, however long it takes
+        until(lambda: _ready(probe), 3 * DEADLINE)
+        _publish(kafka, app, _line(app, 11, 12))
+        until(lambda: any(record.key[1:33] == (12).to_bytes(32, "big") for record in source.poll(1_000, 0.2)))
+        source.close()
+        server.terminate()
+        status, _, log = processes.end(server)
+    assert status == 0
+    assert "Traceback" not in log
+    assert log.count("the stream cannot be read") == log.count("the stream is read again") == 1
 
 
-def test_another_path_is_no_page_of_ours(broker: MemoryBroker) -> None:
-    with serving(broker.url, APP) as served:
-        assert ask(served.port, "/nothing")[0] in (400, 404, 426)
-
-
-def test_every_number_has_its_help_and_type() -> None:
-    text = exposition(ServeProgress(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, reading=True))
-    lines = text.splitlines()
-    assert text.endswith("\n")
-    for about, kind, value in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        name = value.split()[0]
-        assert about.startswith(f"# HELP {name} ")
-        assert kind == f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"
-    assert [int(line.split()[1]) for line in lines[2::3]] == [*range(1, 14), 1]
+def _ready(probe: str) -> bool:
+    try:
+        return page(probe, "/readyz")[0] == 200
+    except OSError:
+        return False

@@ -14,8 +14,8 @@ from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
-from cardinal.transports.websocket.frames import SUBPROTOCOL, Credit, MarkList, Open, Read, Reading, Records
-from cardinal.transports.websocket.wire import decode_answer, encode_request
+from cardinal.transports.websocket.protocol import SUBPROTOCOL, decode_frame
+from scripted_server import begin, grant
 from serving import DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_a_client_behind_a_slow_link_is_sent_everything_on_one_connection(
 ) -> None:
     _fill(broker, count, size)
     with (
-        serving(broker.url, APP, ping_seconds=PING_SECONDS) as served,
+        serving(broker.url, APP, ping_interval=PING_SECONDS, compression="none") as served,
         TcpProxy(f"127.0.0.1:{served.port}") as proxy,
     ):
         # Five times as long as either side waits for a sign of life, which a busy machine may keep back for a moment.
@@ -59,28 +59,23 @@ def test_a_client_behind_a_slow_link_is_sent_everything_on_one_connection(
 def test_a_large_frame_comes_in_fragments_between_which_pings_get_through(broker: MemoryBroker) -> None:
     _fill(broker, 1, 1_000_000)
     with (
-        serving(broker.url, APP) as served,
+        serving(broker.url, APP, compression="none") as served,
         connect(served.url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None) as socket,
     ):
-        socket.send(encode_request(Open(1, (APP.default_topic,))))
-        marks = decode_answer(socket.recv(DEADLINE))
-        assert isinstance(marks, MarkList)
-        socket.send(encode_request(Read(2, {where: low for where, (low, _) in marks.marks.items()})))
-        assert isinstance(decode_answer(socket.recv(DEADLINE)), Reading)
-        socket.send(encode_request(Credit(10_000_000)))
+        begin(socket, APP.default_topic, 0)
+        grant(socket, 10_000_000)
         size = 0
         while size < 1_000_000:
             fragments = list(socket.recv_streaming())
             assert max(map(len, fragments)) <= 64 << 10
-            frame = decode_answer(b"".join(part for part in fragments if isinstance(part, bytes)))
-            assert isinstance(frame, Records)
-            size += len(frame.chunks)
+            _, chunks = decode_frame(b"".join(part for part in fragments if isinstance(part, bytes)))
+            size += sum(len(chunk.content) for chunk in chunks)
 
 
 def test_a_client_that_takes_nothing_holds_nothing_up_when_the_server_stops(broker: MemoryBroker) -> None:
     _fill(broker, 1_500, 10_000)
     with (
-        serving(broker.url, APP) as served,
+        serving(broker.url, APP, compression="none") as served,
         connect(
             served.url,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -90,11 +85,9 @@ def test_a_client_that_takes_nothing_holds_nothing_up_when_the_server_stops(brok
             close_timeout=0.1,
         ) as socket,
     ):
-        socket.send(encode_request(Open(1, (APP.default_topic,))))
-        assert isinstance(decode_answer(socket.recv(DEADLINE)), MarkList)
-        socket.send(encode_request(Read(2, {(APP.default_topic, 0): 0})))
-        socket.send(encode_request(Credit(100_000_000)))
-        until(lambda: served.progress.unsent_bytes)
+        begin(socket, APP.default_topic, 0)
+        grant(socket, 100_000_000)
+        until(lambda: served.status.unsent_bytes)
         served.stop()
         until(lambda: not [one for one in threading.enumerate() if one.name.startswith("cardinal-serve")])
-        assert served.progress.clients == 0
+        assert served.status.clients == 0

@@ -1,6 +1,6 @@
 """``ws://``, ``wss://`` and ``cardinal://``: a stream that ``cardinal serve`` sends.
 
-See :mod:`.settings` for a URL's options and :mod:`.wire` for the protocol.
+:mod:`.settings` describes a URL's options, :mod:`.protocol` what is sent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cardinal.errors import ConfigurationError
 
-from .asking import served_topics
+from . import protocol
+from .client import Client
+from .inbox import Inbox
 from .settings import WebsocketSettings, websocket_settings
 from .source import WebsocketSource
 
@@ -23,7 +25,7 @@ __all__ = ["WebsocketSettings", "WebsocketSource", "list_topics", "open_sink", "
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> NoReturn:
-    """Refused: a server only gives records. ConfigurationError says where to write instead."""
+    """Refuse: a server only sends records. ConfigurationError names where to write instead."""
     del app, producer_id
     raise ConfigurationError(
         f"{url.scheme}:// is read only: produce to what `cardinal serve` reads from (kafka://…)", setting="url"
@@ -31,11 +33,16 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> NoReturn:
 
 
 def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> WebsocketSource:
-    """A source of these topics."""
+    """Open a source of these topics."""
     del app
     return WebsocketSource(websocket_settings(url), topics, wait=wait)
 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
-    """The names of all topics that the server gives."""
-    return served_topics(websocket_settings(url))
+    """The names of all topics that the server sends."""
+    settings = websocket_settings(url)
+    client = Client(settings, Inbox(settings.window, settings.frame_max))
+    try:
+        return frozenset(client.request(protocol.ListTopics, protocol.Topics, "topics").topics)
+    finally:
+        client.close()

@@ -1,212 +1,260 @@
-"""What a client has received and not given yet: bounded, in order within each partition, without gap or double.
+"""Records that a client has received and not delivered: bounded, in order within each partition, without gap or double.
 
 Rules:
 
-1. Frames are kept as bytes until they are asked for. What may come is bounded by the credit given; a server that sends
-   more is refused.
-2. A partition's chunks must join on to each other. What was given already is passed over; a gap is refused.
-3. What is there of a paused partition is held, so that it need not be sent again; where too much is held, the largest
-   is let go, and read again from its position. It is copied: a part of a frame keeps all of the frame in memory.
+1. All that is kept counts against the window until it is delivered, evicted or ignored; a server that sends more than
+   its credit is refused.
+2. The chunks of a partition join on to each other. Records that were received before are ignored; a gap is refused.
+3. Chunks of a paused partition are held, so that they are not sent twice. Where they take more than half of the window
+   the largest partition is evicted and re-read from its position.
+4. What was received survives a connection: the next one continues behind it.
 
-It belongs to one thread at a time. No I/O: :class:`.source.WebsocketSource` and :class:`.link.Link` do that.
+The connection's thread adds, the reader's thread takes; a lock stands between them. No I/O.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cardinal.errors import RemoteProtocolError
+from cardinal.errors import CardinalError, RemoteProtocolError
 
-from .chunks import ReceivedChunk, decode_chunks, decode_records
-from .frames import GO_ON, Records
+from .protocol import ReceivedChunk, decode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition, Record
 
 
-class _Piece:
-    """A chunk from which records are taken; they are made when the first of them is asked for."""
+@dataclass(slots=True)
+class _Entry:
+    """A chunk, and its records from the first that is not delivered; decoded when it is delivered from."""
 
-    __slots__ = ("_alone", "_at", "_chunk", "_floor", "_records", "where")
-
-    def __init__(self, chunk: ReceivedChunk, floor: int) -> None:
-        self.where = chunk.where
-        self._chunk = chunk
-        self._alone = False
-        self._floor = floor
-        self._records: list[Record] | None = None
-        self._at = 0
+    chunk: ReceivedChunk
+    records: list[Record] | None = None
+    at: int = 0
 
     @property
     def size(self) -> int:
-        return len(self._chunk.body)
-
-    def hold(self) -> None:
-        """Keep nothing in memory but what is counted: neither the frame that it came in, nor records."""
-        if self._records is not None:
-            self._floor = self._records[self._at].offset
-            self._records, self._at = None, 0
-        if not self._alone:
-            self._chunk = replace(self._chunk, body=memoryview(bytes(self._chunk.body)))
-            self._alone = True
-
-    def take(self, limit: int) -> tuple[list[Record], int, bool]:
-        """Records, the position after them, and whether these were the last."""
-        if self._records is None:
-            records = decode_records(self._chunk)
-            self._records = [one for one in records if one.offset >= self._floor] if self._floor else records
-        taken = self._records[self._at : self._at + limit]
-        self._at += len(taken)
-        last = self._at == len(self._records)
-        return taken, self._chunk.next if last else taken[-1].offset + 1, last
+        return len(self.chunk.content)
 
 
-class Inbox:
-    """See the module.
+@dataclass(slots=True)
+class _Partition:
+    """Progress of an assigned partition.
 
-    Arguments:
-        window: bytes that may be on their way or unread.
+    Attributes:
+        position: the next offset to deliver; ``received``: the next one that the server sends.
+        read: the id of the READ that named its offset last.
+        named: whether the next READ has to name its offset.
+        held: its chunks while it is paused.
 
     """
 
-    def __init__(self, window: int) -> None:
+    position: int
+    received: int
+    read: int
+    named: bool = False
+    held: deque[_Entry] = field(default_factory=deque)
+
+
+class Inbox:
+    """Receive buffer of a source.
+
+    Arguments:
+        window: bytes that may be in flight or undelivered.
+        chunk_max: bytes that a chunk may have when it is uncompressed.
+
+    """
+
+    def __init__(self, window: int, chunk_max: int) -> None:
         self._window = window
+        self._chunk_max = chunk_max
+        self._changed = threading.Condition()
+        self._partitions: dict[Partition, _Partition] = {}
+        self._paused: frozenset[Partition] = frozenset()
+        self._ready: deque[_Entry] = deque()
         self._credit = 0
         self._owed = 0
-        self._frames: deque[Records] = deque()
-        self._pieces: deque[_Piece] = deque()
-        self._held: dict[Partition, deque[_Piece]] = {}
-        self._moved: set[Partition] = set()
-        self._since: dict[Partition, int] = {}
-        self._received: dict[Partition, int] = {}
-        self._paused: frozenset[Partition] = frozenset()
-        self.positions: dict[Partition, int] = {}
+        self._error: CardinalError | None = None
+        self._ended: CardinalError | None = None
 
-    # --- what is read ----------------------------------------------------------------------------------------
+    # --- for the reader ----------------------------------------------------------------------------------------
 
-    def assign(self, positions: Mapping[Partition, int], epoch: int) -> None:
-        """From here on these partitions are read, by the READ of this id; of what is there nothing is given."""
-        self._pieces.clear()
-        self._held.clear()
-        self._moved.clear()
-        self._paused = frozenset()
-        self.positions = dict(positions)
-        self._received = dict(positions)
-        self._since = dict.fromkeys(positions, epoch)
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of every assigned partition."""
+        with self._changed:
+            return {tp: one.position for tp, one in self._partitions.items()}
 
-    def pause(self, partitions: frozenset[Partition]) -> bool:
-        """Give nothing of exactly these; whether that differs from before."""
-        partitions &= self.positions.keys()
-        if partitions == self._paused:
-            return False
-        released = [piece for where in self._held.keys() - partitions for piece in self._held.pop(where)]
-        kept = deque(released)
-        self._paused = partitions
-        for piece in self._pieces:
-            self._keep(piece, kept)
-        self._pieces = kept
-        self._let_go()
-        return True
+    def pause(self, partitions: Iterable[Partition]) -> bool:
+        """Deliver nothing of exactly these partitions; returns whether that is a change."""
+        with self._changed:
+            paused = frozenset(partitions) & self._partitions.keys()
+            if paused == self._paused:
+                return False
+            resumed = [entry for tp in self._paused - paused for entry in self._release(tp)]
+            entries = [*resumed, *self._ready]
+            self._paused = paused
+            self._ready = deque()
+            for entry in entries:
+                self._keep(entry)
+            self._evict()
+            return True
 
-    def wanted(self, epoch: int) -> dict[Partition, int]:
-        """What the READ of this id asks for."""
-        found: dict[Partition, int] = {}
-        for where, position in self.positions.items():
-            if where in self._paused:
-                continue
-            if where in self._moved:
-                self._moved.discard(where)
-                self._since[where] = epoch
-                self._received[where] = position
-                found[where] = position
-            else:
-                found[where] = GO_ON
-        return found
+    def take(self, limit: int, timeout: float) -> tuple[list[Record], bool]:
+        """At most ``limit`` records, and whether credit is due; waits ``timeout`` seconds for either.
 
-    def start_again(self) -> int:
-        """A new connection: nothing of the old one counts. The credit to give."""
-        self._frames.clear()
-        self.read_again()
-        self._owed = 0
-        self._credit = self._window
-        return self._window
+        Raises:
+            CardinalError: why the reading or the connection ended, after the records before that.
 
-    def read_again(self) -> None:
-        """The server stands somewhere else: let go what is there, and name all positions in the next READ."""
-        self._pieces.clear()
-        self._held.clear()
-        self._moved = set(self.positions)
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                records = self._deliver(limit)
+                # The reading's end is repeated until the next assignment, the connection's end for ever.
+                if not records and (error := self._error or self._ended):
+                    raise error.with_traceback(None)
+                credit, left = self._due() > 0, deadline - time.monotonic()
+                if records or credit or left <= 0:
+                    return records, credit
+                self._changed.wait(left)
 
-    # --- what comes and goes -----------------------------------------------------------------------------------
+    # --- for the connection --------------------------------------------------------------------------------------
 
-    def add(self, frame: Records, size: int) -> None:
-        """A frame of so many bytes. RemoteProtocolError: it comes without credit."""
-        if self._credit <= 0:
-            raise RemoteProtocolError(f"the server sent {size} bytes beyond what it was given leave for")
-        self._credit -= size
-        self._frames.append(frame)
+    def assign(self, positions: Mapping[Partition, int], read: int) -> None:
+        """Read these partitions from the READ with this id on; what was received before is discarded."""
+        with self._changed:
+            self._owed += self._used()
+            self._ready.clear()
+            self._paused = frozenset()
+            self._partitions = {tp: _Partition(position, position, read) for tp, position in positions.items()}
+            self._error = None
 
-    def take(self, limit: int) -> list[Record]:
-        """At most ``limit`` records. RemoteProtocolError: a chunk that is none, or does not join on."""
-        records: list[Record] = []
-        while len(records) < limit and (self._pieces or self._unpack()):
-            if self._pieces:
-                piece = self._pieces[0]
-                taken, self.positions[piece.where], last = piece.take(limit - len(records))
-                records += taken
-                if last:
-                    self._pieces.popleft()
-        return records
+    def reading(self, read: int) -> dict[Partition, int | None] | None:
+        """The positions that the READ with this id names; None where nothing is assigned."""
+        with self._changed:
+            if not self._partitions:
+                return None
+            wanted: dict[Partition, int | None] = {}
+            for tp, one in self._partitions.items():
+                if tp in self._paused:
+                    continue
+                wanted[tp] = one.received if one.named else None
+                if one.named:
+                    one.named, one.read = False, read
+            return wanted
 
-    def credit(self) -> int:
-        """Bytes to give back now: 0 until it is worth a frame."""
-        if self._owed * 4 < self._window and (self._owed == 0 or self._credit > self._window // 4):
-            return 0
-        owed, self._owed = self._owed, 0
-        self._credit += owed
-        return owed
+    def connected(self) -> int:
+        """Begin a new connection; returns the credit to grant it."""
+        with self._changed:
+            for one in self._partitions.values():
+                one.named = True
+            self._owed = 0
+            self._error = None  # a server that still cannot read from there reports it again
+            self._credit = max(0, self._window - self._used())
+            return self._credit
+
+    def add(self, read: int, chunks: Sequence[ReceivedChunk], size: int) -> None:
+        """Accept a records message of ``size`` bytes.
+
+        Raises:
+            RemoteProtocolError: it came without credit, or leaves out records.
+
+        """
+        with self._changed:
+            if self._credit <= 0:
+                raise RemoteProtocolError(f"the server sent {size} bytes beyond its credit")
+            self._credit -= size
+            self._owed += size
+            for chunk in chunks:
+                one = self._partitions.get(chunk.tp)
+                if one is None or one.named or read < one.read or chunk.next <= one.received:
+                    continue
+                if chunk.begin > one.received:
+                    raise RemoteProtocolError(
+                        f"the server left out the records from {one.received} to {chunk.begin} of "
+                        f"{chunk.tp[0]}:{chunk.tp[1]}"
+                    )
+                one.received = chunk.next
+                entry = _Entry(chunk)
+                self._owed -= entry.size
+                self._keep(entry)
+            self._evict()
+            self._changed.notify_all()
+
+    def grant(self) -> int:
+        """The credit to grant now, which counts as granted; 0 until it is worth a message."""
+        with self._changed:
+            due = self._due()
+            self._owed -= due
+            self._credit += due
+            return due
+
+    def fail(self, error: CardinalError) -> None:
+        """End the reading: :meth:`take` raises this until the next assignment."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def end(self, error: CardinalError) -> None:
+        """End the source: :meth:`take` raises this from now on."""
+        with self._changed:
+            self._ended = error
+            self._changed.notify_all()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _unpack(self) -> bool:
-        """Sort the next frame's chunks; False where there is none."""
-        if not self._frames:
-            return False
-        frame = self._frames.popleft()
-        for chunk in decode_chunks(frame.chunks):
-            where = chunk.where
-            if where in self._moved or frame.id < self._since.get(where, frame.id + 1):
-                continue
-            reached = self._received[where]
-            if chunk.begin > reached:
-                raise RemoteProtocolError(
-                    f"the server left out the records from {reached} to {chunk.begin} of {where[0]}:{where[1]}"
-                )
-            if chunk.next > reached:
-                self._received[where] = chunk.next
-                self._keep(_Piece(chunk, reached if chunk.begin < reached else 0), self._pieces)
-        self._owed += len(frame.chunks) + _HEAD_BYTES
-        self._let_go()
-        return True
+    def _deliver(self, limit: int) -> list[Record]:
+        records: list[Record] = []
+        while self._ready and len(records) < limit:
+            entry = self._ready[0]
+            one = self._partitions[entry.chunk.tp]
+            if entry.records is None:
+                decoded = decode_records(entry.chunk, self._chunk_max)
+                if entry.chunk.begin < one.position:
+                    decoded = [record for record in decoded if record.offset >= one.position]
+                entry.records = decoded
+            part = entry.records[entry.at : entry.at + limit - len(records)]
+            records += part
+            entry.at += len(part)
+            if entry.at == len(entry.records):
+                one.position = entry.chunk.next
+                self._owed += entry.size
+                self._ready.popleft()
+            elif part:
+                one.position = part[-1].offset + 1
+        return records
 
-    def _keep(self, piece: _Piece, ready: deque[_Piece]) -> None:
-        if piece.where in self._paused:
-            piece.hold()
-            self._held.setdefault(piece.where, deque()).append(piece)
+    def _keep(self, entry: _Entry) -> None:
+        if entry.chunk.tp in self._paused:
+            entry.records, entry.at = None, 0  # only what is counted stays in memory
+            self._partitions[entry.chunk.tp].held.append(entry)
         else:
-            ready.append(piece)
+            self._ready.append(entry)
 
-    def _let_go(self) -> None:
-        """Hold no more than a window."""
-        sizes = {where: sum(piece.size for piece in pieces) for where, pieces in self._held.items()}
-        while sum(sizes.values()) > self._window:
+    def _release(self, tp: Partition) -> deque[_Entry]:
+        one = self._partitions[tp]
+        held, one.held = one.held, deque()
+        return held
+
+    def _evict(self) -> None:
+        sizes = {tp: sum(entry.size for entry in self._partitions[tp].held) for tp in self._paused}
+        while sum(sizes.values()) * 2 > self._window:
             largest = max(sizes, key=sizes.__getitem__)
-            del sizes[largest], self._held[largest]
-            self._moved.add(largest)
+            self._owed += sizes.pop(largest)
+            self._release(largest)
+            one = self._partitions[largest]
+            one.received, one.named = one.position, True
 
+    def _used(self) -> int:
+        held = sum(entry.size for one in self._partitions.values() for entry in one.held)
+        return held + sum(entry.size for entry in self._ready)
 
-_HEAD_BYTES = 5
+    def _due(self) -> int:
+        few = self._owed * 4 < self._window and self._credit > self._window // 4
+        return 0 if few else self._owed

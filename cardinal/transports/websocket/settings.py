@@ -1,21 +1,18 @@
 """The options of ``ws://``, ``wss://`` and ``cardinal://`` URLs.
 
-* ``token_file=PATH`` (or ``token=``; or the environment variable ``CARDINAL_TOKEN``): what the server wants to be
-  shown. Files of secrets, and certificates, are read anew for every connection: they may be changed while a client
-  runs.
+* ``token_file=PATH`` (or ``token=``; or the environment variable ``CARDINAL_TOKEN``): the server's token. The file is
+  read for every connection.
 * ``ssl.ca.location``: a PEM file with the authority that signed the server's certificate; default: the system's.
   ``ssl.certificate.location``, ``ssl.key.location``, ``ssl.key.password_file``: a certificate of our own.
 * ``path``: the resource behind the host, where a proxy needs one (default ``/``).
-* ``compression``: ``none`` (default) or ``deflate`` (permessage-deflate). Measured on records like a chain's: a third
-  of the traffic, for 12 ms of the server's CPU and 2 of the client's for each MB (``tests/benchmarks/serving.py``). The
-  server has a switch of its own (``cardinal serve --compression none``).
-* ``window.bytes``: how much may be on its way to us and unread (default 8 MiB). A client holds at most this and one
-  frame, and as much again of partitions that are paused.
-* ``max.frame.bytes``: the largest frame, so the largest record, that we take (default 16 MiB).
-* ``cardinal.connect.timeout.ms`` (default 10,000): until a server must have answered.
-* ``ping.interval.ms`` (default 20,000): how often we look whether the server is alive; it has as long to answer.
+* ``window.bytes``: bytes that may be in flight or undelivered (default 8 MiB). A client holds at most this and one
+  message.
+* ``max.frame.bytes``: the largest message, thus the largest record, that the client accepts (default 16 MiB).
+* ``cardinal.connect.timeout.ms`` (default 10,000): time for a connection, and for an answer.
+* ``ping.interval.ms`` (default 20,000): time between two pings; a server that is silent for three intervals is
+  away.
 
-Several hosts are several servers of the same stream: when one is away, the next is tried.
+Several hosts are several servers of the same stream: when one is away, the next is used.
 ``cardinal://`` is the Go implementation's name for its websocket; here it means ``ws://``.
 """
 
@@ -24,7 +21,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, SecretStr
 
@@ -45,7 +42,7 @@ _KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - the option's name
 
 
 class WebsocketOptions(TransportOptions):
-    """A URL's options, checked. See the module for their meaning."""
+    """Options of a URL; the module describes them."""
 
     token: SecretStr | None = None
     ca: str | None = Field(default=None, alias=_CA)
@@ -53,7 +50,6 @@ class WebsocketOptions(TransportOptions):
     key: str | None = Field(default=None, alias=_KEY)
     key_password: SecretStr | None = Field(default=None, alias=_KEY_PASSWORD)
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/"
-    compression: Literal["none", "deflate"] = "none"
     window: Annotated[int, Field(ge=1_000, le=1 << 30, alias="window.bytes")] = 8 << 20
     frame_max: Annotated[int, Field(ge=1_000, le=1 << 30, alias="max.frame.bytes")] = 16 << 20
     connect_timeout_ms: Annotated[int, Field(ge=1, le=600_000, alias="cardinal.connect.timeout.ms")] = 10_000
@@ -62,16 +58,16 @@ class WebsocketOptions(TransportOptions):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WebsocketSettings:
-    """How to reach servers.
+    """Addresses and limits of a client.
 
     Attributes:
         addresses: the websocket URIs of all of them.
         address: their hosts, for errors.
-        headers: what is shown to them; holds the token.
+        headers: of the handshake; they hold the token.
         tls: makes the context for ``wss``; None for ``ws``.
         window, frame_max: bytes.
         connect_timeout, ping_interval: seconds.
-        url: what they were made of.
+        url: its source.
 
     """
 
@@ -79,7 +75,6 @@ class WebsocketSettings:
     address: str
     headers: tuple[tuple[str, str], ...]
     tls: Callable[[], ssl.SSLContext] | None
-    compression: str | None
     window: int
     frame_max: int
     connect_timeout: float
@@ -87,7 +82,7 @@ class WebsocketSettings:
     url: TransportUrl
 
     def again(self) -> WebsocketSettings:
-        """The same with what the files of secrets hold now; as they are where one cannot be used just now."""
+        """The same with the current content of secret files; unchanged while one cannot be used."""
         try:
             return websocket_settings(self.url)
         except ConfigurationError:
@@ -95,10 +90,10 @@ class WebsocketSettings:
 
 
 def websocket_settings(url: TransportUrl) -> WebsocketSettings:
-    """A URL, sorted. ConfigurationError names the option that cannot work, and never a token."""
+    """The settings of a URL. ConfigurationError names the option that cannot work, and never a token."""
     if url.user is not None or url.password is not None:
         raise ConfigurationError(
-            f"a {url.scheme} URL has no user or password: give the server's token by token_file=PATH",
+            f"a {url.scheme} URL has no user or password: set the server's token with token_file=PATH",
             setting="token_file",
         )
     options = WebsocketOptions.of(url)
@@ -106,14 +101,13 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
     _check_tls(options, url, secure=secure)
     token = options.token.get_secret_value() if options.token else variable(TOKEN_VARIABLE)
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
-        where = "" if options.token else f" of {TOKEN_VARIABLE}"
-        raise ConfigurationError(f"the token{where} has characters that no header can carry", setting="token")
+        origin = "" if options.token else f" of {TOKEN_VARIABLE}"
+        raise ConfigurationError(f"the token{origin} has characters that no header can carry", setting="token")
     return WebsocketSettings(
         addresses=tuple(f"{'wss' if secure else 'ws'}://{host}{options.path}" for host in url.hosts),
         address=url.address,
         headers=(("Authorization", f"Bearer {token}"),) if token else (),
         tls=(lambda: _context(options)) if secure else None,
-        compression="deflate" if options.compression == "deflate" else None,
         window=options.window,
         frame_max=options.frame_max,
         connect_timeout=options.connect_timeout_ms / 1000,
@@ -123,7 +117,7 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
 
 
 def _check_tls(options: WebsocketOptions, url: TransportUrl, *, secure: bool) -> None:
-    """Refuse what would be left out without a word."""
+    """Refuse options that would be ignored."""
     keys = [name for name, value in ((_KEY, options.key), (_KEY_PASSWORD, options.key_password)) if value]
     others = [name for name, value in ((_CA, options.ca), (_CERTIFICATE, options.certificate)) if value]
     if not secure and (keys or others):
@@ -137,16 +131,16 @@ def _check_tls(options: WebsocketOptions, url: TransportUrl, *, secure: bool) ->
 
 def _context(options: WebsocketOptions) -> ssl.SSLContext:
     """The TLS context of a client. ConfigurationError: a file cannot be used."""
-    where = _CA
+    option = _CA
     try:
         context = ssl.create_default_context(cafile=options.ca and Path(options.ca).expanduser())
-        where = _CERTIFICATE
+        option = _CERTIFICATE
         if options.certificate:
             password = options.key_password.get_secret_value() if options.key_password else ""
             context.load_cert_chain(options.certificate, options.key, password)
     except (OSError, ValueError) as error:  # an SSLError is an OSError
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         if isinstance(error, ssl.SSLError):  # OpenSSL's own words say where in its code
-            reason = "there is nothing in PEM in it that belongs there, or its password is another one"
-        raise ConfigurationError(f"the file of {where} cannot be used: {reason}", setting=where) from None
+            reason = "it holds no PEM of that kind, or its password is another one"
+        raise ConfigurationError(f"the file of {option} cannot be used: {reason}", setting=option) from None
     return context

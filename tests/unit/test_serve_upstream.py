@@ -1,4 +1,4 @@
-"""The one reading of what is served: how it ends, and what is asked beside it."""
+"""Reader of a server: how it ends, and what it polls at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.errors import CardinalError, ConfigurationError, RemoteProtocolError, TransportError
-from cardinal.server.serving.ring import Ring
-from cardinal.server.serving.stream import POLL_BYTES, Stream
+from cardinal.server.serve.upstream import POLL_BYTES, Upstream
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing._memory_source import MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cardinal.protocols.streams.types import Record
 
@@ -43,33 +42,35 @@ class Failing(MemorySource):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "mapped"),
     [
         (RemoteProtocolError("a server that does not know the protocol"), RemoteProtocolError),
         (ConfigurationError("two members have the same numbers"), ConfigurationError),
         (KeyError("of ours"), TransportError),
     ],
 )
-def test_whatever_ends_the_reading_is_told_to_who_waits_for_records(
-    broker: MemoryBroker, error: Exception, told: type[CardinalError]
+def test_whatever_ends_the_reading_is_the_upstreams_error(
+    broker: MemoryBroker, error: Exception, mapped: type[CardinalError]
 ) -> None:
-    async def run() -> Stream:
-        stream = Stream(TOPICS, lambda: Failing(broker, error), Ring(1), lambda marks: dict.fromkeys(marks, 0))
-        woken = asyncio.Event()
-        stream.listen(woken.set)
-        await stream.start()
+    async def run() -> Upstream:
+        upstream = Upstream(TOPICS, lambda _: Failing(broker, error), ring_bytes=1)
+        await upstream.open()
+        upstream.start(opened=True)
         try:
-            async with asyncio.timeout(DEADLINE):
-                while stream.error is None:
-                    await woken.wait()
-                    woken.clear()
+            await _until(lambda: upstream.error is not None)
         finally:
-            await stream.stop()
-        return stream
+            await asyncio.gather(*map(asyncio.wrap_future, upstream.close()))
+        return upstream
 
-    stream = asyncio.run(run())
-    assert isinstance(stream.error, told)
-    assert not stream.reading
+    upstream = asyncio.run(run())
+    assert isinstance(upstream.error, mapped)
+    assert upstream.waits_for == str(upstream.error)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - it has no event to wait for
+            await asyncio.sleep(0.005)
 
 
 class Weighing(MemorySource):
@@ -86,7 +87,7 @@ class Weighing(MemorySource):
 
 
 @pytest.mark.parametrize(("count", "size"), [(40, 1 << 20), (3, 6 << 20), (20_000, 100)])
-def test_a_poll_is_bounded_by_what_records_weigh_from_the_first_one_on(
+def test_a_poll_is_bounded_by_the_size_of_records_from_the_first_one_on(
     broker: MemoryBroker, count: int, size: int
 ) -> None:
     """How large they are is not known before the first has come; small ones are soon read by the thousand."""
@@ -98,21 +99,17 @@ def test_a_poll_is_bounded_by_what_records_weigh_from_the_first_one_on(
     async def run() -> list[Weighing]:
         made: list[Weighing] = []
 
-        def make() -> Weighing:
+        def make(_: tuple[str, ...]) -> Weighing:
             made.append(Weighing(broker))
             return made[-1]
 
-        stream = Stream(TOPICS, make, Ring(1), lambda marks: dict.fromkeys(marks, 0))
-        woken = asyncio.Event()
-        stream.listen(woken.set)
-        await stream.start()
+        upstream = Upstream(TOPICS, make, ring_bytes=1, from_start=True)
+        await upstream.open()
+        upstream.start(opened=True)
         try:
-            async with asyncio.timeout(DEADLINE):
-                while stream.records < count:
-                    await woken.wait()
-                    woken.clear()
+            await _until(lambda: upstream.records >= count)
         finally:
-            await stream.stop()
+            await asyncio.gather(*map(asyncio.wrap_future, upstream.close()))
         return made
 
     (source,) = asyncio.run(run())

@@ -1,0 +1,8 @@
+"""``cardinal serve``: a stream sent to many clients over websockets, read once."""
+
+from __future__ import annotations
+
+from .service import DEFAULT_PORT, ServeService, ServeSettings
+from .status import ServeStatus
+
+__all__ = ["DEFAULT_PORT", "ServeService", "ServeSettings", "ServeStatus"]

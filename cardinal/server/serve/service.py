@@ -1,0 +1,321 @@
+"""Serving service: a stream sent to many clients over websockets, read once.
+
+Rules:
+
+1. The stream is read once, into a ring of recent records that all clients share; :mod:`.client` describes one that is
+   older, or slow.
+2. A client sends a token where the server has any: ``Authorization: Bearer``, compared in constant time. The token
+   file is read at every handshake. No token is ever logged. Browsers are refused: any page could read along otherwise.
+3. Memory is bounded: the ring, a few sources for older positions, two messages for each client, a number of clients.
+4. What is served may go away and return; clients keep their connections.
+
+The protocol is :mod:`cardinal.transports.websocket.protocol`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import http
+import logging
+import os
+import ssl
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NoReturn
+
+try:
+    from websockets.asyncio.server import Server, serve
+    from websockets.typing import Subprotocol
+except ImportError as absent:
+    from cardinal.errors import MissingExtraError
+
+    raise MissingExtraError("cardinal serve", "server") from absent
+
+from cardinal.config.secrets import read_secret
+from cardinal.errors import ConfigurationError, PortInUseError
+from cardinal.transports.websocket.connection import LIBRARY_LOGGER, keep_alive
+from cardinal.transports.websocket.protocol import REQUEST_MAX, SUBPROTOCOL, CloseCode
+
+from .catch_up import CatchUpReads
+from .client import CLOSE_SECONDS, Client
+from .status import ServeStatus, Totals
+from .streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from websockets.asyncio.server import ServerConnection
+    from websockets.http11 import Request, Response
+
+    from cardinal.transports import TransportUrl
+    from cardinal.transports.registry import Topics
+
+DEFAULT_PORT: Final = 8765
+_WATCH_SECONDS: Final = 0.5
+_STOP_SECONDS: Final = 5.0
+_FAILED_SECONDS: Final = 1.0
+_BEARER: Final = "Bearer "
+
+_log = logging.getLogger("cardinal.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Settings of a server.
+
+    Attributes:
+        host, port: address to listen on; port 0 picks a free one.
+        tokens: accepted tokens; none: everybody may read.
+        token_file: a file of accepted tokens, one a line, that replaces ``tokens``.
+        certificate, key: PEM files for ``wss``; ``key`` may be in the certificate's file.
+        compression: ``snappy`` or ``none``; records are compressed once for all clients.
+        buffer_bytes: recent records that are kept in memory for all.
+        clients_max: clients at once.
+        catch_up_max: sources at once for clients that are older than memory.
+        slow_timeout: seconds after which a client that is older than memory and accepts nothing is closed.
+        ping_interval: seconds between two pings; a client that is silent for three intervals is gone.
+
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    token_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    compression: str = "snappy"
+    buffer_bytes: int = 64 << 20
+    clients_max: int = 256
+    catch_up_max: int = 4
+    slow_timeout: float = 60.0
+    ping_interval: float = 20.0
+
+
+class ServeService:
+    """See the module.
+
+    Arguments:
+        url: the stream.
+        app: the application whose topics it has.
+        settings: how to serve it.
+
+    """
+
+    def __init__(self, url: str | TransportUrl, app: Topics, settings: ServeSettings) -> None:
+        self._totals = Totals()
+        self._catch_up = CatchUpReads(settings.catch_up_max)
+        self._url = url
+        self._app = app
+        self._settings = settings
+        self._streams: Streams | None = None
+        self._clients: set[Client] = set()
+        self._server: Server | None = None
+        self._port = settings.port
+
+    @property
+    def port(self) -> int:
+        """Port that it listens on."""
+        return self._port
+
+    @property
+    def waits_for(self) -> str:
+        """A sentence while the stream is not being read, empty otherwise. May be called on any thread."""
+        streams = self._streams
+        return streams.main.waits_for if streams is not None else "the server is not started"
+
+    def status(self) -> ServeStatus:
+        """Its numbers now. Called on the event loop."""
+        main = self._streams.main if self._streams is not None else None
+        totals, clients, now_ms = self._totals, tuple(self._clients), time.time() * 1000
+        lags = [client.lag(now_ms) for client in clients]
+
+        def age(timestamp_ms: int) -> float:
+            return max(0.0, now_ms - timestamp_ms) / 1000 if timestamp_ms else 0.0
+
+        return ServeStatus(
+            clients=len(clients),
+            clients_without_credit=sum(
+                bool(each.subscription.plan.wanted) and each.subscription.credit <= 0 for each in clients
+            ),
+            sent_bytes_total=totals.bytes,
+            sent_records_total=totals.records,
+            unsent_bytes=sum(client.unsent for client in clients),
+            ring_bytes=main.ring.size if main else 0,
+            ring_oldest_record_age_seconds=age(main.ring.oldest_ms if main else 0),
+            catch_up_clients=self._catch_up.active,
+            catch_up_waiting_clients=self._catch_up.waiting,
+            catch_ups_total=self._catch_up.total,
+            lag_records=max((records for records, _ in lags), default=0),
+            lag_seconds=max((seconds for _, seconds in lags), default=0.0),
+            head_age_seconds=age(main.head_ms if main else 0),
+            read_records_total=main.records if main else 0,
+            upstream_connected=int(not self.waits_for),
+            upstream_errors_total=main.errors if main else 0,
+            slow_clients_closed_total=totals.slow,
+            protocol_errors_total=totals.refused,
+            unauthorized_total=totals.unauthorized,
+        )
+
+    async def start(self) -> None:
+        """Open the stream, then listen. Topics that do not exist yet are waited for.
+
+        Raises:
+            ConfigurationError: certificate, key or token file cannot be used.
+            PortInUseError: another process listens there.
+            CardinalError: see :func:`cardinal.transports.open_source`.
+
+        """
+        settings = self._settings
+        tls = self._context()
+        if settings.token_file is not None:
+            read_tokens(settings.token_file)
+        self._streams = Streams(
+            self._url, self._app, ring_bytes=settings.buffer_bytes, compress=settings.compression == "snappy"
+        )
+        try:
+            await self._streams.start()
+            self._server = await self._listen(tls)
+            self._port = int(self._server.sockets[0].getsockname()[1])
+        except BaseException:
+            await self._release(_FAILED_SECONDS)
+            raise
+
+    async def run(self) -> NoReturn:
+        """Serve until cancelled, or until the stream is gone for good. CardinalError: why."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self._streams is None:
+                raise ConfigurationError("the service is not started")
+            if self._streams.main.error is not None:
+                raise self._streams.main.error
+
+    async def stop(self) -> None:
+        """Close all clients and release everything, within a few seconds. May be called twice."""
+        await self._release(_STOP_SECONDS)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    async def _release(self, seconds: float) -> None:
+        server, self._server = self._server, None
+        streams, self._streams = self._streams, None
+        closing = streams.close() if streams is not None else []
+        try:
+            async with asyncio.timeout(seconds):
+                if server is not None:
+                    server.close(close_connections=False)
+                    await asyncio.gather(*(client.close(1001, "the server stops") for client in tuple(self._clients)))
+                    server.close(code=1001, reason="the server stops")
+                    await server.wait_closed()
+                await asyncio.gather(self._catch_up.stop(), *map(asyncio.wrap_future, closing))
+        except TimeoutError:
+            _log.warning("the stream does not answer: its connections are abandoned")
+
+    async def _listen(self, tls: ssl.SSLContext | None) -> Server:
+        settings = self._settings
+        try:
+            return await serve(
+                self._serve,
+                settings.host,
+                settings.port,
+                ssl=tls,
+                origins=[None],
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                compression=None,
+                process_request=self._admit,
+                server_header="cardinal",
+                ping_interval=None,
+                close_timeout=CLOSE_SECONDS,
+                max_size=REQUEST_MAX,
+                max_queue=2,
+                logger=LIBRARY_LOGGER,
+            )
+        except OSError as error:
+            known = error.errno is not None and error.errno in errno.errorcode  # asyncio's text is long
+            reason = os.strerror(error.errno or 0) if known else error.strerror
+            raise PortInUseError(
+                f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another address with --listen",
+                port=settings.port,
+            ) from None
+
+    def _context(self) -> ssl.SSLContext | None:
+        settings = self._settings
+        if settings.certificate is None:
+            if settings.key is not None:
+                raise ConfigurationError("a key is of no use without its certificate: give both", setting="key-file")
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(settings.certificate, settings.key, password="")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            if isinstance(error, ssl.SSLError):  # OpenSSL's own words name places in its code
+                reason = "they are no certificate and its key without a password, in PEM"
+            raise ConfigurationError(
+                f"certificate {settings.certificate} and its key cannot be used: {reason}", setting="cert-file"
+            ) from None
+        return context
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Refuse a handshake with an HTTP response, or accept it."""
+        try:
+            tokens = self._tokens()
+        except ConfigurationError as error:
+            _log.warning("a client is refused: %s", error)
+            return connection.respond(http.HTTPStatus.INTERNAL_SERVER_ERROR, "the token file cannot be used\n")
+        if tokens and not _authenticated(request.headers.get_all("Authorization"), tokens):
+            self._totals.unauthorized += 1
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "a valid token is required\n")
+        if len(self._clients) >= self._settings.clients_max:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "no capacity for another client\n")
+        return None
+
+    def _tokens(self) -> Sequence[str]:
+        file = self._settings.token_file
+        return self._settings.tokens if file is None else read_tokens(file)
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        if self._streams is None or len(self._clients) >= self._settings.clients_max:  # many came at the same time
+            await connection.close(CloseCode.UNAVAILABLE, "no capacity for another client")
+            return
+        client = Client(connection, self._streams, self._catch_up, self._totals)
+        self._clients.add(client)
+        began = time.monotonic()
+        watching = [
+            asyncio.create_task(self._close_if_slow(client)),
+            asyncio.create_task(keep_alive(connection, self._settings.ping_interval, lambda: client.heard)),
+        ]
+        try:
+            await client.run()
+        except Exception:  # noqa: BLE001 - the outermost loop of a connection
+            _log.exception("a client is disconnected")
+        finally:
+            for task in watching:
+                task.cancel()
+            self._clients.discard(client)
+            _log.info("a client left after %.1f s", time.monotonic() - began)
+
+    async def _close_if_slow(self, client: Client) -> None:
+        while not client.is_slow(self._settings.slow_timeout):  # noqa: ASYNC110 - that time passes is no event
+            await asyncio.sleep(min(_WATCH_SECONDS, self._settings.slow_timeout / 2))
+        self._totals.slow += 1
+        await client.close(CloseCode.SLOW, "nothing was accepted for too long: reconnect")
+
+
+def read_tokens(file: Path) -> tuple[str, ...]:
+    """The tokens of a file, one a line. ConfigurationError: it cannot be read, or holds none."""
+    tokens = tuple(line.strip() for line in read_secret(file, "token-file").splitlines() if line.strip())
+    if not tokens:
+        raise ConfigurationError(f"the file {file} of token-file holds no token", setting="token-file")
+    return tokens
+
+
+def _authenticated(headers: Sequence[str], tokens: Sequence[str]) -> bool:
+    """Whether the one Authorization header holds one of the tokens, in a time that tells nothing about them."""
+    if len(headers) != 1 or not headers[0].startswith(_BEARER):
+        return False
+    sent = headers[0].removeprefix(_BEARER).encode("utf-8", "surrogateescape")
+    return any([hmac.compare_digest(sent, token.encode()) for token in tokens])  # noqa: C419 - no early end

@@ -1,0 +1,123 @@
+"""Streams of a server: the topics of one application, and the reorg channels beside them. Nothing else is served.
+
+The application's topics are one upstream as long as the server runs. A reorg channel is one from when the first client
+opens it until the last one leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+from cardinal._concurrency import run_in_thread
+from cardinal.errors import TopicError, UnreachableError
+from cardinal.transports import list_topics, open_source
+
+from .threads import Shared
+from .upstream import Upstream
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from cardinal.transports import Source, TransportUrl
+    from cardinal.transports.registry import Topics
+
+    from .subscription import Subscription
+
+CHANNELS_MAX: Final = 16
+"""Reorg channels that are read at once; as many as a consumer follows."""
+
+_CHANNEL_BYTES: Final = 16 << 20
+
+
+class Streams:
+    """See the module. Made and used on the event loop.
+
+    Arguments:
+        url: the stream.
+        app: the application whose topics it has.
+        ring_bytes: recent records of the application's topics to keep.
+        compress: whether records are compressed.
+
+    """
+
+    def __init__(self, url: str | TransportUrl, app: Topics, *, ring_bytes: int, compress: bool) -> None:
+        self._url = url
+        self._app = app
+        self._compress = compress
+        self._topics = frozenset(app.all_topics)
+        self._channel = re.compile(f"{re.escape(app.default_topic)}-re(-[0-9a-f]{{1,64}})?")
+        self._names = Shared(self._list_topics)
+        self._channels: dict[str, Upstream] = {}
+        self._stopped = False
+        self.main = Upstream(self._topics, self._open, ring_bytes=ring_bytes, compress=compress)
+
+    async def start(self) -> None:
+        """Open the application's topics and read them. Topics that do not exist yet are waited for.
+
+        Raises:
+            CardinalError: see :func:`cardinal.transports.open_source`.
+
+        """
+        try:
+            await self.main.open()
+        except TopicError as error:
+            self.main.waits_for = str(error)
+            self.main.start(opened=False)
+        else:
+            self.main.start(opened=True)
+
+    def close(self) -> list[Future[None]]:
+        """End all reading, and close the sources after their calls in flight; the futures end then."""
+        self._stopped = True
+        return [closed for upstream in (self.main, *self._channels.values()) for closed in upstream.close()]
+
+    async def list_topics(self) -> frozenset[str]:
+        """The topics of the stream that exist."""
+        return await self._names.get()
+
+    def enter(self, subscription: Subscription, topics: frozenset[str]) -> Upstream:
+        """Subscribe to topics; their upstream.
+
+        Raises:
+            TopicError: a topic is not served, or a channel is requested together with others.
+            UnreachableError: too many channels are read, or the server stops.
+
+        """
+        for topic in sorted(topics):
+            if topic not in self._topics and not (self._channel.fullmatch(topic) and len(topics) == 1):
+                raise TopicError(f"the topic {topic} is not served, or not together with others", topic=topic)
+        upstream = self.main if topics <= self._topics else self._open_channel(next(iter(topics)))
+        subscription.topics = topics
+        upstream.subscriptions.add(subscription)
+        return upstream
+
+    def leave(self, subscription: Subscription, upstream: Upstream) -> None:
+        """End a subscription. A channel without any is read no longer."""
+        upstream.subscriptions.discard(subscription)
+        if upstream is self.main or upstream.subscriptions:
+            return
+        for topic in upstream.topics:
+            if self._channels.get(topic) is upstream:  # not the one that replaced it
+                del self._channels[topic]
+        upstream.close()
+
+    def _open(self, topics: tuple[str, ...]) -> Source:
+        return open_source(self._url, self._app, topics=topics)
+
+    def _open_channel(self, topic: str) -> Upstream:
+        upstream = self._channels.get(topic)
+        if upstream is None or upstream.error is not None:  # deleted, and perhaps recreated
+            if self._stopped or len(self._channels) >= CHANNELS_MAX:
+                raise UnreachableError(f"{CHANNELS_MAX} reorg channels are read already", address=topic)
+            upstream = Upstream(
+                {topic}, self._open, ring_bytes=_CHANNEL_BYTES, from_start=True, compress=self._compress
+            )
+            self._channels[topic] = upstream
+            upstream.start(opened=False)
+        return upstream
+
+    async def _list_topics(self) -> frozenset[str]:
+        names = await asyncio.wrap_future(run_in_thread(lambda: list_topics(self._url), "cardinal-serve-topics"))
+        return frozenset(name for name in names if name in self._topics or self._channel.fullmatch(name))

@@ -1,1 +1,0 @@
-"""What `cardinal serve` is made of: a ring of recent records, a source that fills it, and a session for each client."""

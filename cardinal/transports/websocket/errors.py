@@ -1,0 +1,154 @@
+"""Errors of a websocket stream: what the library, the system and the server report, as one of ours each.
+
+Whatever heals by itself is an :class:`~cardinal.errors.UnreachableError`: the client reconnects. All others end it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus, WebSocketException
+
+from cardinal.errors import (
+    CardinalError,
+    CursorExpiredError,
+    RefusedError,
+    RemoteProtocolError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
+
+from .protocol import REQUEST_MAX, CloseCode, Failed, Reason, by_partition
+
+if TYPE_CHECKING:
+    from cardinal.protocols.streams.types import Partition
+
+    from .settings import WebsocketSettings
+
+_TOO_BIG: Final = 1009
+_UNAUTHORIZED: Final = frozenset({401, 403})
+_FULL: Final = 503
+_TEMPORARY: Final = frozenset({408, 425, 429})
+_SERVER_SIDE: Final = 500
+
+
+def connection_error(  # noqa: C901, PLR0911, PLR0912 - one case for each cause
+    error: Exception, settings: WebsocketSettings, *, first: bool
+) -> CardinalError:
+    """The error for a connection that broke or was not made; ``first``: there was none before."""
+    address = settings.address
+    match error:
+        case CardinalError():
+            return error
+        case ConnectionClosed():
+            sent, received = error.sent, error.rcvd
+            if sent is not None and sent.code == _TOO_BIG and not error.rcvd_then_sent:
+                return TransportError(
+                    f"a message of {address} is larger than {settings.frame_max} bytes: raise max.frame.bytes"
+                )
+            if received is None:
+                return _away(settings, "the connection broke, or it stopped answering")
+            return _closed(received.code, received.reason, settings)
+        case InvalidStatus():
+            return _status(error.response.status_code, settings, first=first)
+        case InvalidMessage() if isinstance(error.__cause__, EOFError | OSError):
+            return _away(settings, "it closed the connection before it answered")
+        case WebSocketException() if first:
+            return RefusedError(
+                f"what answers at {address} is not `cardinal serve`: use its address and ws:// or wss://"
+            )
+        case WebSocketException():  # a proxy in front of a server that is restarting
+            return _away(settings, "another service answers there now")
+        case ssl.SSLCertVerificationError():
+            return RefusedError(
+                f"the certificate of {address} is not trusted: {error.verify_message}; "
+                "check the host name and ssl.ca.location"
+            )
+        case ssl.SSLError() | ConnectionResetError() if first and settings.tls is not None:
+            return RefusedError(f"the TLS handshake with {address} failed: use ws:// if it is without TLS")
+        case TimeoutError():
+            return _away(settings, f"no answer within {settings.connect_timeout:g} s")
+        case OSError():
+            return _away(settings, error.strerror or type(error).__name__)
+        case _:
+            return _away(settings, type(error).__name__)
+
+
+def request_error(frame: Failed, address: str) -> CardinalError:
+    """The error for a request, or a reading, that failed at the server."""
+    missing = by_partition(frame.partitions)
+    match frame.reason:
+        case Reason.TOPIC if missing:
+            topic, number = next(iter(missing))
+            return TopicError(
+                f"{topic} at {address} has no partition {number} any more: the topic was recreated; start again",
+                topic=topic,
+            )
+        case Reason.TOPIC:
+            return TopicError(
+                f"the topic {frame.topic} is not served at {address}: start a producer first, or check application "
+                "and chain id",
+                topic=frame.topic,
+            )
+        case Reason.EXPIRED:
+            return _expired(missing, address)
+        case Reason.UNAVAILABLE:
+            return UnreachableError(
+                f"the server at {address} answers, but what it reads from does not, or it has no capacity now: retry "
+                "later",
+                address=address,
+            )
+        case Reason.FAILED:
+            return TransportError(f"the server at {address} failed: its log has the reason")
+
+
+def _away(
+    settings: WebsocketSettings, reason: str, action: str = "start `cardinal serve` there or correct the address"
+) -> UnreachableError:
+    return UnreachableError(f"no stream is served at {settings.address}: {reason}; {action}", address=settings.address)
+
+
+def _status(status: int, settings: WebsocketSettings, *, first: bool) -> CardinalError:
+    address = settings.address
+    if status in _UNAUTHORIZED:
+        return RefusedError(
+            f"the server at {address} does not accept the token: set the right one with token_file=PATH"
+            if settings.headers
+            else f"the server at {address} requires a token: set it with token_file=PATH"
+        )
+    if status == _FULL:
+        return _away(settings, "it has no capacity for another client", "raise its --max-clients or use another server")
+    if not first or status in _TEMPORARY or status >= _SERVER_SIDE:
+        return _away(settings, f"HTTP status {status}")
+    return RefusedError(f"what answers at {address} is not `cardinal serve`: HTTP status {status}")
+
+
+def _closed(code: int, reason: str, settings: WebsocketSettings) -> CardinalError:
+    if code == CloseCode.PROTOCOL:
+        return RemoteProtocolError(f"the server at {settings.address} refused a request: {reason!r}")
+    if code == _TOO_BIG:
+        return TransportError(
+            f"a request to {settings.address} is larger than {REQUEST_MAX} bytes, because it names too many "
+            "partitions: read fewer topics"
+        )
+    return _away(settings, f"it closed the connection ({reason})" if reason else "it closed the connection")
+
+
+def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:
+    if not missing:
+        return CursorExpiredError(f"positions have expired at {address}: start again", missing={})
+    (topic, number), (position, limit) = next(iter(missing.items()))
+    tp = f"{topic}:{number}" + (f" and {len(missing) - 1} more partitions" if len(missing) > 1 else "")
+    if position == limit:
+        text = f"{tp} at {address} has other records below {position} than were read: the topic was recreated"
+    elif position > limit:
+        text = f"{tp} at {address} ends at {limit}, before the position {position}: the topic was recreated"
+    else:
+        return CursorExpiredError(
+            f"retention has removed the records from {position} to {limit} of {tp} at {address}: start from a newer "
+            "cursor or from `earliest`",
+            missing=missing,
+        )
+    return CursorExpiredError(f"{text}; start again", missing=missing)
