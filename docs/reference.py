@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from cardinal_connectors.ethereum.address import NodeOptions
+from cardinal_connectors.ethereum.url import NodeOptions
 
 from cardinal.apps.evm.tables.decoded import SCHEMAS
 from cardinal.cli.main import cardinal

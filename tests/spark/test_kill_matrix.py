@@ -154,12 +154,13 @@ class KilledLake:
         if how != RUNS_ON:
             self.kill_all()
             self._start_all(how, victim.master)
+        two_wrote = self._two_wrote  # a lone driver that follows two refused ones ends it
         hit = self.wait(lambda: self._strike(victim, before, due, which))
         seq = self.seq
         if not victim.survived:
             self.wait(lambda: self._is_over(hit, victim, which))
             if victim.command:
-                self._need_advice(hit)
+                self._need_advice(hit, two_wrote)
         if self._drivers:
             self.wait(lambda: self.seq > seq + 3)
         if after := self.seq:
@@ -256,10 +257,10 @@ class KilledLake:
                 return True
         return False
 
-    def _need_advice(self, driver: Driver) -> None:
+    def _need_advice(self, driver: Driver, two_wrote: bool) -> None:  # noqa: FBT001 - what the point was
         """The query ended as a part of it died: it says so, and what to do."""
         assert driver.code == 1, driver.output
-        said = ADVICE.search(driver.output) or (self._two_wrote and REFUSED.search(driver.output))
+        said = ADVICE.search(driver.output) or (two_wrote and REFUSED.search(driver.output))
         assert said, driver.output
 
     def _kill(self, driver: Driver) -> None:
