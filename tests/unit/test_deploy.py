@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -15,12 +16,14 @@ from blocks import Blocks
 from cardinal.cli.main import cardinal
 from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.feeds import FeedReport, NodeReport
+from cardinal.metrics import new_registry
 from cardinal.producing.inflight import ProducerStats
 from cardinal.producing.standby.arrivals import ArrivalCounts
 from cardinal.protocols.streams.publishing.standby import ProducerCount
 from cardinal.protocols.streams.types import Finality
 from cardinal.server.produce import Progress
 from cardinal.server.produce.metrics import ProduceMetrics
+from cardinal.server.serve.status import ServeStatus, StatusCollector
 from cardinal_spark.metrics import LakeMetrics
 from compose import ROOT, services
 
@@ -72,7 +75,9 @@ def known() -> set[str]:
     produce = ProduceMetrics()
     produce.progress = lambda: PROGRESS
     consumer = ConsumerMetrics(Quiet())  # type: ignore[arg-type] # as much of a consumer as metrics read
-    return names(produce.registry) | names(consumer.registry) | names(LakeMetrics().registry)
+    serve = new_registry()
+    serve.register(StatusCollector(lambda: ServeStatus(*[0] * len(fields(ServeStatus)))))
+    return set().union(*map(names, (produce.registry, consumer.registry, LakeMetrics().registry, serve)))
 
 
 def yaml(name: str) -> Any:  # noqa: ANN401 - whatever the file holds
