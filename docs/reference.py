@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from cardinal_connectors.ethereum.url import NodeOptions
 
 from cardinal.apps.evm.tables.decoded import SCHEMAS
 from cardinal.cli.main import cardinal
@@ -21,6 +20,7 @@ from cardinal.transports.file.settings import FileSettings
 from cardinal.transports.kafka.settings import KafkaSettings
 from cardinal.transports.websocket.settings import WebsocketOptions
 from cardinal_connectors.dev.settings import DevOptions
+from cardinal_connectors.ethereum.url import NodeOptions
 from cardinal_spark.lake.options import READ_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
 from cardinal_spark.lake.tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, KEYS
 from cardinal_spark.rows import KEY_ARROW

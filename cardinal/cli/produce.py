@@ -118,7 +118,7 @@ def produce(
       cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9090
     """
     to = stream(to_url, config)
-    chosen = {"lag": lag, "finality": finality, "state": "true" if state else None, "workers": workers}
+    chosen = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
     options = {name: str(value) for name, value in chosen.items() if value is not None}
     node = find_node(from_url, config)
     if "://" in from_url:

@@ -19,6 +19,8 @@ from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.wire import avro
 from cardinal.testing.generator import SCHEMA
 
+pytestmark = pytest.mark.slow
+
 THRESHOLD = 16
 MIB = 1 << 20
 

@@ -44,8 +44,11 @@ class Commands:
         done = self.run(*arguments)
         assert done.returncode == 1
         assert done.stdout == ""
-        assert done.stderr.count("\n") == 1
-        return done.stderr
+        *logged, sentence, end = done.stderr.split("\n")
+        assert sentence.startswith("error: ")
+        assert end == ""
+        assert not [line for line in logged if " info " not in line]
+        return f"{sentence}\n"
 
     def up(self) -> dict[str, object]:
         done = self.run("up", "--json")

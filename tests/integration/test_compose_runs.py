@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from cardinal.embedded import EmbeddedKafka
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.broker
 def test_kafka_takes_the_brokers_settings(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cardinal.protocols.streams.wire.ranges import RANGES_HEADER, ranges_of
 from cardinal.transports import open_sink
 from cardinal.transports.written import Written
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 TRANSACTIONS = "?transactional=update"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from faults.cases import CASES, Outcome, run_cases
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SOAK_TIMES = 100
 SOAK_SECONDS = 4 * 3600

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams.types import Partition
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def _delete(broker: EmbeddedKafka, app: Blocks) -> None:

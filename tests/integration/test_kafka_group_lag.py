@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(

@@ -294,7 +294,7 @@ def test_an_oversize_value_is_refused_before_a_transaction_begins(cardinal_broke
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("transactional=always", "update or none"),
+        ("transactional=always", "'none' or 'update'"),
         ("transactional.id=x", "transactional=update"),
         ("transaction.timeout.ms=500", "transactional=update"),
         ("transactional=update&transaction.timeout.ms=soon", "transaction.timeout.ms"),

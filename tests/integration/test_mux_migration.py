@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate, Payload
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 CHAIN = a_chain(" ".join(f"{number}a" for number in range(1, 61)))
 

@@ -164,9 +164,9 @@ CONFLICTS = [
     (["--from", "http://127.0.0.1:1#lag=2", "--lag", "3"], "lag is '2' behind the URL's # and another by --lag"),
     (["--from", "http://127.0.0.1:1", "--state", "--workers", "2"], "leave workers out"),
     (["--from", "http://127.0.0.1:1#workers=1", "--state"], "leave workers out"),
-    (["--from", "dev://", "--state"], "no option 'state'"),
-    (["--from", "dev://", "--workers", "1"], "no option 'workers'"),
-    (["--from", "archive:///x?chain-id=1", "--state"], "no option 'state'"),
+    (["--from", "dev://", "--state"], "no option state"),
+    (["--from", "dev://", "--workers", "1"], "no option workers"),
+    (["--from", "archive:///x?chain-id=1", "--state"], "no option state"),
     (["--from", "http://127.0.0.1:1", "--workers", "-1"], "-1 is not in the range"),
 ]
 

@@ -10,8 +10,6 @@ from anvil_node import anvil
 from commands import Processes, fresh_chain_id
 
 from cardinal import Consumer
-from cardinal.cli.produce import _left
-from cardinal.server.produce import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,13 +51,3 @@ async def _produce(folder: Path) -> None:
 @pytest.mark.node
 def test_it_begins_where_it_is_told_and_stays_behind_the_head(tmp_path: Path) -> None:
     asyncio.run(_produce(tmp_path))
-
-
-def test_how_far_it_is_is_told_where_it_is_far() -> None:
-    def progress(number: int, target: int | None) -> Progress:
-        return Progress(number, bytes(32), number, number, 0, 0, target=target)
-
-    assert _left(progress(1_000, 8_200), 2.0) == " of 8200, 1:00:00 to go"
-    assert _left(progress(8_199, 8_200), 2.0) == ""
-    assert _left(progress(1_000, None), 2.0) == ""
-    assert _left(progress(1_000, 8_200), 0.0) == ""

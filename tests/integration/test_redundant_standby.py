@@ -20,7 +20,7 @@ from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Completed, Divergence, Payload, Reassembler, split
 from cardinal.protocols.streams.wire.messages import PING
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["folder", "guarded", "papers"]
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 DEADLINE = 60.0
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from cardinal.transports import Source
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def broker() -> Iterator[MemoryBroker]:

@@ -128,7 +128,7 @@ def test_the_probe_of_the_compose_file_reports_readiness_by_its_exit_status() ->
     assert (program, option) == ("python", "-c")
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, serving(broker.url, APP) as served:
         endpoint = scraped(served)
-        command = [sys.executable, "-c", text.replace("127.0.0.1:9464", endpoint.address)]
+        command = [sys.executable, "-c", text.replace("127.0.0.1:9090", endpoint.address)]
 
         def fails() -> bool:
             return subprocess.run(command, capture_output=True, check=False, timeout=DEADLINE).returncode != 0

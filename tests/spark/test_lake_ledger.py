@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from cardinal_spark.rows import RawRow
 
+pytestmark = pytest.mark.slow
+
 UPDATES = "1a 2a 3a | -3a -2a 2b 3b | 4b | -4b 4c 5c"
 
 

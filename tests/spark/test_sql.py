@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cardinal.embedded import EmbeddedKafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 
 def test_a_stream_and_its_lake_are_tables_of_the_catalog(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 SURFACE = HERE / "surface.py"
 ROOT = HERE.parents[1]

@@ -136,7 +136,7 @@ class Demo:
         arguments = ["--seed", str(settings.seed), "--blocks", str(settings.blocks), "--rate", str(settings.rate)]
         if settings.spark:
             arguments += ["--hold", str(settings.blocks // _HOLD_PART)]
-        node = self._child("node", "node", *arguments, "--chain-id", str(_CHAIN_ID), "--wait", "2", "--json")
+        node = self._child("node", "dev-node", *arguments, "--chain-id", str(_CHAIN_ID), "--wait", "2", "--json")
         said = self._until(node.objects, "the node did not start", [node])[0]
         self._ws = str(said["ws"])
         self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")

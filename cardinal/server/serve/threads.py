@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from cardinal.errors import CardinalError
+from cardinal.errors import CardinalError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,18 +35,22 @@ class SourceThread:
     def __init__(self, make: Callable[[], Source], name: str) -> None:
         self._make = make
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[Source], Any]] | None] = SimpleQueue()
+        self._stopped = False
         self._closed: Future[None] = Future()
         self._closed.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, it is not
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, call: Callable[[Source], _Answer]) -> _Answer:
         """Call the source, and wait for what that returns. Raises what it does, or what opening it does."""
+        if self._stopped:
+            raise UnreachableError("the server stops", address="")
         future: Future[_Answer] = Future()
         self._calls.put((future, call))
         return await asyncio.wrap_future(future)
 
     def close(self) -> Future[None]:
         """Close the source after the call in flight; the future ends then."""
+        self._stopped = True
         self._calls.put(None)
         return self._closed
 

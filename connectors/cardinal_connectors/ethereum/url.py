@@ -91,7 +91,7 @@ def read_url(url: str | NodeUrl, settings: FeedSettings | None = None) -> tuple[
     """
     url = parse_node_url(url)
     feed = settings or FeedSettings()
-    read = NodeOptions.read(url.options, "nodes, behind #")
+    read = NodeOptions.read(url.options, "a node's URL")
     given = {name: getattr(read, name) for name in read.model_fields_set}
     if "chain" in given:
         given["chain"] = Chain.load(given["chain"])

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, DeliveryError
+from cardinal.errors import CardinalError, ClientStoppedError, DeliveryError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
 from cardinal.testing.generator import ChainGenerator
@@ -144,7 +144,16 @@ class Task:
 
 
 def publish(task: Task) -> None:
-    """Publish every block that the ledger does not hold; a block that fails is sent again."""
+    """Publish every block that the ledger does not hold, with a new producer where a client has stopped."""
+    while True:
+        try:
+            return _publish_missing(task)
+        except ClientStoppedError:  # a transaction outlived its time: `cardinal produce` does the same
+            continue
+
+
+def _publish_missing(task: Task) -> None:
+    """Publish with one producer; a block that fails is sent again."""
     known = task.ledger.read()
     mined = task.payloads
     waiting = [payload for payload in mined[: int(len(mined) * task.part)] if payload.hash not in known]
@@ -184,6 +193,8 @@ class _Publishing:
         while True:
             try:
                 future = self._producer.add(payload)
+            except ClientStoppedError:
+                raise
             except DeliveryError:  # there is no room, because another one has failed
                 self.again(_AGAIN_SECONDS)
             else:
@@ -196,7 +207,7 @@ class _Publishing:
             payload, error = self._failed.get(timeout=seconds) if seconds else self._failed.get_nowait()
         except Empty:
             return
-        if not (isinstance(error, CardinalError) and error.retriable):
+        if isinstance(error, ClientStoppedError) or not (isinstance(error, CardinalError) and error.retriable):
             raise error
         self.add(payload)
 
