@@ -12,6 +12,7 @@ from cardinal.protocols.streams.payload import Payload
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
+    from cardinal.protocols.streams.events import ChainUpdate
     from cardinal.protocols.streams.payload import AnyPayload
 
 _TIMESTAMP: Final = 11
@@ -79,3 +80,11 @@ def age(seconds: float | None) -> str:
         if abs(seconds) >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds / _MINUTE:.0f} min"
+
+
+def reorg_line(update: ChainUpdate) -> str:
+    """A reorg in one line."""
+    old = update.removed[0]
+    new = f"to {update.added[-1].number} {short(update.added[-1].hash)}" if update.added else "to its ancestor"
+    depth = len(update.removed)
+    return f"! reorg of {depth} block{'' if depth == 1 else 's'}: from {old.number} {short(old.hash)} {new}"

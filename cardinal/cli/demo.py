@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cardinal import apps
+from cardinal.cli.blocks import facts_of, reorg_line, short
 from cardinal.cli.jar_bar import JarBar
 from cardinal.errors import ConfigurationError, MissingExtraError
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from cardinal.apps import Application
     from cardinal.embedded.jars import Jar
     from cardinal.protocols.streams.events import ChainUpdate
-    from cardinal.protocols.streams.payload import AnyPayload
     from cardinal.server.demo.run import Outcome
 
 _MARKER: Final = ".cardinal-demo"
@@ -43,14 +45,14 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, folder: str) ->
     Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's.
     """
     try:
-        from cardinal.server.demo.run import Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
+        from cardinal.server.demo.run import CHAIN_ID, Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
     except ModuleNotFoundError:
         raise MissingExtraError("The demo", "demo") from None
     # So that whatever was started is stopped on the way out, as on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark)
-    with _Stage(Console()) as stage:
-        outcome = Demo(settings, stage).play()
+    with _Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
+        outcome = Demo(settings, screen).play()
     _report(outcome)
     if outcome.differences:
         sys.exit(1)
@@ -70,11 +72,12 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-class _Stage:
-    """What is seen: a live table in a terminal, plain lines elsewhere. A context manager."""
+class _Screen:
+    """A live table in a terminal, plain lines elsewhere. A context manager."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, app: Application) -> None:
         self._console = console
+        self._app = app
         self._jars = JarBar()
         self._lines: deque[Text] = deque(maxlen=_ROWS)
         self._notes: deque[str] = deque(maxlen=6)
@@ -102,18 +105,23 @@ class _Stage:
 
     def update(self, update: ChainUpdate) -> None:
         """The consumer delivered an update."""
-        seq = update.first_seq
+        if update.removed:
+            self._line(reorg_line(update), "yellow")
         for sign, style, blocks in (("-", "red", update.removed), ("+", "green", update.added)):
             for block in blocks:
-                line = Text(f"{seq:>5} {sign} {block.number:>5}  0x{block.hash.hex()[:16]}…  {_keys(block)}", style)
-                self._lines.append(line)
-                self._show(line)
-                seq += 1
+                facts = facts_of(self._app, block)
+                content = "missing" if facts.messages is None else f"{facts.transactions} transactions"
+                self._line(f"{sign} {block.number:>5}  {short(block.hash)}  {content}", style)
 
     def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
         """Spark wrote a batch."""
         self._lake = f"lake: batch {number}, {blocks} rows in {seconds:.1f} s, head {head}"
         self._show(Text(self._lake, style="cyan"))
+
+    def _line(self, text: str, style: str) -> None:
+        line = Text(text, style)
+        self._lines.append(line)
+        self._show(line)
 
     def _show(self, line: Text) -> None:
         if not self._console.is_terminal:
@@ -127,11 +135,6 @@ class _Stage:
         for row in self._lines:
             table.add_row(row)
         self._live.update(Group(Text("\n".join(self._notes), style="dim"), table, Text(self._lake, style="cyan")))
-
-
-def _keys(block: AnyPayload) -> str:
-    updates = getattr(block, "updates", None)
-    return "content gone" if updates is None else f"{len(updates)} keys"
 
 
 def _report(outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, short
+from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, reorg_line, short
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.events import log_event
 from cardinal.cli.positions import start_option, stop_option
@@ -145,7 +145,7 @@ def _print_table(consumer: Consumer, name: str, stop: int | None, count: int | N
     printed = 0
     for update in consumer:
         if update.removed:
-            write_line(click.style(_reorg(update), fg="yellow"))
+            write_line(click.style(reorg_line(update), fg="yellow"))
         for sign, block in _steps(update):
             line = _line(sign, block, facts_of(app, block))
             write_line(click.style(line, fg="red") if sign == "-" else line)
@@ -168,10 +168,3 @@ def _line(sign: str, block: AnyPayload, facts: BlockFacts) -> str:
         f"{sign} {block.number:>14}  {short(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
         f"{'missing' if facts.messages is None else content:>12}"
     )
-
-
-def _reorg(update: ChainUpdate) -> str:
-    old = update.removed[0]
-    new = f"to {update.added[-1].number} {short(update.added[-1].hash)}" if update.added else "to its ancestor"
-    depth = len(update.removed)
-    return f"! reorg of {depth} block{'' if depth == 1 else 's'}: from {old.number} {short(old.hash)} {new}"

@@ -1,6 +1,6 @@
 """What the way through Spark costs: rows of `payload` beside raw confluent-kafka, and a block's way into the lake.
 
-python tests/benchmarks/spark.py [--quick] [throughput] [latency]
+python tests/benchmarks/spark.py [--quick] [throughput] [limits] [latency]
 
 Processor time is that of this process and all that it started, Java and Python workers included. Ratios of one run
 carry over to other machines, rates do not.
@@ -251,6 +251,21 @@ def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> No
         say("the driver reads, of all bytes", f"{100 * batches_part(url, chain_id):.1f} %")
 
 
+# --- limits ----------------------------------------------------------------------------------------------------
+
+
+def limits(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
+    """A backlog in one batch, and in batches of 300 blocks."""
+    url, chain_id, blocks = f"kafka://{broker.bootstrap}", next(CHAIN_IDS), 60 if quick else 3_000
+    publish(url, chain_id, blocks, 300)
+    stream(spark, url, chain_id, "payload")
+    say("a backlog, limited", "blocks", "batches", "cpu s", "of unlimited")
+    whole, batches = stream(spark, url, chain_id, "payload", maxBlocksPerTrigger="20000", maxBytesPerTrigger="4g")
+    say("one batch", f"{blocks:,}", batches, f"{whole.cpu:.1f}", "")
+    part, batches = stream(spark, url, chain_id, "payload", maxBlocksPerTrigger="300")
+    say("300 blocks a batch", f"{blocks:,}", batches, f"{part.cpu:.1f}", f"{part.cpu / whole.cpu:.2f}")
+
+
 # --- latency ---------------------------------------------------------------------------------------------------
 
 
@@ -301,7 +316,7 @@ def latency(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
         say(f"  {name}, ms", f"{statistics.median(found):.0f}" if found else "")
 
 
-PARTS: Final[dict[str, Callable[..., None]]] = {"throughput": throughput, "latency": latency}
+PARTS: Final[dict[str, Callable[..., None]]] = {"throughput": throughput, "limits": limits, "latency": latency}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from .check import Content, LakeReader, NodeReader, Reorg, across_batches, diffe
 _LOOK_SECONDS: Final = 0.1
 _PATIENCE_SECONDS: Final = 300.0
 _TOPICS_SECONDS: Final = 60.0
-_CHAIN_ID: Final = 1337
+CHAIN_ID: Final = 1337
 _HOLD_PART: Final = 8
 """The part of the chain that is there before the node may hold: most reorgs come after."""
 
@@ -136,7 +136,7 @@ class Demo:
         arguments = ["--seed", str(settings.seed), "--blocks", str(settings.blocks), "--rate", str(settings.rate)]
         if settings.spark:
             arguments += ["--hold", str(settings.blocks // _HOLD_PART)]
-        node = self._child("node", "dev-node", *arguments, "--chain-id", str(_CHAIN_ID), "--wait", "2", "--json")
+        node = self._child("node", "dev-node", *arguments, "--chain-id", str(CHAIN_ID), "--wait", "2", "--json")
         said = self._until(node.objects, "the node did not start", [node])[0]
         self._ws = str(said["ws"])
         self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")
@@ -155,7 +155,7 @@ class Demo:
 
     def _consume(self, url: str) -> None:
         try:
-            with Consumer(url, "evm", chain_id=_CHAIN_ID, topics_timeout=_TOPICS_SECONDS, idle_timeout=0.5) as consumer:
+            with Consumer(url, "evm", chain_id=CHAIN_ID, topics_timeout=_TOPICS_SECONDS, idle_timeout=0.5) as consumer:
                 while not self._stopping.is_set():
                     for update in consumer:
                         self._updates.put(update)
