@@ -72,7 +72,7 @@ def test_whatever_ends_the_demo_nothing_stays_behind(tmp_path: Path, ending: sig
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if " + " in line:
+        if line.startswith("+ "):
             break
     process.send_signal(ending)
     process.stdout.read()
