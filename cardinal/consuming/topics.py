@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from cardinal.config.options import nearest
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -65,11 +65,10 @@ def _check_expression(app: Application, searched: str) -> None:
     is_word = searched.isidentifier()
     if not is_word and any(_may_be_found(searched, entry) for entry in entries):
         return
-    near = get_close_matches(searched, app.names if is_word else entries, n=1)
     what = "is no name of an entry" if is_word else "can match no entry"
+    others = f"use {', '.join(sorted(app.names))}, or an expression that is found in an entry, such as {entries[0]!r}"
     raise ConfigurationError(
-        f"tracked: {searched!r} {what} of {app.chain}{f'; did you mean {near[0]!r}?' if near else ''}: use "
-        f"{', '.join(sorted(app.names))}, or an expression that is found in an entry, such as {entries[0]!r}",
+        f"tracked: {searched!r} {what} of {app.chain}: {nearest(searched, app.names if is_word else entries, others)}",
         setting="tracked",
     )
 

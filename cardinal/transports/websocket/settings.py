@@ -1,17 +1,5 @@
 """The options of ``ws://``, ``wss://`` and ``cardinal://`` URLs.
 
-* ``token_file=PATH`` (or ``token=``; or the environment variable ``CARDINAL_TOKEN``): the server's token. The file is
-  read for every connection.
-* ``ssl.ca.location``: a PEM file with the authority that signed the server's certificate; default: the system's.
-  ``ssl.certificate.location``, ``ssl.key.location``, ``ssl.key.password_file``: a certificate of our own.
-* ``path``: the resource behind the host, where a proxy needs one (default ``/``).
-* ``window.bytes``: bytes that may be in flight or undelivered (default 8 MiB). A client holds at most this and one
-  message.
-* ``max.frame.bytes``: the largest message, thus the largest record, that the client accepts (default 16 MiB).
-* ``cardinal.connect.timeout.ms`` (default 10,000): time for a connection, and for an answer.
-* ``ping.interval.ms`` (default 20,000): time between two pings; a server that is silent for three intervals is
-  away.
-
 Several hosts are several servers of the same stream: when one is away, the next is used.
 ``cardinal://`` is the Go implementation's name for its websocket; here it means ``ws://``.
 """
@@ -42,18 +30,29 @@ _KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - the option's name
 
 
 class WebsocketOptions(TransportOptions):
-    """Options of a URL; the module describes them."""
+    """Options of a URL."""
 
     token: SecretStr | None = None
+    """The server's token; ``token_file`` gives the file that holds it, which is read for every connection. Default: the
+    environment variable ``CARDINAL_TOKEN``"""
     ca: str | None = Field(default=None, alias=_CA)
+    """A PEM file with the authority that signed the server's certificate. Default: the system's authorities"""
     certificate: str | None = Field(default=None, alias=_CERTIFICATE)
+    """A PEM file with the client's certificate, for servers that ask for one"""
     key: str | None = Field(default=None, alias=_KEY)
+    """A PEM file with the certificate's key, where the certificate's file does not hold it"""
     key_password: SecretStr | None = Field(default=None, alias=_KEY_PASSWORD)
+    """The key's password; ``ssl.key.password_file`` gives the file that holds it"""
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/"
+    """The resource behind the host, where a proxy needs one"""
     window: Annotated[int, Field(ge=1_000, le=1 << 30, alias="window.bytes")] = 8 << 20
+    """Bytes that may be on their way or not yet read; a client holds at most these and one message"""
     frame_max: Annotated[int, Field(ge=1_000, le=1 << 30, alias="max.frame.bytes")] = 16 << 20
+    """The largest message, thus the largest record, that a client accepts"""
     connect_timeout_ms: Annotated[int, Field(ge=1, le=600_000, alias="cardinal.connect.timeout.ms")] = 10_000
+    """Milliseconds in which a server must accept a connection, or answer"""
     ping_interval_ms: Annotated[int, Field(ge=10, le=600_000, alias="ping.interval.ms")] = 20_000
+    """Milliseconds between two pings; a server that is silent for three intervals is away"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
