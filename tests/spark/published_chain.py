@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+import secrets
 from typing import TYPE_CHECKING
 
 from cardinal import apps
@@ -13,7 +13,8 @@ from cardinal_connectors.dev import DevChain, DevSettings
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Payload
 
-_CHAIN_IDS = count(7_000_001)
+CHAIN_IDS = 1 << 32
+"""Drawn at random: several processes share a broker."""
 
 
 class PublishedChain:
@@ -26,7 +27,7 @@ class PublishedChain:
         self, url: str, *, blocks: int = 40, seed: int = 5, producers: int = 2, reorg_threshold: int = 128
     ) -> None:
         self.url = url
-        self.chain_id = next(_CHAIN_IDS)
+        self.chain_id = CHAIN_IDS + secrets.randbelow(CHAIN_IDS)
         self.app = apps.get("evm", chain_id=self.chain_id, reorg_threshold=reorg_threshold)
         self._steps = DevChain(
             DevSettings(seed=seed, blocks=blocks, reorg_rate=0.3, transactions=2, chain_id=self.chain_id)
