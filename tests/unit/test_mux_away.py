@@ -225,3 +225,24 @@ def test_a_look_that_is_to_prove_something_shows_topics_that_a_member_got_since(
         assert {number // 64 for _, number in source.partitions()} == {0, 1}
         assert {number // 64 for _, number in source.watermarks()} == {0, 1}
         source.close()
+
+
+def test_a_source_that_names_what_it_knows_of_a_server_that_is_away_does_not_make_it_present(
+    new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Kafka source names the partitions that it knows, whether its broker answers or not."""
+    source = open_source(f"mux:{new.url}", Blocks())
+    assert isinstance(source, MuxSource)
+    source.assign({where: low for where, (low, _) in source.watermarks().items()})
+    assert not source.at_end()
+
+    def away(_: object) -> None:
+        raise UnreachableError("away", address="new")
+
+    with monkeypatch.context() as outage:
+        outage.setattr("cardinal.testing._memory_source.MemorySource.watermarks", away)
+        with pytest.raises(UnreachableError):
+            source.watermarks()
+        source.partitions()
+        assert source.at_end() == source.positions().keys(), "nothing is to be had of it"
+    source.close()

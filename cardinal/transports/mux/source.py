@@ -72,12 +72,17 @@ class Member:
         self._opening = threading.Lock()
 
     def query(self, question: Callable[[Source], Mapping[Partition, _Answer]]) -> dict[Partition, _Answer]:
-        """The answers of its sources, by partition of the mux.
+        """The answers of its sources, by partition of the mux: it is there.
 
         Raises:
             UnreachableError: it is away.
 
         """
+        answers = self._collect(question)
+        self.away = False
+        return answers
+
+    def _collect(self, question: Callable[[Source], Mapping[Partition, _Answer]]) -> dict[Partition, _Answer]:
         answers: dict[Partition, _Answer] = {}
         try:
             with self.in_our_numbers():
@@ -88,13 +93,15 @@ class Member:
         except UnreachableError:
             self.away = True
             raise
-        self.away = False
         return answers
 
     def partitions(self) -> dict[Partition, None]:
-        """Its partitions by their numbers in the mux, after a look for missing topics; raises as :meth:`query`."""
+        """Its partitions by their numbers in the mux, after a look for missing topics; raises as :meth:`query`.
+
+        A source may name those that it knows while its server is away: this does not say that it is there.
+        """
         self.look_for_topics()
-        return self.query(lambda source: dict.fromkeys(source.partitions()))
+        return self._collect(lambda source: dict.fromkeys(source.partitions()))
 
     def watermarks(self) -> Marks:
         """Its watermarks by partition of the mux; raises as :meth:`query`."""
