@@ -39,12 +39,12 @@ class Reading:
             raise UnreachableError("away", address="broker")
         return self.ends
 
-    def poll(self, seconds: float, *, step: float = POLL) -> list[Partition]:
+    def poll(self, seconds: float, *, step: float = POLL, drained: bool = True) -> list[Partition]:
         """The partitions that are named within so many seconds of polls."""
         named: list[Partition] = []
         for _ in range(round(seconds / step)):
             self.now += step
-            found = self.watchdog.look(self.now, self.positions, self.paused)
+            found = self.watchdog.look(self.now, self.positions, self.paused, drained=drained)
             self._wait_for_the_answer()
             self.watchdog.forget(found)
             named += found
@@ -72,6 +72,12 @@ def test_time_without_polls_does_not_count() -> None:
     reading = Reading({A: 5, B: 0})
     assert reading.poll(3_600, step=100) == []
     assert reading.poll(PATIENCE_SECONDS) == [A]
+
+
+def test_while_polls_leave_fetched_records_their_partitions_may_wait_for_their_turn() -> None:
+    reading = Reading({A: 5, B: 0})
+    assert reading.poll(10 * PATIENCE_SECONDS, step=1.0, drained=False) == []
+    assert reading.poll(PATIENCE_SECONDS + 2 * LOOK - 1, step=1.0) == [A]
 
 
 def test_a_partition_that_is_paused_or_read_from_elsewhere_is_not_named() -> None:

@@ -212,7 +212,7 @@ class KafkaSource(Source):
         if not rows:
             rows = self._receive(limit, 0.0) or (self._wait(limit, timeout) if timeout > 0 else [])
             now = time.monotonic()
-            if stalled := self._watchdog.look(now, self._positions, self._paused):
+            if stalled := self._watchdog.look(now, self._positions, self._paused, drained=len(rows) < limit):
                 self._reconnect(stalled)
         if not rows:
             self._pending.throw(time.monotonic())

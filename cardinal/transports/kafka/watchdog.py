@@ -3,7 +3,7 @@
 librdkafka may stop fetching a partition after its leader's epoch has changed, without an error (its issue 4492 is one
 way; seen with 2.16 after a starved broker had been fenced: one partition of 520, for seventeen minutes; neither a seek
 nor a new assignment helped, a new client did). Such a partition is one that the broker has more of, and of which
-nothing came for a minute in which somebody polled: what was fetched may wait for its reader.
+nothing came for a minute of polls that left nothing fetched: before that its records may wait for their reader.
 """
 
 from __future__ import annotations
@@ -47,9 +47,19 @@ class Watchdog:
         for tp in partitions:
             self._behind.pop(tp, None)
 
-    def look(self, now: float, positions: Mapping[Partition, int], paused: Collection[Partition]) -> list[Partition]:
-        """After a poll at this time, in seconds of any monotonic clock: the partitions that are no longer fetched."""
-        self._polled += 0.0 if self._last is None else min(now - self._last, _STEP_SECONDS)
+    def look(
+        self, now: float, positions: Mapping[Partition, int], paused: Collection[Partition], *, drained: bool
+    ) -> list[Partition]:
+        """The partitions that are no longer fetched, after a poll.
+
+        Arguments:
+            now: when it was, in seconds of any monotonic clock.
+            positions: the next offset of each partition.
+            paused: those that are not fetched on purpose.
+            drained: it left nothing that was fetched.
+
+        """
+        self._polled += min(now - self._last, _STEP_SECONDS) if drained and self._last is not None else 0.0
         self._last = now
         if self._request is None:
             if self._polled >= self._next:
