@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from cardinal import apps
+from cardinal.config.settings import find_url
 from cardinal.consuming.topics import tracked_expressions
 from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly
@@ -21,7 +22,7 @@ from cardinal.protocols.streams.following.follower import FollowerSettings, OnIn
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import HASH_SIZE, Position, path_bytes
-from cardinal.transports import list_topics, parse_url
+from cardinal.transports import list_topics
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -261,6 +262,7 @@ def find_application(
         ConfigurationError: there are several; the message lists their chain ids.
 
     """
+    url = find_url(url)
     deadline = time.monotonic() + wait
     waits = False
     while True:
@@ -272,15 +274,15 @@ def find_application(
             return next(iter(found.values()))
         if chain_id is None and found:
             raise ConfigurationError(
-                f"there are several {name} streams on {parse_url(url)}, of the chain ids {ids}: choose one by chain_id "
+                f"there are several {name} streams on {url}, of the chain ids {ids}: choose one by chain_id "
                 "(--chain-id of a command, chainId in Spark)",
                 setting="chain_id",
             )
         if chain_id is not None:
-            lacking = f"there is no {name} stream of chain {chain_id} on {parse_url(url)}, only of {ids}"
+            lacking = f"there is no {name} stream of chain {chain_id} on {url}, only of {ids}"
             advice = "correct the chain id, or start its producer"
         else:
-            lacking = f"there is no {name} stream on {parse_url(url)} yet"
+            lacking = f"there is no {name} stream on {url} yet"
             advice = "start `cardinal produce` first, or name the stream's application and chain id"
         if time.monotonic() >= deadline:
             topic = apps.get(name, chain_id=1 if chain_id is None else chain_id).default_topic
