@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,13 +78,20 @@ def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_agai
     assert len(_blocks(app, looking_broker)) == 3
 
 
-def test_another_producer_with_the_same_id_is_no_reason_for_a_new_one(looking_broker: EmbeddedKafka) -> None:
+def test_another_producer_with_the_same_id_is_no_reason_for_a_new_one(
+    looking_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at once nor when the transaction in which it was met would be overdue."""
     url = f"kafka://{looking_broker.bootstrap}?transactional=update&transaction.timeout.ms=60000"
     app = small_stream()
     with Producer(url, app, producer_id="same") as first, Producer(url, app, producer_id="same") as second:
         second.add(a_block("1a", "0g")).result(DEADLINE)
         with pytest.raises(FencedError):
             first.add(a_block("1a", "0g")).result(DEADLINE)
+        monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 3600))
+        with pytest.raises(FencedError):
+            first.add(a_block("1a", "0g")).result(DEADLINE)
+        monkeypatch.undo()
         second.add(a_block("2a", "1a")).result(DEADLINE)
     assert not FencedError.retriable
     assert len(_blocks(app, looking_broker)) == 2

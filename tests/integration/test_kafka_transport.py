@@ -20,7 +20,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.errors import ConfigurationError, CursorExpiredError, OversizeError, TopicError, UnreachableError
+from cardinal.errors import (
+    ConfigurationError,
+    CursorExpiredError,
+    DeliveryError,
+    OversizeError,
+    TopicError,
+    UnreachableError,
+)
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Routed
@@ -113,6 +120,19 @@ def test_empty_partitions_of_a_topic_that_was_there_get_their_heartbeat(cardinal
     source = open_source(f"kafka://{cardinal_broker.bootstrap}", app, topics=[app.default_topic])
     assert source.watermarks() == {(app.default_topic, number): (0, 1) for number in range(5)}
     source.close()
+
+
+@pytest.mark.parametrize("options", ["", "?transactional=update"])
+def test_a_heartbeat_for_a_partition_that_is_gone_fails_and_the_sink_goes_on(
+    cardinal_broker: EmbeddedKafka, options: str
+) -> None:
+    """So it is when a topic was created again, with fewer partitions."""
+    app = _blocks()
+    sink = open_sink(f"kafka://{cardinal_broker.bootstrap}{options}", app, producer_id="one")
+    with pytest.raises(DeliveryError, match="partition"):
+        sink.heartbeat([(app.default_topic, 99), (app.default_topic, 0)], DEADLINE)
+    sink.heartbeat([(app.default_topic, 0)], DEADLINE)
+    sink.close()
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 64])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from types import MappingProxyType
 
 import pytest
 from confluent_kafka import KafkaError
@@ -27,13 +30,11 @@ def reasons() -> Reasons:
     return Reasons("127.0.0.1:1")
 
 
-@pytest.fixture
-def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSink]:
-    """A sink that never reaches its broker, with room for one message."""
-    monkeypatch.setattr(kafka_sink, "CLOSE_SECONDS", 0.2)
+def a_sink(reasons: Reasons, options: Mapping[str, str] = MappingProxyType({})) -> KafkaSink:
+    """A sink with room for one message."""
     settings = kafka_settings(parse_url("kafka://127.0.0.1:1"))
-    sink = KafkaSink(
-        settings.producer(1_000_000, "one"),
+    return KafkaSink(
+        {**settings.producer(1_000_000, "one"), **options},
         {"blocks": TopicInfo("blocks", 1, 1_000_000)},
         producer_id="one",
         queue_bytes=2_000,
@@ -42,8 +43,14 @@ def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSin
         channel=lambda name: TopicInfo(name, 1, 1_000_000),
         cluster="",
     )
-    yield sink
-    sink.close()
+
+
+@pytest.fixture
+def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSink]:
+    """A sink that never reaches its broker."""
+    monkeypatch.setattr(kafka_sink, "CLOSE_SECONDS", 0.2)
+    with closing(a_sink(reasons)) as sink:
+        yield sink
 
 
 def test_whoever_waits_for_room_when_it_is_closed_is_told_so(sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +74,26 @@ def test_whoever_waits_for_room_when_it_is_closed_is_told_so(sink: KafkaSink, mo
             second.result(DEADLINE).result(DEADLINE)
     with pytest.raises(DeliveryError):
         first.result(DEADLINE)
+
+
+class SlowReasons(Reasons):
+    """The thread that polls takes its time between a block's content and its seal."""
+
+    def forget(self) -> None:
+        time.sleep(0.02)
+        super().forget()
+
+
+def test_a_block_is_under_way_until_its_seal_is_acknowledged() -> None:
+    with closing(
+        a_sink(SlowReasons("mock"), {"test.mock.num.brokers": "1", "allow.auto.create.topics": "true"})
+    ) as sink:
+        sink.send([MESSAGE], None).result(DEADLINE)
+        for number in range(10):
+            key = bytes([number]) * 32
+            future = sink.send([Routed("blocks", b"\3" + key + b"path", b"")], Routed("blocks", b"\0" + key, b""))
+            sink.flush(DEADLINE)
+            assert future.done(), number
 
 
 @pytest.mark.parametrize("again", [False, True])

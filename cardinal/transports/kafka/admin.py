@@ -35,6 +35,7 @@ from .probe import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
+    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition
 
@@ -149,6 +150,13 @@ class Cluster:
                 return metadata
         raise self.reasons.unreachable(self._settings.connect_timeout)
 
+    def answer(self, future: Future[_Answer]) -> _Answer:
+        """What the broker answers to a request; UnreachableError where it does not."""
+        try:
+            return future.result(self._settings.connect_timeout)
+        except TimeoutError:
+            raise self.reasons.unreachable(self._settings.connect_timeout) from None
+
     def patiently(self, query: Callable[[], _Answer], doing: str, needed: Iterable[str] = ()) -> _Answer:
         """Repeat a query while the broker does not know its partitions' leaders yet.
 
@@ -207,7 +215,7 @@ class Cluster:
 
         def query() -> dict[Partition, int]:
             answers = self.client.list_offsets(wanted, request_timeout=timeout, **options)
-            offsets = {(tp.topic, tp.partition): answer.result(timeout).offset for tp, answer in answers.items()}
+            offsets = {(tp.topic, tp.partition): self.answer(answer).offset for tp, answer in answers.items()}
             if min(offsets.values()) < lowest:
                 # For a broker that dies while it is queried the client gives no error, but -1001 as the offset.
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - public code with a private name
@@ -303,7 +311,7 @@ class TopicAdmin:
         answers = self._cluster.client.delete_topics(list(names), request_timeout=self._settings.connect_timeout)
         for name, answer in answers.items():
             try:
-                answer.result(self._settings.connect_timeout)
+                self._cluster.answer(answer)
             except KafkaException as error:
                 inner = kafka_error(error)
                 if inner.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -338,7 +346,7 @@ class TopicAdmin:
         answers = self._cluster.client.create_topics(new, request_timeout=settings.connect_timeout)
         for name, answer in answers.items():
             try:
-                answer.result(settings.connect_timeout)
+                self._cluster.answer(answer)
             except KafkaException as error:
                 inner = kafka_error(error)
                 if inner.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -398,7 +406,7 @@ class TopicAdmin:
         def query() -> dict[str, str | None]:
             resource = ConfigResource(ResourceType.TOPIC, name)
             answers = self._cluster.client.describe_configs([resource], request_timeout=self._settings.connect_timeout)
-            entries = answers[resource].result(self._settings.connect_timeout)
+            entries = self._cluster.answer(answers[resource])
             return {entry.name: entry.value for entry in entries.values()}
 
         try:

@@ -186,6 +186,9 @@ class Outbound:
                     self.client.produce(topic, b"", b"", number, on_delivery=delivery.report, headers=headers)
                 except BufferError:
                     self._poll(_FULL_SECONDS)  # its queue is full of the others
+                except KafkaException as error:  # the topic was created again, with fewer partitions
+                    delivery.report(kafka_error(error), None)
+                    break
                 else:
                     break
 

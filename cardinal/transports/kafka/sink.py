@@ -295,10 +295,12 @@ class KafkaSink(Sink):
         """The delivery of a call that was counted in."""
 
         def settled(error: KafkaError | None) -> None:
-            self._count_out(size)
             if error is None:
                 self._reasons.forget()
-            done(None if error is None else self._failed(error, key[HASH]))
+            try:
+                done(None if error is None else self._failed(error, key[HASH]))
+            finally:
+                self._count_out(size)  # last: the next message of the block is counted in by then
 
         return self._outbound.delivery(count, settled, {} if written is None else {key[HASH]: written})
 

@@ -301,6 +301,7 @@ class TransactionalKafkaSink(KafkaSink):
         error = self._outbound.stopped or error  # a thread that polls may have met it
         self._late = self._is_late
         if self._late or error.fatal():
+            self._since = None  # from now on the clock says nothing about it
             self._outbound.stop(error)
             return self._failed(error, block_hash)
         self._since = since
