@@ -6,7 +6,9 @@ otherwise 503 with a sentence that names what it waits for.
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _PORT_MAX: Final = 65_535
+_LOG: Final = logging.getLogger("cardinal.metrics")
 
 
 def new_registry() -> CollectorRegistry:
@@ -103,7 +106,12 @@ class Endpoint:
     def _answer(self, request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = request["PATH_INFO"]
         if path == "/metrics":
-            return self._metrics(request, start)  # type: ignore[no-any-return] # prometheus-client leaves it untyped
+            try:
+                return self._metrics(request, start)  # type: ignore[no-any-return] # prometheus-client is untyped here
+            except Exception:  # noqa: BLE001 - a collector may be anybody's, and the other requests are answered
+                _LOG.exception("the metrics cannot be collected")
+                start("500 Internal Server Error", [("Content-Type", "text/plain; charset=utf-8")])
+                return [b"the metrics cannot be collected: see the log\n"]
         waits_for = self._waits_for() if path == "/readyz" else ""
         known = path in ("/healthz", "/readyz")
         status = "404 Not Found" if not known else "503 Service Unavailable" if waits_for else "200 OK"
@@ -117,6 +125,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the library's types
+        """Log a connection that broke or was silent; it concerns nobody but the client."""
+        del request
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
+        _LOG.log(level, "a request from %s failed", client_address, exc_info=True)
 
 
 class _SixServer(_Server):

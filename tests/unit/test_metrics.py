@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import struct
+import time
 from contextlib import closing
 from http.client import HTTPConnection
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import Gauge
 
 from cardinal.errors import ConfigurationError
-from cardinal.metrics import Endpoint, new_registry
+from cardinal.metrics import Collector, Endpoint, new_registry
 from cardinal_spark.metrics import LakeMetrics
 from cardinal_spark.pipeline import BatchStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cardinal.metrics import Metric
 
 READING = {
     "number": 41,
@@ -51,6 +60,42 @@ def test_a_process_says_whether_it_lives_whether_it_works_and_how_much() -> None
         assert asked(endpoint, "/") == (404, "there are /metrics, /healthz and /readyz\n")
         with pytest.raises(ConfigurationError, match=f"cannot be served at {endpoint.address}: .*in use"):
             Endpoint(endpoint.address, registry, str)
+
+
+def test_a_client_that_breaks_off_is_logged_for_whoever_debugs_and_nobody_else(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, "cardinal.metrics")
+    with closing(Endpoint("127.0.0.1:0", new_registry(), str)) as endpoint:
+        host, port = endpoint.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets it
+            client.send(b"GE")
+        deadline = time.monotonic() + 30
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert asked(endpoint, "/healthz") == (200, "ok\n")
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "Exception occurred during processing" not in capfd.readouterr().err
+
+
+class Broken(Collector):
+    """Its metrics cannot be collected."""
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        raise TimeoutError("the service does not answer")
+
+
+def test_metrics_that_cannot_be_collected_are_an_error_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    registry = new_registry()
+    registry.register(Broken())
+    with closing(Endpoint("127.0.0.1:0", registry, str)) as endpoint:
+        assert asked(endpoint, "/metrics") == (500, "the metrics cannot be collected: see the log\n")
+    assert [record.getMessage() for record in caplog.records] == ["the metrics cannot be collected"]
 
 
 @pytest.mark.parametrize("address", ["9090", ":9090", "localhost:", "localhost:99999", "localhost:http"])
