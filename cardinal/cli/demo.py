@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 from collections import deque
 from pathlib import Path
@@ -48,8 +47,6 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, folder: str) ->
         from cardinal.server.demo.run import CHAIN_ID, Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
     except ModuleNotFoundError:
         raise MissingExtraError("The demo", "demo") from None
-    # So that whatever was started is stopped on the way out, as on Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark)
     with _Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
         outcome = Demo(settings, screen).play()

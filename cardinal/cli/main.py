@@ -10,6 +10,7 @@ from typing import Final, Literal
 import click
 
 from cardinal.cli.logs import LEVELS, report_error, set_up
+from cardinal.cli.stopping import fail_when_told
 from cardinal.errors import CardinalError
 
 _SUMMARY_LENGTH: Final = 200
@@ -75,8 +76,8 @@ class _Commands(click.Group):
 def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
     """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark.
 
-    Results go to standard output, the log goes to standard error. Exit status: 0 clean, 1 error, 2 usage error, 130
-    interrupted. The options above stand before the command.
+    Results go to standard output, the log goes to standard error. Exit status: 0 clean, 1 error, 2 usage error, 130 or
+    143 interrupted before the work was done. The options above stand before the command.
 
     \b
     Example:
@@ -91,6 +92,7 @@ def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
 
 def main() -> None:
     """Entry point of the `cardinal` script: one sentence for every CardinalError (status 1) and wrong option (2)."""
+    fail_when_told()
     try:
         cardinal(prog_name="cardinal", standalone_mode=False)
     except click.exceptions.Exit as exit_:

@@ -1,4 +1,8 @@
-"""What SIGINT and SIGTERM do to a command that runs until it is told to stop: it ends with status 0."""
+"""Exit status of a command that SIGINT or SIGTERM stops.
+
+One that runs until it is stopped (`produce`, `record`, `serve`, `tail`) ends with 0. Any other has not done its work:
+130 or 143, as every command before it begins. What is open is closed on the way in all cases.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,13 @@ def call_when_told(stop: Callable[[], object]) -> None:
 
 
 def exit_when_told() -> None:
-    """From now on both end the command wherever it is: what is open is closed on the way."""
+    """From now on both end the command with status 0, wherever it is."""
     call_when_told(lambda: sys.exit(0))
+
+
+def fail_when_told() -> None:
+    """From now on SIGTERM ends the command with status 143, as SIGINT does with 130."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 @contextmanager
