@@ -20,14 +20,13 @@ from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.settings import find_node
 from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.feeds import open_feed
-from cardinal.server.produce import ProduceService, ProduceSettings
+from cardinal.server.produce import Conditions, ProduceService, ProduceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
-    from cardinal.apps import Application
     from cardinal.config.url import NodeUrl
     from cardinal.feeds import BlockFeed
     from cardinal.producing.survey.partial import PartialBlock
@@ -111,7 +110,8 @@ def produce(
 
     Node and stream are URLs, or names of the file in --config. --lag, --finality, --state and --workers may also be
     set there, or behind a node URL's #, as in https://node#token_file=PATH&lag=3.
-    Stops cleanly on SIGINT and SIGTERM. After any other end, start it again: missing blocks are published then.
+    A node or a broker that is away is waited for. Stops cleanly on SIGINT and SIGTERM. After any other end, start it
+    again: missing blocks are published then.
 
     \b
     Example:
@@ -127,15 +127,22 @@ def produce(
     settings = ProduceSettings(
         producer_id or socket.gethostname(), redundancy, allow_coverage_change, not no_reorg_channels
     )
-
-    def service(app: Application, observer: ProduceMetrics | None) -> ProduceService:
-        return ProduceService(feed, to, app, settings=settings, start=start, stop=stop, observer=observer)
-
     presets = {} if topic is None else {"topic": topic}
+    conditions = Conditions()
+
+    def service(chain: int, collector: ProduceMetrics | None) -> ProduceService:
+        app = apps.get(app_name, chain_id=chain, **presets)
+        one = ProduceService(
+            feed, to, app, settings=settings, start=start, stop=stop, observer=collector, conditions=conditions
+        )
+        if collector is not None:
+            collector.app, collector.progress = app, lambda: one.progress
+        return one
+
     with contextlib.ExitStack() as opened:
-        collector = None if metrics is None else _metrics(metrics, opened)
+        collector = None if metrics is None else _metrics(metrics, conditions, opened)
         try:
-            asyncio.run(_produce(feed, lambda chain: apps.get(app_name, chain_id=chain, **presets), service, collector))
+            asyncio.run(_produce(feed, lambda chain: service(chain, collector), conditions))
         except ConfigurationError as error:
             if error.setting in ("start", "stop", "until"):
                 raise click.UsageError(str(error)) from None
@@ -149,29 +156,21 @@ def _refuse_contradictions(url: NodeUrl, options: Mapping[str, str]) -> None:
             raise click.UsageError(f"{name} is {other[:20]!r} behind the URL's # and another by --{name}: set it once")
 
 
-def _metrics(address: str, opened: contextlib.ExitStack) -> ProduceMetrics:
+def _metrics(address: str, conditions: Conditions, opened: contextlib.ExitStack) -> ProduceMetrics:
     from cardinal.metrics import Endpoint  # noqa: PLC0415 - an extra of its own
     from cardinal.server.produce.metrics import ProduceMetrics  # noqa: PLC0415 - the same
 
-    collector = ProduceMetrics()
+    collector = ProduceMetrics(conditions=conditions)
     endpoint = opened.enter_context(Endpoint(address, collector.registry, collector.waits_for))
     LOG.info("metrics at http://%s/metrics", endpoint.address)
     return collector
 
 
-async def _produce(
-    feed: BlockFeed,
-    app_of: Callable[[int], Application],
-    service_of: Callable[[Application, ProduceMetrics | None], ProduceService],
-    collector: ProduceMetrics | None,
-) -> None:
+async def _produce(feed: BlockFeed, service_of: Callable[[int], ProduceService], conditions: Conditions) -> None:
     service: ProduceService | None = None
     try:
         with cancelled_when_told():
-            app = app_of(await feed.chain_id())
-            service = service_of(app, collector)
-            if collector is not None:
-                collector.app, collector.progress = app, lambda: service.progress
+            service = service_of(await conditions.answer(feed.chain_id))
             await service.prepare()
             _log_partial("partially published where the topics end, completed from the node", service.progress.partial)
             await _until_stopped(service, asyncio.create_task(service.run()))
@@ -213,11 +212,11 @@ async def _reported(service: ProduceService, running: asyncio.Task[None], bar: B
 
 
 def progress_line(before: Progress, now: Progress, seconds: float) -> str:
-    """What was published between two snapshots, and how far it is to the node's head."""
+    """What was published between two snapshots, and how far it is to the target."""
     blocks = (now.stats.blocks - before.stats.blocks) / seconds
     messages = (now.stats.messages - before.stats.messages) / seconds
-    head = "" if now.head is None else f", node head {now.head}, lag {max(0, now.head - (now.number or 0))}"
-    left = (now.target or 0) - (now.number or 0)
+    left = max(0, (now.target or 0) - (now.number or 0))
+    head = "" if now.head is None else f", node head {now.head}, lag {left}"
     eta = f", {timedelta(seconds=round(left / blocks))} to go" if left >= NEAR_BLOCKS and blocks else ""
     return (
         f"block {now.number}{head}: {blocks:.1f} blocks/s, {messages:.0f} messages/s, {now.stats.in_flight} in flight, "
@@ -231,8 +230,13 @@ def _log_end(end: Progress, seconds: float) -> None:
     if end.producers is not None and end.producers.count > 1:
         names = [f"{name} (first with {end.producers.first.get(name, 0)} blocks)" for name in end.producers.live]
         LOG.info("%d producers: %s", end.producers.count, ", ".join(names))
-    absent = [one for one in end.partial if one not in end.above]
+    below = [one for one in end.partial if one not in end.above]
+    absent = [one for one in below if one.hash in end.absent]
     _log_partial("left partially published, because the node does not have them (consumers abandon them)", absent)
+    _log_partial(
+        "left partially published, not completed yet: start again to complete them",
+        [one for one in below if one not in absent],
+    )
     _log_partial(
         "left partially published, because they are above what was followed (see --lag, --finality, --stop)", end.above
     )

@@ -30,6 +30,7 @@ from cardinal.errors import (
 )
 from cardinal.testing.node import JsonRpcNode, NodeLimits
 from cardinal_connectors.ethereum import open_feed
+from cardinal_connectors.ethereum.nodes.retry_policy import RetryPolicy
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 
 
@@ -131,6 +132,15 @@ async def test_node_that_stays_away_is_given_up_after_the_patience(caplog: pytes
     assert_secret_kept(away.value)
     assert "retrying for 0.3 seconds" in caplog.text
     assert "sesame" not in caplog.text
+
+
+def test_node_is_waited_for_without_end_where_no_patience_is_set() -> None:
+    now = [0.0]
+    retries = RetryPolicy("http://node", FeedSettings(), lambda: now[0])
+    away = NodeUnreachableError("no node answers at http://node", address="http://node")
+    for now[0] in (0.0, 3_600.0, 1e9):
+        assert retries.away(away, delivered=False) == FeedSettings().poll
+        assert retries.waits_for == str(away)
 
 
 @asynchronous

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -82,8 +83,6 @@ def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], 
         (("produce", "--from", NODE, "--to", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
         (("produce", "--from", NODE, "--to", "kafka://user:s3cr3t@host:none"), "with a port from 1 to 65535"),
         (("produce", "--from", "dev://", "--to", f"{STREAM}?colour=red"), "no option colour of kafka:// URLs"),
-        (("produce", "--from", NODE, "--to", STREAM), "check that it runs and the URL is right"),
-        (("produce", "--from", f"ws://user:s3cr3t@{DEAF}", "--to", STREAM), "check that it runs and the URL is right"),
         (("tail", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
         (("tail", f"user:s3cr3t@{DEAF}"), "write kafka://host:port"),
         (("tail", "kafka://user:s3cr3t@[bad"), "write kafka://host:port"),
@@ -291,7 +290,7 @@ def ended(processes: Processes, process: subprocess.Popen[str], status: int = 1)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "check that the URL has its WebSocket")]
+    ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "check the URL's WebSocket port")]
 )
 def test_a_web_server_that_is_no_node(processes: Processes, page: str, scheme: str, says: str) -> None:
     process = processes.start("produce", "--from", f"{scheme}://{page}/s3cr3t", "--to", STREAM)
@@ -309,10 +308,6 @@ def test_what_may_still_come_is_waited_for_but_not_for_long(
         started = {
             processes.start(*args): says
             for args, says in (
-                (
-                    ("produce", "--from", "dev://", "--to", STREAM),
-                    "start one (cardinal broker up), correct the address",
-                ),
                 (("tail", STREAM), "start one (cardinal broker up), correct the address"),
                 (("tail", mute), "start one (cardinal broker up), correct the address"),
                 (("tail", bare), "start `cardinal produce` first"),
@@ -321,6 +316,28 @@ def test_what_may_still_come_is_waited_for_but_not_for_long(
         }
         for process, says in started.items():
             assert says in ended(processes, process)
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        (NODE, "check that it runs and the URL is right; the service waits"),
+        (f"ws://user:s3cr3t@{DEAF}", "check that it runs and the URL is right; the service waits"),
+        ("dev://", "start one (cardinal broker up), correct the address"),
+    ],
+)
+def test_a_producer_waits_for_a_node_or_a_broker_and_says_for_which(
+    processes: Processes, tmp_path: Path, node: str, says: str
+) -> None:
+    process, log = processes.start("produce", "--from", node, "--to", STREAM), tmp_path / "0.err"
+    deadline = time.monotonic() + DEADLINE
+    while says not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    process.terminate()
+    status, out, said = processes.end(process)
+    assert (status, out) == (0, "")
+    assert "s3cr3t" not in said
 
 
 @pytest.mark.broker

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from anvil_node import Anvil, anvil
 from click.testing import CliRunner
-from commands import COMMAND, Processes, command, fresh_chain_id
+from commands import COMMAND, DEADLINE, Processes, command, fresh_chain_id
 from ethereum_blocks import grow, keccak, raw, replay
 from feeding import asynchronous, looks, serving
 from geth_chains import CHAIN_ID, prague_of_many
@@ -206,14 +207,18 @@ def test_processes_for_state_are_refused_wherever_they_are_asked_for(
 
 
 def test_option_that_says_the_same_as_the_url_is_no_conflict(tmp_path: Path) -> None:
-    """The node is not there: that is what is found wrong."""
+    """The node is not there: that is what is found wrong, and waited for."""
     with Processes(tmp_path) as processes:
         node = "http://127.0.0.1:1#attempts=1&state=yes&lag=2"
-        status, _, said = processes.run(
+        process = processes.start(
             "produce", "--from", node, "--to", f"file://{tmp_path}/log", "--state", "--lag", "2", "--workers", "0"
         )
-    assert status == 1
-    assert "127.0.0.1:1" in said
+        deadline = time.monotonic() + DEADLINE
+        while "no node answers at http://127.0.0.1:1" not in (tmp_path / "0.err").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        assert processes.end(process)[0] == 0
 
 
 def test_help_says_what_they_do() -> None:

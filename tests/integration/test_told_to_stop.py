@@ -1,13 +1,18 @@
-"""Commands that are told to stop while nobody has answered them yet."""
+"""Exit status of commands that a signal stops: 0 where they run until they are stopped, else 130 or 143."""
 
 from __future__ import annotations
 
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from commands import DEADLINE, Processes
+
+from cardinal.consumer import find_application
+from cardinal.protocols.streams import Routed
+from cardinal.transports import open_sink, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +59,71 @@ def test_a_producer_that_waits_for_a_stream_or_a_node_ends_with_0(
     _stop(silent, tmp_path, command.format(stream=stream, node=node), number)
 
 
-def _stop(silent: socket.socket, folder: Path, command: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_repair_that_is_stopped_has_not_done_its_work(
+    silent: socket.socket, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    node = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    _stop(silent, tmp_path, f"repair --to null:// --from {node} --start 1 --stop 2", number, status)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_replay_that_is_stopped_has_not_done_its_work(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    recording = f"file://{tmp_path}/log"
+    with Processes(tmp_path) as processes:
+        assert processes.run("produce", "--from", "dev://?blocks=20", "--to", recording)[0] == 0
+        slowly = processes.start("replay", "--from", recording, "--to", f"file://{tmp_path}/copy", "--speed", "1e-9")
+        deadline = time.monotonic() + DEADLINE
+        while not list((tmp_path / "copy").glob("**/*.avro")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        slowly.send_signal(number)
+        found, _, said = processes.end(slowly)
+    assert found == status, said
+    assert "Traceback" not in said
+
+
+def test_a_block_that_the_node_was_not_asked_for_is_not_called_absent(tmp_path: Path) -> None:
+    """A producer was killed within block 15, and the next one is stopped before it gets there."""
+    node = ("produce", "--start", "0", "--producer-id", "one", "--from")
+    whole, partial = f"file://{tmp_path}/whole", f"file://{tmp_path}/partial"
+    with Processes(tmp_path) as processes:
+        assert processes.run(*node, "dev://?seed=7&blocks=20", "--to", whole)[0] == 0
+        app = find_application(whole, "evm")
+        source = open_source(whole, app)
+        marks = source.watermarks()
+        source.assign({tp: low for tp, (low, _) in marks.items()})
+        records = []
+        while source.positions() != {tp: high for tp, (_, high) in marks.items()}:
+            records += source.poll(1000, 0.1)
+        source.close()
+        content = [one for one in records if one.key[:1] == b"\3" and one.topic != app.default_topic]
+        sink = open_sink(partial, app, producer_id="one")
+        sink.send([Routed(content[-1].topic, content[-1].key, content[-1].value)], None).result(DEADLINE)
+        sink.close()
+        slow = processes.start(*node, "dev://?seed=7&blocks=20&rate=0.1", "--to", partial)
+        _says(tmp_path / "1.err", "partially published where the topics end")
+        slow.send_signal(signal.SIGTERM)
+        status, _, said = processes.end(slow)
+    assert status == 0, said
+    assert "1 blocks left partially published, not completed yet: start again to complete them: ?" in said
+    assert "does not have" not in said
+
+
+def _says(log: Path, text: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)
+
+
+def _stop(silent: socket.socket, folder: Path, command: str, number: signal.Signals, expected: int = 0) -> None:
     with Processes(folder) as processes:
         process = processes.start(*command.split())
         waiting, _ = silent.accept()
         with waiting:
             process.send_signal(number)
             status, out, err = processes.end(process)
-    assert status == 0, err
+    assert status == expected, err
     assert not out
     assert "Traceback" not in err

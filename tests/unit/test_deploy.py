@@ -41,6 +41,7 @@ PROGRESS = Progress(
     reorgs=1,
     partial=(),
     above=(),
+    absent=frozenset(),
     producers=ProducerCount(("one",), 0, {"one": 1}),
     arrivals=ArrivalCounts(0, 0, {"one": 0.0}),
     finality=Finality(5, 3),
@@ -112,6 +113,15 @@ def test_every_alert_rule_reads_a_metric_that_exists_and_says_what_is_wrong() ->
         assert named or rule["expr"].startswith("up{"), rule["alert"]
 
 
+def test_streams_of_one_prometheus_are_told_apart() -> None:
+    """The alert takes the best producer of each stream, one that is down included, by a label that every target has."""
+    rules = {rule["alert"]: rule["expr"] for group in yaml("alerts.yml")["groups"] for rule in group["rules"]}
+    assert rules["CardinalNoProducerDelivers"].startswith("max by (stream) (")
+    assert 'up{job="produce"} == 0' in rules["CardinalNoProducerDelivers"]
+    (job,) = [job for job in yaml("prometheus.yml")["scrape_configs"] if job["job_name"] == "produce"]
+    assert all(group["labels"]["stream"] for group in job["static_configs"])
+
+
 def test_a_metric_that_does_not_exist_is_noticed() -> None:
     assert not set(NAME.findall("rate(cardinal_produce_blocks[1m])")) <= known(), "the counter is called …_total"
     assert set(NAME.findall("rate(cardinal_produce_blocks_total[1m])")) <= known()
@@ -150,3 +160,4 @@ def test_the_unit_starts_a_command_that_exists() -> None:
     assert isinstance(command, click.Command)
     assert command.make_context(name, list(arguments), parent=context).params["to_url"] == "null://"
     assert unit["Service"]["RestartPreventExitStatus"] == "2"
+    assert (unit["Service"]["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0"), "it is not given up"

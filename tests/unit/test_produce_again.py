@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blocks import DEADLINE, Blocks, line, messages, name_of, publish
+from cardinal.errors import NodeAnswerError
 from cardinal.producing.survey.mux import survey_members
 from cardinal.protocols.streams.publishing.splitter import split_reorg
 from cardinal.protocols.streams.types import SEALED_HEADER
@@ -207,3 +208,22 @@ def test_a_half_block_above_what_the_feed_gives_is_left_until_it_gets_there(brok
     assert CHAIN[11].hash not in sealed(broker)
     named = [(one.number, name_of(one.hash)) for one in service.progress.above]
     assert named == [(12, "12a")], "the other one the node does not have"
+    assert service.progress.absent == {other.hash}
+
+
+class Refusing(Node):
+    """Does not serve one of the blocks now."""
+
+    async def block(self, block_hash: bytes) -> Payload | None:
+        if name_of(block_hash) == "7c":
+            raise NodeAnswerError("the node answers with an error")
+        return await super().block(block_hash)
+
+
+def test_only_what_the_node_has_answered_to_lack_is_absent(broker: MemoryBroker) -> None:
+    publish(broker, CHAIN[:5])
+    for lost in (line(7, 7, "c", below="6a")[0], line(8, 8, "d", below="7a")[0]):
+        broker.sink(Blocks(), producer_id="one").send(messages(lost)[:-1], None).result(DEADLINE)
+    _, service = produced(broker, Refusing(CHAIN[:9]))
+    assert sorted(left_of(service)) == ["7c", "8d"]
+    assert [name_of(one) for one in service.progress.absent] == ["8d"]

@@ -372,7 +372,7 @@ def test_a_connection_that_nobody_waited_for_is_released_when_it_is_there(
             super().close()
             closed.set()
 
-    monkeypatch.setattr("cardinal.server.produce.service.Producer", Slow)
+    monkeypatch.setattr("cardinal.server.produce.connection.Producer", Slow)
 
     async def told_to_stop() -> None:
         service = _service(Line(0), broker)

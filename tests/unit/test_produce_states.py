@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from blocks import DEADLINE, Blocks, line, publish
-from cardinal.errors import ConfigurationError, NodeAnswerError, TopicError
+from cardinal.cli.produce import progress_line
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, TopicError
 from cardinal.feeds import FeedReport, NodeReport
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService, ProduceSettings
@@ -260,6 +261,78 @@ def test_a_producer_that_has_failed_for_good_is_replaced_and_nothing_is_missing(
     assert len(lines(log, "is sent again")) == 1
 
 
+def test_counters_stand_still_while_the_producer_is_replaced(broker: MemoryBroker) -> None:
+    async def replaced() -> None:
+        node = Node(3)
+        async with running(broker, node, 1) as service:
+            await until(lambda: service.progress.published == 3)
+            before = service.progress.stats
+            broker.fail(lambda _: True)
+            broker.close()  # no new one until it is back
+            node.grow(30)
+            await until(lambda: "the broker does not answer" in service.progress.waits_for)
+            assert service.progress.renewals == 0
+            assert service.progress.stats[:3] == before[:3]
+            broker.fail(None)
+            DIRECTORY.enter(broker.name, broker)
+            await until(lambda: service.progress.renewals == 1)
+            await until(lambda: service.progress.published == 30 and not service.unsealed)
+            assert service.progress.stats.blocks == 30
+
+    asyncio.run(replaced())
+
+
+def test_what_lag_or_finality_holds_back_is_no_lag(broker: MemoryBroker) -> None:
+    async def held() -> None:
+        async with running(broker, Node(10, final=4), 1) as service:
+            await until(lambda: service.progress.published == 4)
+            now = service.progress
+            assert (now.head, now.target, now.lag) == (10, 4, 0)
+            assert progress_line(now, now, 1.0).startswith("block 4, node head 10, lag 0: ")
+
+    asyncio.run(held())
+
+
+class Away(Node):
+    """A node that does not answer yet."""
+
+    async def head(self) -> int:
+        if not self.at:
+            raise NodeUnreachableError("no node answers at http://node", address="http://node")
+        return await super().head()
+
+
+def test_a_node_that_is_away_at_the_start_is_waited_for(broker: MemoryBroker, log: pytest.LogCaptureFixture) -> None:
+    async def away() -> None:
+        node = Away(0)
+        service = ProduceService(node, broker.url, Blocks(), settings=QUICK, stop=12)
+        starting = asyncio.create_task(service.prepare())
+        await until(lambda: service.progress.waits_for == "no node answers at http://node; the service waits")
+        assert not broker.topics()
+        node.grow(12)
+        await asyncio.wait_for(starting, DEADLINE)
+        await asyncio.wait_for(service.run(), DEADLINE)
+        await service.close()
+        assert service.progress.stats.blocks == 1
+
+    asyncio.run(away())
+    assert len(lines(log, "no node answers")) == len(lines(log, "the node answers (after ")) == 1
+
+
+def test_a_broker_that_is_away_at_the_start_is_waited_for(broker: MemoryBroker) -> None:
+    async def away() -> None:
+        broker.close()
+        service = ProduceService(Node(12), broker.url, Blocks(), settings=QUICK, stop=12)
+        starting = asyncio.create_task(service.prepare())
+        await until(lambda: service.progress.waits_for.endswith("; the service waits"))
+        assert not starting.done()
+        DIRECTORY.enter(broker.name, broker)
+        await asyncio.wait_for(starting, DEADLINE)
+        await service.close()
+
+    asyncio.run(away())
+
+
 def test_a_deleted_topic_is_named_when_two_answers_in_a_row_lack_it(broker: MemoryBroker) -> None:
     async def deleted() -> None:
         check = StreamCheck(broker.url, Blocks())
@@ -302,8 +375,15 @@ def test_a_condition_is_logged_when_it_begins_and_when_it_ends(log: pytest.LogCa
     assert conditions.waits_for == "the broker is still away"
     now[0] = 134.0
     conditions.update({})
-    assert conditions.waits_for == ""
+    now[0] = 800.0
+    conditions.update({"node": silent})
+    now[0] = 1399.0
+    conditions.update({"node": silent})
+    now[0] = 1400.0
+    conditions.update({"node": silent})
+    assert conditions.waits_for == "the node is away"
     assert [(r.levelname, r.getMessage()) for r in log.records] == [
         ("WARNING", "the broker is away"),
         ("INFO", "the broker answers again (after 34 s)"),
+        ("WARNING", "the node is away (for 600 s now)"),
     ]

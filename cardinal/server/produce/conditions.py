@@ -1,15 +1,26 @@
-"""Conditions that hold up publishing: each is logged once when it begins and once when it ends."""
+"""Conditions that hold up the service: each is logged when it begins, every ten minutes, and when it ends."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from cardinal.errors import CardinalError, FeedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
 LOG: Final = logging.getLogger("cardinal.produce")
+PAUSE_MAX_SECONDS: Final = 30.0
+"""The longest time between two attempts to reach a node or a broker."""
+
+_PAUSE_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 600.0
+
+_Answer = TypeVar("_Answer")
 
 
 class Condition(NamedTuple):
@@ -27,6 +38,15 @@ class Condition(NamedTuple):
     blocks: bool = True
 
 
+@dataclass(slots=True)
+class _Holding:
+    """A condition, the time since which it holds, and the time of its last line in the log."""
+
+    condition: Condition
+    since: float
+    logged: float
+
+
 class Conditions:
     """The conditions that hold now.
 
@@ -37,25 +57,50 @@ class Conditions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._now: dict[str, tuple[Condition, float]] = {}
+        self._now: dict[str, _Holding] = {}
 
     @property
     def waits_for(self) -> str:
         """The sentences of the conditions that hold up publishing; empty where there is none."""
-        return "; ".join(condition.begins for condition, _ in self._now.values() if condition.blocks)
+        return "; ".join(one.condition.begins for one in self._now.values() if one.condition.blocks)
 
     def __contains__(self, name: str) -> bool:
         return name in self._now
 
     def update(self, holding: Mapping[str, Condition]) -> None:
         """Replace the conditions that hold, by name, and log what changed."""
-        now = self._clock()
-        for name, (condition, since) in self._now.items():
-            if name not in holding and condition.ends:
-                LOG.info("%s (after %.0f s)", condition.ends, now - since)
+        now, before = self._clock(), self._now
+        for name, one in before.items():
+            if name not in holding and one.condition.ends:
+                LOG.info("%s (after %.0f s)", one.condition.ends, now - one.since)
+        self._now = {}
         for name, condition in holding.items():
-            if name not in self._now and condition.ends:
+            one = self._now[name] = before.get(name) or _Holding(condition, now, now)
+            one.condition = condition
+            if name not in before and condition.ends:
                 LOG.warning("%s", condition.begins)
-        self._now = {
-            name: (condition, self._now[name][1] if name in self._now else now) for name, condition in holding.items()
-        }
+            elif now - one.logged >= _AGAIN_SECONDS:
+                LOG.warning("%s (for %.0f s now)", condition.begins, now - one.since)
+                one.logged = now
+
+    async def answer(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Repeat a call, with growing pauses, while a node or a broker is away; its answer.
+
+        Raises:
+            CardinalError: of the call, where waiting does not heal it.
+
+        """
+        pause = _PAUSE_SECONDS
+        while True:
+            try:
+                answer = await call()
+            except CardinalError as error:
+                if not error.retriable:
+                    raise
+                name = "node" if isinstance(error, FeedError) else "broker"
+                self.update({name: Condition(f"{error}; the service waits", f"the {name} answers")})
+            else:
+                self.update({})
+                return answer
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_SECONDS)

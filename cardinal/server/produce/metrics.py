@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.streams.payload import Payload
+    from cardinal.server.produce.conditions import Conditions
     from cardinal.server.produce.progress import Progress
 
 _NEAR_BLOCKS: Final = 10
@@ -30,6 +31,7 @@ class ProduceMetrics(Collector):
 
     Arguments:
         app: the application, for the time of blocks; None: not known yet.
+        conditions: what is waited for before there is a service.
         clock: seconds since 1970, for the age of blocks.
 
     Attributes:
@@ -39,10 +41,17 @@ class ProduceMetrics(Collector):
 
     """
 
-    def __init__(self, app: Application | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        app: Application | None = None,
+        *,
+        conditions: Conditions | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.app = app
         self.progress: Callable[[], Progress] | None = None
         self.registry = new_registry()
+        self._conditions = conditions
         self._clock = clock
         self._latency = Histogram(
             "cardinal_produce_latency_seconds",
@@ -65,7 +74,7 @@ class ProduceMetrics(Collector):
         self.registry.register(self)
 
     def published(self, payload: Payload, seconds: float, behind: int) -> None:
-        """A block was sealed: see :class:`.service.Observer`."""
+        """A block was sealed: see :class:`.settings.Observer`."""
         if behind >= _NEAR_BLOCKS:
             return
         self._queue.observe(seconds)
@@ -73,12 +82,14 @@ class ProduceMetrics(Collector):
             self._latency.observe(max(0.0, self._clock() - at))
 
     def reorged(self, depth: int) -> None:
-        """The node's chain left blocks: see :class:`.service.Observer`."""
+        """The node's chain left blocks: see :class:`.settings.Observer`."""
         self._depth.observe(depth)
 
     def waits_for(self) -> str:
         """What the service waits for, in a sentence; empty while it delivers."""
-        return "the service is connecting to the node" if self.progress is None else self.progress().waits_for
+        if self.progress is not None:
+            return self.progress().waits_for
+        return (self._conditions and self._conditions.waits_for) or "the service is connecting to the node"
 
     def describe(self) -> Iterable[Metric]:
         """No metric is collected when this is registered."""
@@ -92,8 +103,8 @@ class ProduceMetrics(Collector):
             return
         yield _gauge("node_head", "Number of the node's head.", now.head)
         yield _gauge("published_head", "Number of the heaviest published block.", now.published)
-        yield _gauge("target", "Number of the block that the service is going to.", now.target)
-        yield _gauge("lag_blocks", "Blocks between the published head and the node's.", now.lag)
+        yield _gauge("target", "Number of the block that the feed is going to.", now.target)
+        yield _gauge("lag_blocks", "Blocks between the published head and the target.", now.lag)
         yield _gauge("in_flight_blocks", "Blocks that are not acknowledged.", now.stats.in_flight)
         yield _gauge("queued_messages", "Messages of blocks that are not acknowledged.", now.stats.queued_messages)
         yield _gauge("queued_bytes", "Bytes of blocks that are not acknowledged.", now.stats.queued_bytes)

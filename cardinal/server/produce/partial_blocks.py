@@ -8,7 +8,8 @@ Rules:
    requested again later, and reported apart from what the node does not have.
 3. Bytes that a killed producer had in flight may reach the topics after its successor has read them. So they are read
    once more, around the moments of the first survey; what this service has in flight itself does not count.
-4. What the node does not have is reported and left: consumers abandon it.
+4. What the node answers that it does not have, and what a feed without requests by hash did not yield, is reported and
+   left: consumers abandon it. What could not be requested is left for the next start.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class PartialBlocks:
         self._app = app
         self._add = add
         self._partial: dict[bytes, PartialBlock] = {}
+        self._absent: set[bytes] = set()
         self._moments: tuple[int, ...] = ()
         self._in_flight: set[bytes] = set()
         self._during: set[bytes] = set()
@@ -68,6 +70,11 @@ class PartialBlocks:
     def above(self, highest: int) -> tuple[PartialBlock, ...]:
         """Those of a known number higher than this one."""
         return tuple(one for one in self._partial.values() if one.number is not None and one.number > highest)
+
+    @property
+    def absent(self) -> frozenset[bytes]:
+        """The hashes of those that the node does not have."""
+        return frozenset(self._absent & self._partial.keys())
 
     def begin(self, found: Survey) -> None:
         """Begin with the results of the first survey."""
@@ -105,6 +112,7 @@ class PartialBlocks:
     async def request(self, highest: int) -> bool:
         """Request the partially published blocks and send those up to this number; True where some are higher."""
         if not isinstance(self._feed, ByHash):
+            self._absent = self._partial.keys() - {one.hash for one in self.above(highest)}
             return False
         fetched: list[Payload] = []
         above = False
@@ -113,6 +121,7 @@ class PartialBlocks:
                 await self._send(fetched)
             with contextlib.suppress(FeedError):  # it stays reported; `follow` raises where the node is away
                 payload = await self._feed.block(block_hash)
+                (self._absent.add if payload is None else self._absent.discard)(block_hash)
                 if payload is not None and payload.number > highest:
                     above = True
                     if block_hash in self._partial:  # it may have come by itself meanwhile

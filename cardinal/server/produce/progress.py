@@ -29,7 +29,8 @@ class Progress:
         retries: blocks that were submitted again.
         renewals: producers that were replaced.
         reorgs: reorgs of the node's chain since the start.
-        partial: partially published blocks that are not completed; ``above``: those higher than what was followed.
+        partial: partially published blocks that are not completed; ``above``: those higher than what was followed;
+            ``absent``: hashes of those that the node does not have.
         producers: the stream's producers; None where they are not followed.
         arrivals: copies of blocks by producer; None where they are not followed.
         finality: the marks of the newest block; None where the application has none.
@@ -54,6 +55,7 @@ class Progress:
     reorgs: int
     partial: tuple[PartialBlock, ...]
     above: tuple[PartialBlock, ...]
+    absent: frozenset[bytes]
     producers: ProducerCount | None
     arrivals: ArrivalCounts | None
     finality: Finality | None
@@ -72,8 +74,11 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Blocks between the published head and the node's; 0 where either is not known."""
-        return 0 if self.head is None or self.published is None else max(0, self.head - self.published)
+        """Blocks between the published head and the target; 0 where either is not known.
+
+        The target allows for lag, finality and the last block: what they hold back is no lag.
+        """
+        return 0 if self.target is None or self.published is None else max(0, self.target - self.published)
 
 
 class Rate:

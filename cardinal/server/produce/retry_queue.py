@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 0.5
 _ATTEMPTS: Final = 3
-_DRAIN_SECONDS: Final = 150.0
-"""Longer than a message's own timeout, so that draining ends with the reason and not with the clock."""
 
 
 class RetryQueue:
@@ -141,23 +139,11 @@ class RetryQueue:
                 self._open.set()
 
     async def drain(self, *running: asyncio.Task[None]) -> None:
-        """Wait until every block is sealed, while these tasks run: one of them submits those that fail.
-
-        Raises:
-            DeliveryError: some are not after a time in which each of their messages has an answer.
-
-        """
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while self._in_flight and time.monotonic() < deadline:
+        """Wait until every block is sealed, while these tasks run: one of them submits those that fail."""
+        while self._in_flight:
             done, _ = await asyncio.wait(running, timeout=0.02)
             for task in done:
                 task.result()
-        if self._in_flight:
-            raise DeliveryError(
-                f"{len(self._in_flight)} blocks were not acknowledged within {_DRAIN_SECONDS:.0f} s; start again: "
-                "missing blocks are sent then",
-                block_hash=next(iter(self._in_flight)),
-            )
 
     # --- inside --------------------------------------------------------------------------------------------
 

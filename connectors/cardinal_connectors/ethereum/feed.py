@@ -12,8 +12,8 @@ Rules:
 4. The feed switches from a node that is unreachable, contradicts itself or lies to another one. Delivered blocks stand:
    the plan for the other node's head begins at the common ancestor, and a node that is behind, or on another branch,
    changes nothing.
-5. Without another node, a node that becomes unreachable is retried for ``patience`` seconds; one that never answered is
-   reported after the client's attempts.
+5. Without another node, a node that becomes unreachable is waited for, at most for ``patience`` seconds where that is
+   set; one that never answered is reported after the client's attempts.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class NodeFeed:
         """Backfill, then follow the head; see :class:`~cardinal.feeds.BlockFeed`.
 
         Raises:
-            NodeUnreachableError: no node ever answered, or all were unreachable for longer than ``patience``.
+            NodeUnreachableError: no node ever answered, or all were away for longer than a ``patience`` that is set.
             NodeAnswerError: each node refuses a required method, or contradicts itself.
             WrongChainError: another chain id or first block; ReorgTooDeepError: none of ``published`` on its chain.
             IntegrityError: a block failed its verification on every node.

@@ -50,7 +50,7 @@ class FeedSettings:
     Attributes:
         rpc: requests to its nodes.
         poll: seconds between two requests of the head. Made on WebSocket too: no event reports a silent rewind.
-        patience: seconds that a node which answered once may be away before the feed fails.
+        patience: seconds that a node which answered once may be away before the feed fails; None: it is waited for.
         verifications: fetches of a block that fails its checks before it is reported.
         walk: blocks that are fetched by parent hash, with their content in memory; a longer gap is fetched by number.
         window: blocks below the highest yielded one that are remembered: the deepest reorg that is followed.
@@ -78,7 +78,7 @@ class FeedSettings:
 
     rpc: RpcSettings = field(default_factory=RpcSettings)
     poll: float = 0.5
-    patience: float = 300.0
+    patience: float | None = None
     verifications: int = 3
     walk: int = 64
     window: int = 4096

@@ -74,14 +74,14 @@ class RetryPolicy:
         return error
 
     def away(self, away: NodeUnreachableError, *, delivered: bool) -> float:
-        """Seconds to wait for unreachable nodes; raises the error after ``patience`` seconds."""
-        now = self._clock()
+        """Seconds to wait for unreachable nodes; raises the error after a ``patience`` that is set."""
+        now, patience = self._clock(), self._settings.patience
         if delivered or self._away_since is None:
             self._away_since = now
         if delivered or type(away) is not self._kind:  # a node that is back, and behind, is another state
             self._kind, self.waits_for = type(away), str(away)
-            _LOG.warning("%s; retrying for %g seconds", away, self._settings.patience)
-        if now - self._away_since >= self._settings.patience:
+            _LOG.warning("%s; retrying%s", away, "" if patience is None else f" for {patience:g} seconds")
+        if patience is not None and now - self._away_since >= patience:
             raise away
         return self._settings.poll
 

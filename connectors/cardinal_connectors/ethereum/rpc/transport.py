@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import aiohttp
 import msgspec
@@ -25,6 +25,9 @@ from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachable
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 from .credentials import Credentials
+
+_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of a gateway whose node is away or busy."""
 
 
 class Refusal(msgspec.Struct):
@@ -136,10 +139,10 @@ def unreachable(
         case aiohttp.InvalidURL() | ValueError():
             return NodeAnswerError(f"{address} is not an address of a node; check the URL")
         case aiohttp.WSServerHandshakeError(status=status):
-            return NodeUnreachableError(
-                f"the node at {address} opens no WebSocket (HTTP {status}): check that the URL has its WebSocket port",
-                address=address,
-            )
+            message = f"the node at {address} opens no WebSocket (HTTP {status}): check the URL's WebSocket port"
+            if status in _PASSING:
+                return NodeUnreachableError(message, address=address)
+            return NodeAnswerError(message, code=status)
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             return NodeUnreachableError(
                 f"the certificate of the node at {address} is not accepted; check the address", address=address

@@ -1,0 +1,159 @@
+"""Connection of the producing service to its stream: a producer, and the next one where that has failed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from cardinal._concurrency import run_in_thread
+from cardinal.config.settings import find_url
+from cardinal.errors import CardinalError, ConfigurationError
+from cardinal.producer import Producer
+from cardinal.producing.inflight import ProducerStats
+from cardinal.producing.survey.mux import survey_members
+from cardinal.server.produce.conditions import LOG, PAUSE_MAX_SECONDS
+from cardinal.server.produce.reorg_grouping import Branch, payloads_of
+from cardinal.server.produce.stream_check import StreamCheck
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from cardinal.producing.layout import Stream
+    from cardinal.producing.standby.arrivals import ArrivalCounts
+    from cardinal.producing.survey.frontier import Survey
+    from cardinal.protocols.streams.publishing.standby import ProducerCount
+    from cardinal.server.produce.reorg_grouping import Step
+    from cardinal.server.produce.settings import ProduceSettings
+    from cardinal.transports import TransportUrl
+
+_THREAD: Final = "cardinal-produce-connecting"
+
+
+class StreamConnection:
+    """One stream.
+
+    Arguments:
+        url, app: the stream.
+        settings: those of the service.
+
+    Attributes:
+        check: queries of the broker.
+
+    """
+
+    def __init__(self, url: str | TransportUrl, app: Stream, settings: ProduceSettings) -> None:
+        self._url = url
+        self._app = app
+        self._settings = settings
+        self._producer: Producer | None = None
+        self._past = ProducerStats(0, 0, 0, 0)
+        self.check = StreamCheck(url, app)
+
+    @property
+    def is_connected(self) -> bool:
+        """True where there is a producer and the broker answers."""
+        return self._producer is not None and self.check.failure is None
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counters of all producers; what is in flight, of the present one."""
+        return self._past if self._producer is None else _sum(self._past, self._producer.stats)
+
+    @property
+    def producer_count(self) -> ProducerCount | None:
+        """The stream's producers; None where they are not followed."""
+        return None if self._producer is None else self._producer.producer_count
+
+    @property
+    def arrivals(self) -> ArrivalCounts | None:
+        """Copies of blocks by producer; None where they are not followed."""
+        return None if self._producer is None else self._producer.arrivals
+
+    @property
+    def ping_waits(self) -> float:
+        """Seconds for which the last ping has not been acknowledged; 0 where it has."""
+        return 0.0 if self._producer is None else self._producer.ping_waits
+
+    @property
+    def transactional(self) -> bool:
+        """True where what one call publishes is one transaction."""
+        return self._producer is not None and self._producer.transactional
+
+    async def is_new(self) -> bool:
+        """True where the stream's topics do not exist."""
+        if find_url(self._url).scheme in ("ws", "wss"):
+            return False  # connecting refuses it
+        return self._app.default_topic not in await self.check.topics()
+
+    async def open(self) -> None:
+        """Connect a producer, creating missing topics. One that was there is closed; its counters stay."""
+        await self.close()
+        connecting = run_in_thread(self._connect, _THREAD)  # a daemon thread: a stop does not wait for the broker
+        try:
+            producer = await asyncio.wrap_future(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_unwanted)
+            raise
+        # In one step: whoever reads the counters finds the old producer's once, before and after.
+        self._past = self.stats._replace(in_flight=0, queued_messages=0, queued_bytes=0)
+        self._producer = producer
+
+    async def survey(self) -> Survey:
+        """Where the topics end, and what is partially published there."""
+        return await asyncio.wrap_future(
+            run_in_thread(lambda: survey_members(self._url, self._app, producer_id=self._settings.producer_id), _THREAD)
+        )
+
+    def submit(self, step: Step) -> Future[None]:
+        """Send a step; its future ends when the step is sealed."""
+        if self._producer is None:
+            raise ConfigurationError("prepare the service before it runs")
+        if isinstance(step, Branch):
+            return self._producer.reorg(step.ancestor, step.payloads)
+        return self._producer.add(payloads_of(step)[0])
+
+    async def renew(self, error: CardinalError) -> None:
+        """Replace the producer, however long the broker is away. A stream whose topics were deleted is not begun."""
+        if self._producer is None:
+            raise error
+        LOG.warning("the producer failed and is replaced: %s", error)
+        await self.close()
+        pause = self._settings.watch_seconds
+        while True:
+            if await self.check.query():
+                try:
+                    await self.open()
+                except CardinalError as failure:
+                    if not failure.retriable:
+                        raise
+                else:
+                    LOG.info("a new producer is connected")
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_SECONDS)
+
+    async def close(self) -> None:
+        """Wait for what is in flight, for a bounded time, and close the producer. May be called twice."""
+        if self._producer is not None:
+            await asyncio.to_thread(self._producer.close)
+
+    def _connect(self) -> Producer:
+        settings = self._settings
+        return Producer(
+            self._url,
+            self._app,
+            producer_id=settings.producer_id,
+            redundancy=settings.redundancy,
+            watch=True,
+            reorg_channels=settings.reorg_channels,
+        )
+
+
+def _sum(past: ProducerStats, now: ProducerStats) -> ProducerStats:
+    return ProducerStats(*(one + other for one, other in zip(past, now, strict=True)))
+
+
+def _close_unwanted(connecting: Future[Producer]) -> None:
+    """Release a connection that nobody waited for."""
+    if connecting.exception() is None:
+        connecting.result().close()
