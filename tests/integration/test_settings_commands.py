@@ -106,7 +106,8 @@ def test_a_nodes_secret_comes_from_its_file_and_is_never_shown(tmp_path: Path) -
     (tmp_path / "node").write_text(f"http://127.0.0.1:1/v3/{SECRET}")
     path = tmp_path / "cardinal.toml"
     path.write_text(f"[nodes.main]\nurl_file = '{tmp_path}/node'\n[streams]\nout = 'null://'")
-    said = _refusal("produce", "--from", "main", "--to", "out", "--config", str(path))
+    span = ("--start", "1", "--stop", "2")
+    said = _refusal("repair", "--from", "main", "--to", "out", *span, "--config", str(path))
     assert "127.0.0.1:1" in said
 
 
