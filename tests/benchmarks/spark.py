@@ -260,7 +260,8 @@ def limits(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
     publish(url, chain_id, blocks, 300)
     stream(spark, url, chain_id, "payload")
     say("a backlog, limited", "blocks", "batches", "cpu s", "of unlimited")
-    whole, batches = stream(spark, url, chain_id, "payload", maxBlocksPerTrigger="20000", maxBytesPerTrigger=str(4 << 30))
+    most = {"maxBlocksPerTrigger": "20000", "maxBytesPerTrigger": str(4 << 30)}
+    whole, batches = stream(spark, url, chain_id, "payload", **most)
     say("one batch", f"{blocks:,}", batches, f"{whole.cpu:.1f}", "")
     part, batches = stream(spark, url, chain_id, "payload", maxBlocksPerTrigger="300")
     say("300 blocks a batch", f"{blocks:,}", batches, f"{part.cpu:.1f}", f"{part.cpu / whole.cpu:.2f}")
