@@ -1,0 +1,77 @@
+"""Publish: block items pushed to a node, as values and pure state machines.
+
+Contents: `types` are the messages, `codec` turns them into bytes and back, `items` checks sets. `arbiter` is the node's
+side, `blocks` what it knows, `effects` what it has its service do.
+"""
+
+from .arbiter import Arbiter, ArbiterSettings, Failure
+from .codec import decode_request, decode_response, encode
+from .effects import (
+    BranchRefused,
+    CatchUp,
+    CatchUpStuck,
+    Complete,
+    Discard,
+    Effect,
+    Items,
+    NodeError,
+    Send,
+    SourceError,
+    Start,
+)
+from .items import Header, ItemSet, Kind, read_item, read_set
+from .types import (
+    NONE,
+    Acknowledgement,
+    BehindPublisher,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    Request,
+    ResendBlock,
+    Response,
+    SkipBlock,
+    Status,
+)
+
+__all__ = [
+    "NONE",
+    "Acknowledgement",
+    "Arbiter",
+    "ArbiterSettings",
+    "BehindPublisher",
+    "BlockEnd",
+    "BlockId",
+    "BlockItemSet",
+    "BranchRefused",
+    "CatchUp",
+    "CatchUpStuck",
+    "Complete",
+    "Discard",
+    "Effect",
+    "EndCode",
+    "EndOfStream",
+    "EndStream",
+    "Failure",
+    "Header",
+    "ItemSet",
+    "Items",
+    "Kind",
+    "NodeError",
+    "Request",
+    "ResendBlock",
+    "Response",
+    "Send",
+    "SkipBlock",
+    "SourceError",
+    "Start",
+    "Status",
+    "decode_request",
+    "decode_response",
+    "encode",
+    "read_item",
+    "read_set",
+]
