@@ -159,10 +159,10 @@ def told(effect: Effect) -> tuple[str, dict[str, object]] | None:
             return None
 
 
-def arbiter_of(config: Mapping[str, Any], stored: list[tuple[int, str, str]]) -> Arbiter:
+def arbiter_of(config: Mapping[str, Any], stored: list[tuple[int, str, str]], now: float) -> Arbiter:
     values = {name: value for name, value in config.items() if name != "stored_blocks"}
     known = {BlockId(number, label(block)): label(parent) for number, block, parent in stored}
-    return Arbiter(ArbiterSettings(**values), known)
+    return Arbiter(ArbiterSettings(**values), known, now)
 
 
 class Scenario:
@@ -171,8 +171,8 @@ class Scenario:
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         self.config = case["config"]
-        self.arbiter = arbiter_of(self.config, self.config.get("stored_blocks", []))
         self.now = 0.0
+        self.arbiter = arbiter_of(self.config, self.config.get("stored_blocks", []), self.now)
         self.attempts: dict[BlockId, int] = {}
 
     def play(self) -> Iterator[list[Effect]]:
@@ -205,7 +205,7 @@ class Scenario:
                 self.now += seconds
                 return arbiter.tick(self.now)
             case {"restart": stored}:
-                self.arbiter = arbiter_of(self.config, stored)
+                self.arbiter = arbiter_of(self.config, stored, now)
                 return []
             case _:
                 assert step == {"shutdown": True}

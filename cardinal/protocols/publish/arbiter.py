@@ -113,6 +113,7 @@ class _Link:
         offered: the last header.
         acknowledged: the last number acknowledged here, since a turn.
         run: headers since a turn, each the child of the one before, after the parent of the first.
+        requested: blocks that ResendBlock was sent for and that were not offered since.
         led, step: the last answer to a header of unknown parent, and how far the next goes back.
 
     """
@@ -124,6 +125,7 @@ class _Link:
     offered: BlockId | None = None
     acknowledged: int | None = None
     run: list[BlockId] = field(default_factory=list)
+    requested: set[BlockId] = field(default_factory=set)
     led: int | None = None
     step: int = 1
 
@@ -131,7 +133,9 @@ class _Link:
 class Arbiter:
     """See the module. ``acknowledged`` are a tree's blocks at start-up, with the hashes of their parents (P48)."""
 
-    def __init__(self, settings: ArbiterSettings, acknowledged: Mapping[BlockId, bytes] | None = None) -> None:
+    def __init__(
+        self, settings: ArbiterSettings, acknowledged: Mapping[BlockId, bytes] | None = None, now: float = 0.0
+    ) -> None:
         self._settings = settings
         self._forks = settings.reorg_threshold is not None
         self._tree: Tree[_Link] | None = None
@@ -141,11 +145,11 @@ class Arbiter:
         self._links: dict[Hashable, _Link] = {}
         self._attempts: defaultdict[int, int] = defaultdict(int)
         self._effects: list[Effect] = []
-        self._now = 0.0
+        self._now = now
         self._target = -1
         self._distance: int | None = None
         self._not_closer = 0
-        self._alone_since: float | None = None
+        self._alone_since = now
         self._notified = False
         self.full = False
         """Set while nothing can be stored: no new block is accepted, publishers wait (P13)."""
@@ -169,8 +173,10 @@ class Arbiter:
     def connect(self, connection: Hashable, identity: str, now: float) -> list[Effect]:
         """A publisher opened a stream."""
         self._now = now
+        former = self._links.get(connection)
+        if former is not None:
+            self._leave(former)
         self._links[connection] = _Link(connection, identity)
-        self._alone_since = None
         self._notified = False
         return self._taken()
 
@@ -261,11 +267,8 @@ class Arbiter:
         for block in self._chain.sorted(State.WANTED):
             if block.id in self._chain.open and now - block.began >= settings.resend_grace:
                 self._request_from_all(block)
-        if not self._links:
-            if self._alone_since is None:
-                self._alone_since = now
-            if now - self._alone_since >= settings.unavailable_after:
-                self._source_error()
+        if not self._links and now - self._alone_since >= settings.unavailable_after:
+            self._source_error()
         return self._taken()
 
     def shutdown(self, now: float) -> list[Effect]:
@@ -273,6 +276,8 @@ class Arbiter:
         self._now = now
         for link in list(self._links.values()):
             self._close(link, Status.SUCCESS, link.at.number if link.at else 0)
+        for block in self._chain.sorted(State.STREAMING):
+            del self._chain.open[block.id]
         return self._taken()
 
     # --- sets (P3 to P5, P15 to P19) ----------------------------------------------------------------------------
@@ -332,7 +337,7 @@ class Arbiter:
         first, link.offered = link.offered is None, block
         if turn:
             self._send(link, Acknowledgement(NONE))
-            link.acknowledged = None
+            link.acknowledged = link.at = None
             link.run = []
         current = link.block
         restart = False
@@ -344,8 +349,7 @@ class Arbiter:
                 self._effects.append(Discard(block, current.attempt))
             else:
                 self._leave_block(link, current, block, parent)
-        if turn:
-            link.at = None
+        link.requested.discard(block)
         if self._tree is None:
             self._judge_number(link, block, first=first)
         else:
@@ -353,8 +357,7 @@ class Arbiter:
 
     def _leave_block(self, link: _Link, current: Block[_Link], block: BlockId, parent: BlockId) -> None:
         """P19: another header in mid-block. A publisher that obeys or changes branches did not fail."""
-        other = self._chain.open.get(block)
-        obeyed = block.number < current.number and other is not None and link in other.requested
+        obeyed = block.number < current.number and block in link.requested
         on_branch = self._chain.holds(current.id, block) or self._chain.holds(parent, current.id)
         if obeyed or not on_branch:
             self._want(current, request=False)
@@ -391,7 +394,7 @@ class Arbiter:
         known = tree.open.get(block)
         number = block.number
         if number <= tree.floor:
-            if tree.empty:
+            if tree.start is not None and number < tree.start:
                 self._skip(link, block)
             else:
                 self._refuse(link, Status.DUPLICATE_BLOCK, number)
@@ -520,11 +523,11 @@ class Arbiter:
             limit = max(slow.number, slow.surpassed) + self._settings.stall_distance
             if not slow.proven and block.number > limit and self._chain.holds(block.id, slow.id):
                 self._time_out(slow)
-        if link.name in self._links:
+        if self._links.get(link.name) is link:
             for wanted in self._chain.sorted(State.WANTED):
                 if (
                     wanted.number < block.number
-                    and link not in wanted.requested
+                    and wanted.id not in link.requested
                     and self._chain.holds(block.id, wanted.id)
                     and self._eligible(link, wanted)
                 ):
@@ -534,7 +537,7 @@ class Arbiter:
     def _end_stream(self, link: _Link, end: EndStream) -> None:
         self._leave(link)
         earliest, latest = end.earliest_block_number, end.latest_block_number
-        if end.end_code == EndCode.TOO_FAR_BEHIND and earliest <= latest < NONE:
+        if end.end_code == EndCode.TOO_FAR_BEHIND and earliest <= latest < NONE and self._chain.start is not None:
             first = self._chain.next
             if latest >= first:
                 self._catch_up(first, latest)
@@ -543,9 +546,7 @@ class Arbiter:
 
     def _leave(self, link: _Link) -> None:
         """P20: the connection is gone, and what it sent is complete or dropped."""
-        self._links.pop(link.name, None)
-        if not self._links:
-            self._alone_since = self._now
+        self._gone(link)
         block = link.block
         if block is None:
             return
@@ -565,7 +566,8 @@ class Arbiter:
         self._discard(block)
         block.state = State.WANTED
         block.began = self._now
-        block.requested.clear()
+        for link in self._links.values():
+            link.requested.discard(block.id)
         if request:
             for link in self._links.values():
                 if self._chain.holds(link.at, block.id) and self._eligible(link, block):
@@ -577,7 +579,7 @@ class Arbiter:
             block.sender.block = None
 
     def _request(self, link: _Link, block: Block[_Link]) -> None:
-        block.requested.add(link)
+        link.requested.add(block.id)
         self._send(link, ResendBlock(block.number))
 
     def _request_from_all(self, block: Block[_Link]) -> None:
@@ -617,7 +619,7 @@ class Arbiter:
         """P24: verification failed."""
         link = block.sender
         assert link is not None  # noqa: S101 - a copy has a sender
-        if link.name in self._links:
+        if self._links.get(link.name) is link:
             self._close(link, Status.BAD_BLOCK_PROOF, block.number)
         self._drop(block)
         self._leave(link)
@@ -672,8 +674,10 @@ class Arbiter:
         if not chain.acknowledge(block):
             return
         if chain.last >= self._target:
-            self._not_closer, self._distance = 0, None
+            self._not_closer = 0
         for link in self._links.values():
+            oldest = chain.last - self._settings.max_open_blocks
+            link.requested = {one for one in link.requested if one.number > oldest}
             number = self._acknowledged_for(link)
             if number is not None:
                 self._send_acknowledgement(link, number)
@@ -714,9 +718,13 @@ class Arbiter:
             if self._forks and not self._chain.empty:
                 number = self._chain.floor & NONE if link.acknowledged is None else link.acknowledged
         self._send(link, EndOfStream(status, number, proximate))
-        del self._links[link.name]
-        if not self._links:
-            self._alone_since = self._now
+        self._gone(link)
+
+    def _gone(self, link: _Link) -> None:
+        if self._links.get(link.name) is link:
+            del self._links[link.name]
+            if not self._links:
+                self._alone_since = self._now
 
     def _perhaps_source_error(self) -> None:
         if not self._links:

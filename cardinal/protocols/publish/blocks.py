@@ -45,7 +45,6 @@ class Block(Generic[Link]):
         identity: the sender's identity, None where another source brought the block.
         verified, persisted: verdicts on the current copy.
         excluded: identities whose copy failed.
-        requested: connections that were sent ResendBlock since it is wanted.
         began: when the block's first header came; while wanted, when the grace of the last request began.
         heard: when the last set came.
         proven: whether the last set ended with a proof.
@@ -63,7 +62,6 @@ class Block(Generic[Link]):
     verified: bool = False
     persisted: bool = False
     excluded: set[str] = field(default_factory=set)
-    requested: set[Link] = field(default_factory=set)
     began: float = 0.0
     heard: float = 0.0
     proven: bool = False
@@ -151,6 +149,11 @@ class Tree(Line[Link]):
             self.start = min(block.number for block in acknowledged)
         for block, parent in acknowledged.items():
             self.open[block] = Block(block, BlockId(block.number - 1, parent), State.ACKNOWLEDGED)
+
+    @property
+    def next(self) -> int:
+        """The lowest number above ``last``: what may be there above it is no reason to fetch less."""
+        return self.last + 1
 
     @property
     def floor(self) -> int:
