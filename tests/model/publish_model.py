@@ -269,7 +269,8 @@ class NaiveArbiter:
 
     def run_on(self, conn: str, ask: Mapping[str, Any]) -> None:
         run = self.conns[conn]["run"]
-        run += [ask["block"]] if run else [ask["parent"], ask["block"]]
+        run += [ask["block"]] if run and run[-1] == ask["parent"] else []
+        run += [] if run else [ask["parent"], ask["block"]]
 
     def p6(self, conn: str, ask: Mapping[str, Any]) -> bool:
         block = ask["block"]
@@ -383,7 +384,7 @@ class NaiveArbiter:
         if self.is_acknowledged(ask["parent"]):
             if ask["turn"]:
                 self.acknowledge_to(conn, ask["parent"][0])
-            elif self.conns[conn]["sent"] is None:
+            elif not self.conns[conn]["run"]:
                 self.conns[conn]["sent"] = ask["parent"][0]
         return False
 

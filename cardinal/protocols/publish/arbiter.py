@@ -129,6 +129,11 @@ class _Link:
     led: int | None = None
     step: int = 1
 
+    def extend(self, block: BlockId, parent: BlockId) -> None:
+        """Add a header to the run, unless one between was refused."""
+        if self.run[-1] == parent:
+            self.run.append(block)
+
 
 class Arbiter:
     """See the module. ``acknowledged`` are a tree's blocks at start-up, with the hashes of their parents (P48)."""
@@ -408,22 +413,24 @@ class Arbiter:
             self._lead_back(tree, link, block)
             return
         link.led, link.step = None, 1
-        link.run = link.run or [parent]
+        begins = not link.run
+        if begins:
+            link.run = [parent]
         if tree.acknowledged(block):
-            link.run.append(block)
+            link.extend(block, parent)
             self._skip(link, block)
             self._send_acknowledgement(link, number)
             return
-        if tree.acknowledged(parent):
+        if begins and tree.acknowledged(parent):
             if turn:
                 self._send_acknowledgement(link, parent.number)
             else:
-                link.acknowledged = max(parent.number, link.acknowledged or 0)
+                link.acknowledged = parent.number
         if known is None and self._full_for(link, number, base):
             link.at = parent
             self._send(link, BehindPublisher(base.number & NONE))
             return
-        link.run.append(block)
+        link.extend(block, parent)
         if known is None:
             self._accept(link, Block(block, parent))
         else:
