@@ -1,7 +1,8 @@
 """Publish: block items pushed to a node, as values and pure state machines.
 
 Contents: `types` are the messages, `codec` turns them into bytes and back, `items` checks sets. `arbiter` is the node's
-side, `blocks` what it knows, `effects` what it has its service do.
+side, `blocks` what it knows, `effects` what it has its service do. `session` is the publisher's side, `buffer` what it
+holds.
 """
 
 from .arbiter import Arbiter, ArbiterSettings, Failure
@@ -20,6 +21,17 @@ from .effects import (
     Start,
 )
 from .items import Header, ItemSet, Kind, read_item, read_set
+from .session import (
+    Close,
+    Drained,
+    Open,
+    PublisherSession,
+    Push,
+    Released,
+    Saturated,
+    SessionEffect,
+    SessionSettings,
+)
 from .types import (
     NONE,
     Acknowledgement,
@@ -49,8 +61,10 @@ __all__ = [
     "BranchRefused",
     "CatchUp",
     "CatchUpStuck",
+    "Close",
     "Complete",
     "Discard",
+    "Drained",
     "Effect",
     "EndCode",
     "EndOfStream",
@@ -61,10 +75,17 @@ __all__ = [
     "Items",
     "Kind",
     "NodeError",
+    "Open",
+    "PublisherSession",
+    "Push",
+    "Released",
     "Request",
     "ResendBlock",
     "Response",
+    "Saturated",
     "Send",
+    "SessionEffect",
+    "SessionSettings",
     "SkipBlock",
     "SourceError",
     "Start",

@@ -155,6 +155,7 @@ class _Stream:
         epochs: the last is the current one; there are more while a turn's restart is awaited.
         moved: whether the cursor was moved since the last header.
         resend: where the cursor goes after the block in hand.
+        lowest_offered: the lowest block held, offered to a node that named one below it.
         behind, repeats: the last answer of that kind without an acknowledgement since, and how often it came again.
         wait_until: nothing is sent before.
 
@@ -171,6 +172,7 @@ class _Stream:
     epochs: deque[_Epoch] = field(default_factory=lambda: deque([_Epoch()]))
     moved: bool = False
     resend: int | None = None
+    lowest_offered: int | None = None
     behind: int | None = None
     repeats: int = 0
     wait_until: float = 0.0
@@ -457,11 +459,8 @@ class PublisherSession:
         lowest, following = self._buffer.lowest, self._buffer.next
         if following is not None and (self._buffer.get(number) is not None or number >= following):
             stream.move(min(number, following))
-        elif (
-            self._settings.forks
-            and lowest is not None
-            and not (stream.offered is not None and stream.offered.number == lowest)
-        ):
+        elif self._settings.forks and lowest is not None and stream.lowest_offered != lowest:
+            stream.lowest_offered = lowest
             stream.move(lowest)
         else:
             self._too_far_behind(stream)
