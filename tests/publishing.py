@@ -134,7 +134,7 @@ def sent(response: Response) -> dict[str, object]:
             return {"end_stream": end}
 
 
-def told(effect: Effect) -> tuple[str, dict[str, object]] | None:
+def told(effect: Effect) -> tuple[str, dict[str, object]] | None:  # noqa: C901, PLR0911 - one for each kind
     """An effect in the vectors' format: its recipient, and what it receives."""
     match effect:
         case Send(connection, response):
@@ -183,7 +183,7 @@ class Scenario:
                     self.attempts[effect.block] = effect.attempt
             yield effects
 
-    def step(self, step: Mapping[str, Any]) -> list[Effect]:
+    def step(self, step: Mapping[str, Any]) -> list[Effect]:  # noqa: PLR0911 - one for each input
         arbiter, now = self.arbiter, self.now
         match step:
             case {"connect": name}:

@@ -7,6 +7,8 @@ import time
 
 import click
 
+from .publish_network import run_network
+from .publish_schedule import run_inputs
 from .scenario import PROFILES
 from .schedule import run_schedules
 
@@ -16,12 +18,21 @@ from .schedule import run_schedules
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="Seed of the first schedule.")
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="quick", show_default=True)
 @click.option("--quorum", is_flag=True, help="Only schedules in which a quorum of producers decides, not one in eight.")
-def main(*, seeds: int, first: int, profile: str, quorum: bool) -> None:
+@click.option("--publish", is_flag=True, help="Schedules of the publish protocol: arbiter, model and network.")
+def main(*, seeds: int, first: int, profile: str, quorum: bool, publish: bool) -> None:
     """Run schedules against the streams core and its model, and compare the results.
 
     Prints one line per schedule that differs; the line repeats it. The exit status is 1 if there is one.
     """
     began = time.perf_counter()
+    if publish:
+        lines = (line for seed in range(first, first + seeds) for line in (run_inputs(seed), run_network(seed)))
+        broken = [line for line in lines if line]
+        for line in broken:
+            click.echo(line)
+        seconds = time.perf_counter() - began
+        click.echo(f"{seeds} schedules and networks of publishers: {len(broken)} differ, {seconds:.1f} s")
+        sys.exit(1 if broken else 0)
     differing = records = 0
     for outcome in run_schedules(seeds, first, PROFILES[profile], quorum=quorum):
         records += outcome.records

@@ -1,4 +1,4 @@
-"""Naive model of the publish arbiter: the rows of the decisions, one after the other, everything searched for each time.
+"""Naive model of the publish arbiter: the rows of the decisions in turn, everything searched for each time.
 
 It works on the vectors' format: requests are dicts, outputs are (recipient, dict). A block is ``(number, label)``, with
 an empty label where there are no forks. Nothing is counted or indexed; a derived fact is computed from the blocks, the
@@ -9,10 +9,10 @@ that returns True is the row.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from cardinal.protocols.publish import ArbiterSettings
-
 from publishing import item
 
 NONE: Final = 2**64 - 1
@@ -110,10 +110,10 @@ class NaiveArbiter:
 
     # --- outputs ----------------------------------------------------------------------------------------------
 
-    def say(self, to: str, **what: Any) -> None:
+    def say(self, to: str, **what: object) -> None:
         self.out.append((to, what))
 
-    def named(self, block: Id, **more: Any) -> dict[str, Any]:
+    def named(self, block: Id, **more: object) -> dict[str, Any]:
         return {"block": block[0]} | ({"hash": block[1]} if self.forks else {}) | more
 
     def end(self, conn: str, status: str, proximate: int, number: int | None = None) -> None:
@@ -246,7 +246,7 @@ class NaiveArbiter:
         if current is not None:
             if self.blocks[current]["proven"]:
                 self.complete(current)
-            elif current == block:
+            elif current == block and self.blocks[block]["parent"] == parent and self.goes_on(parent):
                 restarted = self.blocks[block]
                 self.say("node", discard=self.named(block, attempt=restarted["attempt"]))
             else:
@@ -260,6 +260,9 @@ class NaiveArbiter:
         me["asked"] = [asked for asked in me["asked"] if asked != block]
         ask = {"block": block, "parent": parent, "turn": turn, "restarted": restarted}
         assert any(row(conn, ask) for row in table), ask
+
+    def goes_on(self, parent: Id) -> bool:
+        return not self.forks or self.attached_to(parent) is not None
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -355,7 +358,7 @@ class NaiveArbiter:
         if len(self.conns[conn]["headers"]) == 1:
             self.distances.append(number - self.highest())
             recent = self.distances[-4:]
-            if len([0 for a, b in zip(recent, recent[1:], strict=False) if b >= a]) == 3:
+            if len([0 for a, b in pairwise(recent) if b >= a]) == 3:
                 self.say("node", catch_up_stuck={"target": self.target})
                 self.distances = self.distances[-1:]
         return True
@@ -463,7 +466,7 @@ class NaiveArbiter:
 
     def drop(self, block: Id, by: str, *, exclude: bool = True) -> None:
         if exclude:
-            self.blocks[block]["excluded"].add(by.split("#")[0])
+            self.blocks[block]["excluded"].add(by.split("#", maxsplit=1)[0])
         self.want(block)
         for conn in self.conns:
             if self.passed(conn, block) and self.may_send(conn, block):
@@ -535,7 +538,7 @@ class NaiveArbiter:
         self.silent = True
         self.say("subscribers", end="node_error")
 
-    def p27(self) -> None:
+    def p27(self) -> None:  # noqa: C901, PLR0912 - one rule after the other
         """Acknowledge whatever can be, until nothing is left to."""
         before = self.highest(), len(self.ever)
         moved = True
@@ -595,7 +598,7 @@ class NaiveArbiter:
 
     # --- clocks -----------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def tick(self) -> None:  # noqa: C901, PLR0912 - one rule after the other
         for block in self.in_state("streaming"):
             if self.blocks[block]["proven"] and self.now - self.blocks[block]["heard"] >= self.s.proof_grace:
                 self.complete(block)

@@ -345,20 +345,20 @@ class Arbiter:
             link.acknowledged = link.at = None
             link.run = []
         current = link.block
-        restart = False
-        if current is not None:
-            if current.proven:
-                self._complete(current)
-            elif current.id == block:
-                restart = True
-                self._effects.append(Discard(block, current.attempt))
-            else:
-                self._leave_block(link, current, block, parent)
+        if current is not None and current.proven:
+            self._complete(current)
+        elif current is not None and not self._restarts(current, block, parent):
+            self._leave_block(link, current, block, parent)
         link.requested.discard(block)
         if self._tree is None:
             self._judge_number(link, block, first=first)
         else:
             self._judge_branch(self._tree, link, block, parent, turn=turn)
+
+    def _restarts(self, current: Block[_Link], block: BlockId, parent: BlockId) -> bool:
+        """P19: the header of the block in progress again; a branch that was cut off cannot be gone on with."""
+        attached = self._tree is None or self._tree.base(parent) is not None
+        return (current.id, current.parent) == (block, parent) and attached
 
     def _leave_block(self, link: _Link, current: Block[_Link], block: BlockId, parent: BlockId) -> None:
         """P19: another header in mid-block. A publisher that obeys or changes branches did not fail."""
@@ -382,7 +382,7 @@ class Arbiter:
                 self._skip(link, block)
                 self._send_acknowledgement(link, last)
             else:  # P10
-                self._refuse(link, Status.DUPLICATE_BLOCK, number)
+                self._close(link, Status.DUPLICATE_BLOCK, number)
         elif known is not None:
             self._judge_known(link, known)
         elif number > chain.next:
@@ -396,13 +396,14 @@ class Arbiter:
             self._accept(link, Block(block, BlockId(number - 1)))
 
     def _judge_branch(self, tree: Tree[_Link], link: _Link, block: BlockId, parent: BlockId, *, turn: bool) -> None:
+        """P43: below the floor, with two parents, of an unknown parent, or attached."""
         known = tree.open.get(block)
         number = block.number
         if number <= tree.floor:
             if tree.start is not None and number < tree.start:
                 self._skip(link, block)
             else:
-                self._refuse(link, Status.DUPLICATE_BLOCK, number)
+                self._close(link, Status.DUPLICATE_BLOCK, number)
             return
         if known is not None and known.parent != parent and known.state is not State.WANTED:
             link.at = None
@@ -413,20 +414,27 @@ class Arbiter:
             self._lead_back(tree, link, block)
             return
         link.led, link.step = None, 1
+        self._judge_attached(tree, link, block, parent, base, turn=turn)
+
+    def _judge_attached(
+        self, tree: Tree[_Link], link: _Link, block: BlockId, parent: BlockId, base: BlockId, *, turn: bool
+    ) -> None:
+        """P9, P6, P7, P11 to P13: a header whose parent is acknowledged, or open above an acknowledged block."""
+        known = tree.open.get(block)
         begins = not link.run
         if begins:
             link.run = [parent]
         if tree.acknowledged(block):
             link.extend(block, parent)
             self._skip(link, block)
-            self._send_acknowledgement(link, number)
+            self._send_acknowledgement(link, block.number)
             return
         if begins and tree.acknowledged(parent):
             if turn:
                 self._send_acknowledgement(link, parent.number)
             else:
                 link.acknowledged = parent.number
-        if known is None and self._full_for(link, number, base):
+        if known is None and self._full_for(link, block.number, base):
             link.at = parent
             self._send(link, BehindPublisher(base.number & NONE))
             return
@@ -475,6 +483,8 @@ class Arbiter:
 
     def _accept(self, link: _Link, block: Block[_Link]) -> None:
         restart = link.block is block
+        if restart:
+            self._effects.append(Discard(block.id, block.attempt))
         self._chain.open[block.id] = block
         self._attempts[block.number] += 1
         block.state, block.attempt = State.STREAMING, self._attempts[block.number]
@@ -498,9 +508,6 @@ class Arbiter:
     def _skip(self, link: _Link, block: BlockId) -> None:
         link.at = block
         self._send(link, SkipBlock(block.number))
-
-    def _refuse(self, link: _Link, status: Status, proximate: int) -> None:
-        self._close(link, status, proximate)
 
     def _first_header(self, distance: int) -> None:
         """P14: report a catch-up that publishers' first headers do not get closer to."""

@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cardinal.errors import EncodeError, MissingExtraError, RemoteProtocolError
 
@@ -47,38 +47,37 @@ def encode(message: Request | Response) -> bytes:
         EncodeError: a number is not 0 … 2⁶⁴-1, a code is not 32 bits, or an item is not bytes.
 
     """
+    wire: Message
     match message:
         case BlockItemSet(items):
             if not all(isinstance(item, bytes) for item in items):
                 raise EncodeError("block_items must hold bytes alone", field="block_items", value=items)
-            request = pb.PublishStreamRequest()
-            request.block_items.SetInParent()
-            request.block_items.block_items.extend(items)
-            return request.SerializeToString()
+            wire = pb.PublishStreamRequest(block_items=pb.BlockItemSet(block_items=items))
         case BlockEnd(number):
-            return _written(pb.PublishStreamRequest(end_of_block=pb.BlockEnd(block_number=_number(number))))
+            wire = pb.PublishStreamRequest(end_of_block=pb.BlockEnd(block_number=_number(number)))
         case EndStream(code, earliest, latest):
             end = pb.EndStream(
-                end_code=_code("end_code", code),
                 earliest_block_number=_number(earliest, "earliest_block_number"),
                 latest_block_number=_number(latest, "latest_block_number"),
             )
-            return _written(pb.PublishStreamRequest(end_stream=end))
+            end.end_code = _code("end_code", code)
+            wire = pb.PublishStreamRequest(end_stream=end)
         case Acknowledgement(number):
-            return _written(pb.PublishStreamResponse(acknowledgement=_block(number)))
+            wire = pb.PublishStreamResponse(acknowledgement=_block(number))
         case SkipBlock(number):
-            return _written(pb.PublishStreamResponse(skip_block=_block(number)))
+            wire = pb.PublishStreamResponse(skip_block=_block(number))
         case ResendBlock(number):
-            return _written(pb.PublishStreamResponse(resend_block=_block(number)))
+            wire = pb.PublishStreamResponse(resend_block=_block(number))
         case BehindPublisher(number):
-            return _written(pb.PublishStreamResponse(node_behind_publisher=_block(number)))
+            wire = pb.PublishStreamResponse(node_behind_publisher=_block(number))
         case EndOfStream(status, number, proximate):
             ended = pb.EndOfStream(
-                status=_code("status", status),
-                block_number=_number(number),
-                proximate_block_number=_number(proximate, "proximate_block_number"),
+                block_number=_number(number), proximate_block_number=_number(proximate, "proximate_block_number")
             )
-            return _written(pb.PublishStreamResponse(end_stream=ended))
+            ended.status = _code("status", status)
+            wire = pb.PublishStreamResponse(end_stream=ended)
+    data: bytes = wire.SerializeToString()
+    return data
 
 
 def decode_request(data: bytes) -> Request | None:
@@ -133,11 +132,6 @@ def _read(message: _Kind, data: bytes) -> _Kind:
     return message
 
 
-def _written(message: Message) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
-
-
 def _block(number: int) -> pb.BlockNumber:
     return pb.BlockNumber(block_number=_number(number))
 
@@ -148,7 +142,7 @@ def _number(value: int, field: str = "block_number") -> int:
     return value
 
 
-def _code(field: str, value: int) -> pb.EndStream.Code:
+def _code(field: str, value: int) -> Any:  # noqa: ANN401 - the enumerations are open: a code that a peer invented too
     if not _ENUM_MIN <= value <= _ENUM_MAX:
         raise EncodeError(f"{field} must be 32 bits, not {value}", field=field, value=value)
-    return value  # type: ignore[return-value] # an open enumeration: a code that a peer invented is written as it is
+    return value

@@ -87,14 +87,5 @@ class NodeError:
 
 
 Effect: TypeAlias = (
-    Send
-    | Start
-    | Items
-    | Complete
-    | Discard
-    | CatchUp
-    | CatchUpStuck
-    | BranchRefused
-    | SourceError
-    | NodeError
+    Send | Start | Items | Complete | Discard | CatchUp | CatchUpStuck | BranchRefused | SourceError | NodeError
 )

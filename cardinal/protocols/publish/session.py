@@ -244,6 +244,8 @@ class PublisherSession:
         """
         self._now = now
         self._buffer.append(items, sealed=sealed)
+        if not self._settings.forks and self._acknowledged is not None:
+            self._release(self._acknowledged)  # what came from others before our feed had it
         self._measure()
         return self._taken()
 
@@ -312,7 +314,7 @@ class PublisherSession:
         self._now = now
         stream = self._stream
         if stream is not None and stream.is_open:
-            if self._is_late(stream) or self._is_filling(stream):
+            if self._is_late() or self._is_filling(stream):
                 self._end(stream, EndCode.TIMEOUT)
                 stream.node.cool_until = now + self._settings.cooling
                 self._leave(stream)
@@ -536,7 +538,7 @@ class PublisherSession:
             earliest, latest = (highest if lowest is None else lowest), highest
         self._effects += [Push(stream.id, EndStream(code, earliest, latest)), Close(stream.id)]
 
-    def _is_late(self, stream: _Stream) -> bool:
+    def _is_late(self) -> bool:
         overdue, number = self._late, self._buffer.lowest
         while number is not None and (held := self._buffer.get(number)) is not None and held.sent is not None:
             if self._now - held.sent <= self._settings.late_after:
