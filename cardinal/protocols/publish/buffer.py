@@ -20,10 +20,11 @@ HASH_SIZE: Final = 32
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One block: growing until it is sealed."""
+    """One block: growing until it is sealed. ``below`` is its parent while that is held."""
 
     id: BlockId
     parent: BlockId
+    below: Held | None = None
     items: list[bytes] = field(default_factory=list)
     size: int = 0
     proofs_at: int | None = None
@@ -106,6 +107,7 @@ class Buffer:
         while (lowest := self.lowest) is not None and lowest <= number:
             released.append(self._blocks.pop(lowest))
             self.size -= released[-1].size
+            released[-1].below = None
         return released
 
     def cut(self, ancestor: int) -> None:
@@ -150,6 +152,7 @@ class Buffer:
             block, parent = BlockId(number, block_hash), BlockId(number - 1, parent_hash)
             if newest is not None and newest.id != parent:
                 raise LocalProtocolError(f"block {number} is not a child of block {newest.number}: report the reorg")
-        self._newest = self._blocks[number] = Held(block, parent)
+        below = self._blocks.get(number - 1)
+        self._newest = self._blocks[number] = Held(block, parent, below)
         self._tip = block
         return self._newest

@@ -383,16 +383,15 @@ class PublisherSession:
     def _meant(self, stream: _Stream, number: int) -> int | None:
         """The highest block on the branch that an acknowledgement means: it, or an ancestor (P49)."""
         offered = stream.epochs[0].offered
-        held = offered.get(number)
+        held, above = offered.get(number), offered.get(number + 1)
+        if held is None and above is not None:
+            held = above.below
         while held is not None:
-            if self._buffer.get(held.number) is held:
+            kept = self._buffer.get(held.number)
+            if kept is not None and kept.id == held.id:
                 return held.number
-            parent = self._buffer.get(held.parent.number)
-            if parent is not None and parent.id == held.parent:
-                return parent.number
-            held = offered.get(held.parent.number)
-        above, parent = offered.get(number + 1), self._buffer.get(number)
-        return number if above is not None and parent is not None and parent.id == above.parent else None
+            held = held.below
+        return None
 
     def _release(self, number: int) -> None:
         """Forget acknowledged blocks; the cursor stands above them."""
@@ -445,16 +444,16 @@ class PublisherSession:
             if resume < stream.cursor:
                 self._resume(stream, resume)
             return
-        again = stream.behind == resume
-        if stream.offered is not None and stream.offered.number == resume and not (self._settings.forks and again):
-            stream.behind = resume
-            return
-        if again:
+        refused = stream.offered is not None and stream.offered.number == resume
+        if refused and not self._settings.forks:
+            return  # or the answer to a header before: two in flight are one
+        if refused or stream.behind == resume:
             wait = min(self._settings.behind_wait * 2**stream.repeats, self._settings.behind_wait_most)
             stream.repeats += 1
             stream.wait_until = self._now + wait
         else:
-            stream.behind, stream.repeats = resume, 0
+            stream.repeats = 0
+        stream.behind = resume
         self._resume(stream, resume)
 
     def _resume(self, stream: _Stream, number: int) -> None:
@@ -497,9 +496,9 @@ class PublisherSession:
     # --- nodes (P38 to P40) -----------------------------------------------------------------------------------
 
     def _backoff(self, node: _Node) -> float:
-        wait = min(self._settings.backoff * 2**node.backoffs, self._settings.backoff_most)
+        wait: float = min(self._settings.backoff * 2**node.backoffs, self._settings.backoff_most)
         node.backoffs += 1
-        return wait / 2 + wait / 2 * self._draw()
+        return wait * (1 + self._draw()) / 2
 
     def _leave(self, stream: _Stream, then: tuple[_Node, float] | None = None) -> None:
         """Forget a stream, and choose where the next one goes: to a node, not before a time."""
