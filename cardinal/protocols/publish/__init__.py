@@ -5,33 +5,31 @@ side, `blocks` what it knows, `effects` what it has its service do. `session` is
 holds.
 """
 
-from .arbiter import Arbiter, ArbiterSettings, Failure
+from .arbiter import Arbiter
 from .codec import decode_request, decode_response, encode
 from .effects import (
     BranchRefused,
     CatchUp,
     CatchUpStuck,
+    Close,
     Complete,
     Discard,
+    Drained,
     Effect,
     Items,
     NodeError,
+    Open,
+    Push,
+    Released,
+    Saturated,
     Send,
+    SessionEffect,
     SourceError,
     Start,
 )
 from .items import Header, ItemSet, Kind, read_item, read_set
-from .session import (
-    Close,
-    Drained,
-    Open,
-    PublisherSession,
-    Push,
-    Released,
-    Saturated,
-    SessionEffect,
-    SessionSettings,
-)
+from .session import PublisherSession
+from .settings import ArbiterSettings, SessionSettings
 from .types import (
     NONE,
     Acknowledgement,
@@ -42,6 +40,7 @@ from .types import (
     EndCode,
     EndOfStream,
     EndStream,
+    Failure,
     Request,
     ResendBlock,
     Response,

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final
 
 from .blocks import Block, Line, State, Tree
@@ -32,6 +31,7 @@ from .effects import (
     Start,
 )
 from .items import Header, ItemSet, read_set
+from .settings import ArbiterSettings
 from .types import (
     NONE,
     Acknowledgement,
@@ -42,6 +42,7 @@ from .types import (
     EndCode,
     EndOfStream,
     EndStream,
+    Failure,
     Request,
     ResendBlock,
     Response,
@@ -52,53 +53,6 @@ from .types import (
 _HASH_SIZE: Final = 32
 _FIRST_HEADERS_TO_BE_STUCK: Final = 3
 _ORDERLY: Final = {EndCode.RESET, EndCode.TIMEOUT, EndCode.TOO_FAR_BEHIND}
-
-
-class Failure(Enum):
-    """Why a copy failed: its content, a verifier that could not decide, or this node's disk."""
-
-    BAD = auto()
-    UNDECIDED = auto()
-    PERSISTENCE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class ArbiterSettings:
-    """Limits and times of an arbiter; times are seconds, and one that is reached is over.
-
-    Attributes:
-        duplicate_window: blocks below the last one of which an offer is skipped, not an error.
-        max_open_blocks: blocks above the acknowledged ones.
-        stall_distance: blocks that may be completed above one that is being sent.
-        block_time: of the chain; both time-outs are at least twice as long.
-        idle_timeout: since the last set of a block.
-        block_timeout: since the first header of a block.
-        proof_grace: since the last proof of a block whose publisher sends no BlockEnd.
-        resend_grace: until a requested block is requested from everybody.
-        unavailable_after: without a publisher, until subscribers are notified.
-        max_block_bytes, max_block_items: of one block.
-        first: the first block of an empty node; None: the first header says.
-        last_stored: the highest block stored at start-up, without forks.
-        reorg_threshold: depth of forks that are accepted; None: blocks are numbers.
-        side_branches: blocks of one number that one identity may send.
-
-    """
-
-    duplicate_window: int = 5
-    max_open_blocks: int = 64
-    stall_distance: int = 3
-    block_time: float = 2.0
-    idle_timeout: float = 8.0
-    block_timeout: float = 32.0
-    proof_grace: float = 0.25
-    resend_grace: float = 8.0
-    unavailable_after: float = 300.0
-    max_block_bytes: int = 131_072_000
-    max_block_items: int = 1_000_000
-    first: int | None = None
-    last_stored: int | None = None
-    reorg_threshold: int | None = None
-    side_branches: int = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -197,7 +151,7 @@ class Arbiter:
                     self._block_end(link, number)
                 case EndStream():
                     self._end_stream(link, request)
-                case None:
+                case _:
                     self._invalid(link)
         return self._taken()
 
@@ -243,13 +197,12 @@ class Arbiter:
         states = (State.COMPLETE,) if why is Failure.PERSISTENCE else (State.COMPLETE, State.STREAMING)
         found = self._current(block, attempt, *states)
         if found is not None:
-            match why:
-                case Failure.BAD:
-                    self._bad(found)
-                case Failure.UNDECIDED:
-                    self._want(found)
-                case Failure.PERSISTENCE:
-                    self._persistence_failed(found)
+            if why is Failure.BAD:
+                self._bad(found)
+            elif why is Failure.UNDECIDED:
+                self._want(found)
+            else:
+                self._persistence_failed(found)
         return self._taken()
 
     def stored(self, block: BlockId, parent: bytes, now: float) -> list[Effect]:

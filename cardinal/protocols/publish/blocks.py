@@ -116,10 +116,6 @@ class Line(Generic[Link]):
         """The blocks in these states, lowest first."""
         return sorted((block for block in self.open.values() if block.state in states), key=lambda block: block.id)
 
-    def acknowledged(self, block: BlockId) -> bool:
-        """Return True for a block that is acknowledged."""
-        return block.number <= self.last
-
     def holds(self, tip: BlockId | None, block: BlockId) -> bool:
         """Return True where the branch that ends at a block holds another."""
         return tip is not None and block.number <= tip.number

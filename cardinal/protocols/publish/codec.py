@@ -70,11 +70,12 @@ def encode(message: Request | Response) -> bytes:
             wire = pb.PublishStreamResponse(resend_block=_block(number))
         case BehindPublisher(number):
             wire = pb.PublishStreamResponse(node_behind_publisher=_block(number))
-        case EndOfStream(status, number, proximate):
+        case _:
             ended = pb.EndOfStream(
-                block_number=_number(number), proximate_block_number=_number(proximate, "proximate_block_number")
+                block_number=_number(message.block_number),
+                proximate_block_number=_number(message.proximate_block_number, "proximate_block_number"),
             )
-            ended.status = _code("status", status)
+            ended.status = _code("status", message.status)
             wire = pb.PublishStreamResponse(end_stream=ended)
     data: bytes = wire.SerializeToString()
     return data

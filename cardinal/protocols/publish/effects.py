@@ -1,4 +1,4 @@
-"""Effects of the arbiter: what its service has to do, as values, in their order."""
+"""Effects: what the service around an arbiter or a session has to do, as values, in their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .types import BlockId, Response
+from .types import BlockId, Request, Response
+
+# --- of an arbiter -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +91,49 @@ class NodeError:
 Effect: TypeAlias = (
     Send | Start | Items | Complete | Discard | CatchUp | CatchUpStuck | BranchRefused | SourceError | NodeError
 )
+
+
+# --- of a session --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open a stream to a node; report it with ``opened`` or ``closed``."""
+
+    node: str
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Send a request on a stream."""
+
+    stream: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a stream after what was sent; nothing of it is reported any more."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Blocks up to this one are acknowledged: the host need not keep them."""
+
+    block_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saturated:
+    """The buffer is full: finish the block in hand, and begin no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The buffer has capacity again."""
+
+
+SessionEffect: TypeAlias = Open | Push | Close | Released | Saturated | Drained

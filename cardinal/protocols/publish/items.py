@@ -20,6 +20,9 @@ NUMBER_FIELD: Final = 3
 HASH_FIELD: Final = 1001
 PARENT_FIELD: Final = 1002
 
+MOST_READ_BYTES: Final = 65_536
+"""Most bytes of an item that is read field by field, a header or a group; a header of the protocol has some hundred."""
+
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _TAG_BYTES: Final = 5
 _VARINT_BYTES: Final = 10
@@ -65,6 +68,8 @@ def read_item(item: bytes) -> Header | Kind:
     """Return the header, or the kind of another item."""
     try:
         field, wire, at = _tag(item, 0)
+        if len(item) > MOST_READ_BYTES and (field == HEADER_TAG or wire == _GROUP):
+            return Kind.MALFORMED
         start, end = _content(item, at, field, wire)
         if end != len(item):
             return Kind.MALFORMED

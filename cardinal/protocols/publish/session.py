@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from .buffer import Buffer, Held
+from .effects import Close, Drained, Open, Push, Released, Saturated, SessionEffect
+from .settings import SessionSettings
 from .types import (
     NONE,
     Acknowledgement,
@@ -36,91 +38,6 @@ from .types import (
 
 _SAME_NODE: Final = {Status.INVALID_REQUEST, Status.TIMEOUT, Status.DUPLICATE_BLOCK, Status.BAD_BLOCK_PROOF}
 """Ends after which the same node is tried again; after any other, another one (P37)."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """Limits and times of a session, in blocks, bytes and seconds.
-
-    Attributes:
-        forks: whether headers carry hashes, and the feed reports reorgs.
-        buffer_blocks, buffer_bytes: bounds of what is held.
-        switch_at, drained_at: parts of a bound at which another node is tried, and at which the host may go on.
-        switch_grace: that a node has, before a filling buffer makes the session leave it.
-        late_after, late_blocks: an acknowledgement is late, and so many running make the session leave.
-        cooling: of a node that failed.
-        backoff, backoff_most: first and longest wait before the same node is tried again.
-        behind_wait, behind_wait_most: the same for an offer that a node is not ready for.
-        behind_cooling_most: longest cooling of a node that is too far behind.
-        storm_ends, storm_window, storm_pause: so many ends in so many seconds are followed by a pause.
-        reset_period: after which a stream is ended in good order, for another node.
-
-    """
-
-    forks: bool = False
-    buffer_blocks: int = 150
-    buffer_bytes: int = 256 * 1024 * 1024
-    switch_at: float = 0.5
-    drained_at: float = 0.85
-    switch_grace: float = 20.0
-    late_after: float = 30.0
-    late_blocks: int = 5
-    cooling: float = 30.0
-    backoff: float = 1.0
-    backoff_most: float = 10.0
-    behind_wait: float = 0.25
-    behind_wait_most: float = 2.0
-    behind_cooling_most: float = 300.0
-    storm_ends: int = 6
-    storm_window: float = 30.0
-    storm_pause: float = 30.0
-    reset_period: float = 86_400.0
-
-
-# --- effects ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Open a stream to a node; report it with ``opened`` or ``closed``."""
-
-    node: str
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """Send a request on a stream."""
-
-    stream: int
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close a stream after what was sent; nothing of it is reported any more."""
-
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """Blocks up to this one are acknowledged: the host need not keep them."""
-
-    block_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Saturated:
-    """The buffer is full: finish the block in hand, and begin no other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """The buffer has capacity again."""
-
-
-SessionEffect: TypeAlias = Open | Push | Close | Released | Saturated | Drained
 
 
 # --- state --------------------------------------------------------------------------------------------------------
@@ -295,8 +212,6 @@ class PublisherSession:
                     self._behind(found, number)
                 case EndOfStream(status, number):
                     self._end_of_stream(found, status, number)
-                case None:
-                    pass
         self._measure()
         return self._taken()
 

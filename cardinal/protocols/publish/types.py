@@ -7,7 +7,7 @@ peer invents are kept as integers and count as ERROR (P1).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 from typing import Final, NamedTuple, TypeAlias
 
 NONE: Final = 2**64 - 1
@@ -42,6 +42,14 @@ class Status(IntEnum):
     DUPLICATE_BLOCK = 5
     BAD_BLOCK_PROOF = 6
     PERSISTENCE_FAILED = 7
+
+
+class Failure(Enum):
+    """Why a copy failed: its content, a verifier that could not decide, or this node's disk."""
+
+    BAD = auto()
+    UNDECIDED = auto()
+    PERSISTENCE = auto()
 
 
 # --- requests: publisher to node ------------------------------------------------------------------------------
