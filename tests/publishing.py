@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cardinal.protocols.publish import (
+    Acknowledged,
     Acknowledgement,
     Arbiter,
     ArbiterSettings,
@@ -155,7 +156,7 @@ def told(effect: Effect) -> tuple[str, dict[str, object]] | None:  # noqa: C901,
             return "subscribers", {"end": "source_error"}
         case NodeError():
             return "subscribers", {"end": "node_error"}
-        case Items():
+        case Items() | Acknowledged():
             return None
 
 

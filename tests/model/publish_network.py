@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cardinal.protocols.publish import (
     NONE,
+    Acknowledged,
     Acknowledgement,
     Arbiter,
     ArbiterSettings,
@@ -80,6 +81,7 @@ class Node:
     attempts: set[tuple[int, int]] = field(default_factory=set)
     acknowledged: dict[Any, int] = field(default_factory=dict)
     skipped: dict[Any, int] = field(default_factory=dict)
+    promoted: set[BlockId] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -283,6 +285,7 @@ class Network:
             if source is not None and block not in node.durable:
                 parent = node.durable[block] = source.durable[block]
                 node.copies = [copy for copy in node.copies if copy.block != block]
+                node.half.pop(block, None)
                 self._perform(node, node.arbiter.stored(block, parent.hash, self.now))
 
     def restart(self, node: Node) -> None:
@@ -357,6 +360,8 @@ class Network:
                     if node.half.get(block, (0, set()))[0] == attempt:
                         del node.half[block]
                         node.durable.pop(block, None)
+                case Acknowledged(block, parent):
+                    self._promoted(node, block, parent)
                 case CatchUp(first, last):
                     node.fetch.extend(block for block in self.truth if first <= block.number <= last)
                 case _:
@@ -364,6 +369,12 @@ class Network:
         bound = self.settings.max_open_blocks * (len(self.publishers) + 4) + len(node.durable)
         if node.arbiter.open_blocks > bound:
             raise InvariantBrokenError(f"node {node.name} holds {node.arbiter.open_blocks} open blocks")
+
+    def _promoted(self, node: Node, block: BlockId, parent: BlockId) -> None:
+        """Each block goes on once, when it is durable, and after its parent."""
+        if block in node.promoted or node.durable.get(block) != parent or parent not in {self.first, *node.promoted}:
+            raise InvariantBrokenError(f"node {node.name} acknowledges {block}, child of {parent}")
+        node.promoted.add(block)
 
     def _sent(self, node: Node, connection: object, response: Response) -> None:
         wire = next((wire for wire in self.wires if wire.name == connection), None)
@@ -448,6 +459,10 @@ class Network:
             self.tick(0.25)
         else:
             raise InvariantBrokenError(f"not acknowledged when the faults stopped: {waiting}")
+        for node in self.nodes if not self.forks else ():
+            for wire in (wire for wire in self.wires if wire.node is node):
+                if node.skipped.get(wire.name, -1) > node.acknowledged.get(wire.name, -1):
+                    raise InvariantBrokenError(f"nothing follows the skip of {node.skipped[wire.name]} to {wire.name}")
 
     def _waiting(self) -> list[str]:
         """Publishers that hold blocks, and whose branch no node may refuse."""

@@ -8,6 +8,7 @@ holds.
 from .arbiter import Arbiter
 from .codec import decode_request, decode_response, encode
 from .effects import (
+    Acknowledged,
     BranchRefused,
     CatchUp,
     CatchUpStuck,
@@ -50,6 +51,7 @@ from .types import (
 
 __all__ = [
     "NONE",
+    "Acknowledged",
     "Acknowledgement",
     "Arbiter",
     "ArbiterSettings",

@@ -18,6 +18,7 @@ from typing import Final
 
 from .blocks import Block, Line, State, Tree
 from .effects import (
+    Acknowledged,
     BranchRefused,
     CatchUp,
     CatchUpStuck,
@@ -638,8 +639,10 @@ class Arbiter:
     def _acknowledge(self, block: Block[_Link]) -> None:
         """P27: acknowledge what follows, once to each connection."""
         chain = self._chain
-        if not chain.acknowledge(block):
+        new = chain.acknowledge(block)
+        if not new:
             return
+        self._effects += [Acknowledged(node.id, node.parent) for node in new]
         if chain.last >= self._target:
             self._not_closer = 0
         for link in self._links.values():

@@ -120,15 +120,14 @@ class Line(Generic[Link]):
         """Return True where the branch that ends at a block holds another."""
         return tip is not None and block.number <= tip.number
 
-    def acknowledge(self, _block: Block[Link]) -> bool:
-        """Acknowledge what follows from a kept block; return True where something is new."""
-        before = self.last
+    def acknowledge(self, _block: Block[Link]) -> list[Block[Link]]:
+        """Acknowledge what follows from a kept block; return what is new, parents first."""
+        new = []
         while (following := self.open.get(BlockId(self.last + 1))) is not None and following.kept:
             self.last += 1
-            del self.open[following.id]
-        if moved := self.last > before:
             self.empty = False
-        return moved
+            new.append(self.open.pop(following.id))
+        return new
 
     def expired(self) -> list[Block[Link]]:
         """Blocks to forget after ``last`` moved: none."""
@@ -183,19 +182,17 @@ class Tree(Line[Link]):
                 return node.id == block
         return False
 
-    def acknowledge(self, block: Block[Link]) -> bool:
-        """Acknowledge what follows from a kept block; return True where something is new."""
-        assert self.start is not None  # noqa: S101 - a block is known
+    def acknowledge(self, block: Block[Link]) -> list[Block[Link]]:
+        """Acknowledge what follows from a kept block; return what is new, parents first."""
         if not block.kept or not (self.acknowledged(block.parent) or block.number == self.start):
-            return False
-        pending = [block]
-        while pending:
-            node = pending.pop()
+            return []
+        new = [block]
+        for node in new:
             node.state = State.ACKNOWLEDGED
             self.last = max(self.last, node.number)
-            pending += [child for child in self.open.values() if child.parent == node.id and child.kept]
+            new += [child for child in self.open.values() if child.parent == node.id and child.kept]
         self.empty = False
-        return True
+        return new
 
     def descendants(self, block: BlockId) -> list[Block[Link]]:
         """Blocks above this one that are not acknowledged, lowest first."""

@@ -56,6 +56,14 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A block and all before it are verified and durable: it may go on, parents first, each once."""
+
+    block: BlockId
+    parent: BlockId
+
+
+@dataclass(frozen=True, slots=True)
 class CatchUp:
     """Fetch these blocks, both included, from other nodes."""
 
@@ -89,7 +97,17 @@ class NodeError:
 
 
 Effect: TypeAlias = (
-    Send | Start | Items | Complete | Discard | CatchUp | CatchUpStuck | BranchRefused | SourceError | NodeError
+    Send
+    | Acknowledged
+    | Start
+    | Items
+    | Complete
+    | Discard
+    | CatchUp
+    | CatchUpStuck
+    | BranchRefused
+    | SourceError
+    | NodeError
 )
 
 
