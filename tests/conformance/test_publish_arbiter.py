@@ -6,7 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from publishing import Scenario, by_recipient, load, told
+from model.publish_scenario import Scenario, by_recipient, told
+from publishing import load
 from vectors import Case
 
 CASES = load("publish-arbiter.json", "scenarios")

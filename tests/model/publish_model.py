@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from cardinal.protocols.publish import ArbiterSettings
-from publishing import item
+
+from .publish_scenario import item
 
 NONE: Final = 2**64 - 1
 Id = tuple[int, str]

@@ -45,7 +45,8 @@ from cardinal.protocols.publish import (
     SkipBlock,
     Start,
 )
-from publishing import header_item, label, other_item, proof_item
+
+from .publish_scenario import header_item, label, other_item, proof_item
 
 FIRST: Final = 100
 _DEPTH: Final = 4

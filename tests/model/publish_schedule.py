@@ -14,9 +14,9 @@ from collections import defaultdict
 from typing import Any, Final
 
 from cardinal.protocols.publish import ArbiterSettings, Start
-from publishing import Scenario, by_recipient, told
 
 from .publish_model import NONE, Id, NaiveArbiter
+from .publish_scenario import Scenario, by_recipient, told
 
 _STEPS: Final = 160
 _PEOPLE: Final = ("p1", "p2", "p3", "p4")

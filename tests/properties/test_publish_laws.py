@@ -32,7 +32,7 @@ from cardinal.protocols.publish import (
     read_item,
     read_set,
 )
-from publishing import bytes_field, header_item, number_field, other_item, proof_item, varint
+from model.publish_scenario import bytes_field, header_item, number_field, other_item, proof_item, varint
 
 NUMBERS = st.integers(0, NONE) | st.sampled_from((0, 127, 128, 2**32, 2**63, NONE))
 CODES = st.integers(-(2**31), 2**31 - 1)

@@ -11,8 +11,9 @@ from cardinal.protocols.publish import ArbiterSettings, Start
 from model.__main__ import main
 from model.publish_model import NaiveArbiter
 from model.publish_network import run_network
+from model.publish_scenario import Scenario, block_of, by_recipient
 from model.publish_schedule import Inputs, run_inputs
-from publishing import Scenario, block_of, by_recipient, load
+from publishing import load
 from vectors import Case
 
 

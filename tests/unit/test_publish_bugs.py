@@ -33,7 +33,7 @@ from cardinal.protocols.publish import (
     Start,
     Status,
 )
-from publishing import header_item, other_item, proof_item
+from model.publish_scenario import header_item, other_item, proof_item
 
 LAST = 100
 

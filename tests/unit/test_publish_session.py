@@ -30,7 +30,7 @@ from cardinal.protocols.publish import (
     Status,
     read_item,
 )
-from publishing import header_item, label, other_item, proof_item
+from model.publish_scenario import header_item, label, other_item, proof_item
 
 MEBIBYTE = 1024 * 1024
 
