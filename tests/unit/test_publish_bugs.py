@@ -33,7 +33,7 @@ from cardinal.protocols.publish import (
     Start,
     Status,
 )
-from model.publish_scenario import header_item, other_item, proof_item
+from model.publish_scenario import header_item, label, other_item, proof_item
 
 LAST = 100
 
@@ -292,6 +292,61 @@ def test_fifty_rapid_reconnects_leave_one_connection_and_no_copy_behind() -> Non
     node.keep(101)
     assert node.acknowledged("alice#49") == [101]
     assert node.arbiter.open_blocks == 0
+
+
+# --- forks: what no scenario of the vectors shows ------------------------------------------------------------------
+
+
+def fork_node(*stored: str) -> Arbiter:
+    """A node with forks; its blocks are labels, each a child of the one before."""
+    ids = [fork(name) for name in stored]
+    parents = [label(f"{ids[0].number - 1}a"), *(block.hash for block in ids)]
+    return Arbiter(ArbiterSettings(reorg_threshold=8), dict(zip(ids, parents, strict=False)))
+
+
+def fork(name: str) -> BlockId:
+    return BlockId(int(name.rstrip("abcxyz")), label(name))
+
+
+def offered(node: Arbiter, connection: str, name: str, parent: str, *items: bytes) -> list[Effect]:
+    header = header_item(fork(name).number, label(name), label(parent))
+    return node.receive(connection, BlockItemSet((header, *items)), 0.0)
+
+
+def responses(effects: list[Effect]) -> list[Response]:
+    return [effect.response for effect in effects if isinstance(effect, Send)]
+
+
+def test_no_acknowledgement_passes_a_header_that_was_refused() -> None:
+    node = fork_node("99a", "100a")
+    for name in ("alice", "bob"):
+        node.connect(name, name, 0.0)
+    offered(node, "bob", "101x", "100a", proof_item(101))
+    offered(node, "bob", "102b", "101x", proof_item(102))
+    offered(node, "alice", "101a", "100a", proof_item(101))
+    assert responses(offered(node, "alice", "102b", "101a")) == [BehindPublisher(101)]  # bob's is a child of 101x
+    offered(node, "alice", "103b", "102b", proof_item(103))
+    node.receive("bob", BlockEnd(102), 0.0)
+    node.receive("alice", BlockEnd(103), 0.0)
+    effects: list[Effect] = []
+    for name in ("101x", "102b", "103b"):
+        effects += node.verified(fork(name), 1, 0.0) + node.persisted(fork(name), 1, 0.0)
+    assert {effect.connection for effect in effects if isinstance(effect, Send)} == {"bob"}
+    assert node.last == 103  # alice claims that 102b is a child of 101a: nothing above 100a is acknowledged to her
+
+
+def test_the_block_in_progress_is_left_when_its_branch_was_cut_off() -> None:
+    node = fork_node("99a", "100a")
+    node.connect("alice", "alice", 0.0)
+    offered(node, "alice", "101a", "100a", proof_item(101))
+    node.receive("alice", BlockEnd(101), 0.0)
+    offered(node, "alice", "102a", "101a")
+    node.stored(fork("101a"), label("100x"), 0.0)
+    effects = offered(node, "alice", "102a", "101a")
+    assert Discard(fork("102a"), 1) in effects
+    assert responses(effects) == [Acknowledgement(NONE), BehindPublisher(100)]
+    assert node.receive("alice", BlockItemSet((other_item(),)), 0.0) == []
+    assert node.ignored == 1
 
 
 # --- the service's side -------------------------------------------------------------------------------------------

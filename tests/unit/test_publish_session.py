@@ -30,7 +30,7 @@ from cardinal.protocols.publish import (
     Status,
     read_item,
 )
-from model.publish_scenario import header_item, label, other_item, proof_item
+from model.publish_scenario import bytes_field, header_item, label, other_item, proof_item
 
 MEBIBYTE = 1024 * 1024
 
@@ -149,6 +149,13 @@ def test_all_proofs_are_in_one_set_after_content_that_fills_the_last() -> None:
     host = Host()
     items = (header_item(10), other_item(size=2 * MEBIBYTE - 20), *[proof_item(10)] * 9)
     host.take(host.session.append(items, 0.0, sealed=True))
+    assert host.send() == ["10", "items", "end 10"]
+
+
+def test_proofs_that_are_larger_than_a_set_travel_in_one() -> None:
+    host = Host()
+    proofs = (bytes_field(9, bytes(MEBIBYTE)),) * 3
+    host.take(host.session.append((header_item(10), *proofs), 0.0, sealed=True))
     assert host.send() == ["10", "items", "end 10"]
 
 
@@ -283,6 +290,16 @@ def test_the_same_behind_without_progress_waits_longer_each_time() -> None:
             waited += 0.25
         waits.append(waited)
     assert waits == [0, 0.25, 0.5, 1, 2, 2]
+
+
+def test_an_acknowledgement_between_ends_the_waiting() -> None:
+    host = Host()
+    host.add(10, 11, 12, 13)
+    host.send()
+    host.receive(BehindPublisher(10))
+    host.send()
+    host.receive(Acknowledgement(10), BehindPublisher(10))
+    assert host.send(1) == ["11"]
 
 
 def test_a_node_far_behind_cools_longer_each_time() -> None:
@@ -504,6 +521,7 @@ def test_until_the_restart_answers_mean_what_was_sent_before_the_turn() -> None:
     host.add_fork("11b<10a", "12b")
     assert host.send(1) == ["11b"]
     assert host.receive(SkipBlock(11), BehindPublisher(9), ResendBlock(11)) == []
+    assert host.send(1) == ["end 11"]
     assert host.receive(Acknowledgement(11)) == [Released(10)]
     assert host.receive(Acknowledgement(NONE), Acknowledgement(11)) == [Released(11)]
     assert host.send() == ["12b", "end 12"]
@@ -565,7 +583,7 @@ def test_behind_only_lowers_a_cursor_that_was_moved() -> None:
     host = Host(forks=True)
     host.add_fork("10a", "11a", "12a", "13a")
     host.send()
-    host.receive(BehindPublisher(11), BehindPublisher(12), BehindPublisher(10), SkipBlock(13))
+    host.receive(BehindPublisher(11), BehindPublisher(10), BehindPublisher(12), SkipBlock(13))
     assert host.send(1) == ["11a"]
 
 

@@ -324,18 +324,15 @@ class PublisherSession:
         if stream is not None and stream.resend is not None and stream.resend <= number:
             stream.resend = None
         for epoch in stream.epochs if stream is not None else ():
-            for old in [old for old in epoch.offered if old < number]:
+            for old in [old for old in epoch.offered if old <= number]:
                 del epoch.offered[old]
 
     def _skip(self, stream: _Stream, number: int) -> None:
-        if len(stream.epochs) > 1 or stream.moved or stream.offered is None or stream.offered.number != number:
-            return
-        if stream.sending is not None:
-            resend = stream.resend
-            stream.sending = None
-            stream.cursor = number + 1
-            if resend is not None:
-                stream.move(resend)
+        """P35: stop the block in hand; a skip of any other concerns a header before the cursor was moved."""
+        if len(stream.epochs) == 1 and stream.sending is not None and stream.sending.number == number:
+            stream.sending, stream.cursor = None, number + 1
+            if stream.resend is not None:
+                stream.move(stream.resend)
 
     def _resend(self, stream: _Stream, number: int) -> None:
         held = self._buffer.get(number)
@@ -432,11 +429,8 @@ class PublisherSession:
             for held in self._buffer:
                 held.sent = None
             cursor = self._buffer.next if self._buffer.lowest is None else self._buffer.lowest
-            begin = self._begin_at
-            if not self._settings.forks and self._acknowledged is not None:
-                begin = self._acknowledged + 1
-            if cursor is not None and begin is not None:
-                cursor = max(cursor, begin)
+            if cursor is not None and self._begin_at is not None:
+                cursor = max(cursor, self._begin_at)
             self._begin_at = None
             self._stream = _Stream(self._streams, node, self._now, cursor)
             self._effects.append(Open(node.name, self._streams))
