@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from .blocks import Block, Line, State, Tree
+from .blocks import Block, Line, Link, State, Tree
 from .effects import (
     Acknowledged,
     BranchRefused,
@@ -56,40 +55,6 @@ _FIRST_HEADERS_TO_BE_STUCK: Final = 3
 _ORDERLY: Final = {EndCode.RESET, EndCode.TIMEOUT, EndCode.TOO_FAR_BEHIND}
 
 
-@dataclass(slots=True, eq=False)
-class _Link:
-    """One connection.
-
-    Attributes:
-        name: the service's name of it.
-        identity: authenticated name, else address; survives a reconnect.
-        block: the block in progress.
-        at: the end of its branch: the last header accepted or skipped.
-        offered: the last header.
-        acknowledged: the last number acknowledged here, since a turn.
-        run: headers since a turn, each the child of the one before, after the parent of the first.
-        requested: blocks that ResendBlock was sent for and that were not offered since.
-        led, step: the last answer to a header of unknown parent, and how far the next goes back.
-
-    """
-
-    name: Hashable
-    identity: str
-    block: Block[_Link] | None = None
-    at: BlockId | None = None
-    offered: BlockId | None = None
-    acknowledged: int | None = None
-    run: list[BlockId] = field(default_factory=list)
-    requested: set[BlockId] = field(default_factory=set)
-    led: int | None = None
-    step: int = 1
-
-    def extend(self, block: BlockId, parent: BlockId) -> None:
-        """Add a header to the run, unless one between was refused."""
-        if self.run[-1] == parent:
-            self.run.append(block)
-
-
 class Arbiter:
     """See the module. ``acknowledged`` are a tree's blocks at start-up, with the hashes of their parents (P48)."""
 
@@ -98,11 +63,11 @@ class Arbiter:
     ) -> None:
         self._settings = settings
         self._forks = settings.reorg_threshold is not None
-        self._tree: Tree[_Link] | None = None
+        self._tree: Tree | None = None
         if settings.reorg_threshold is not None:
             self._tree = Tree(settings.first, acknowledged or {}, settings.reorg_threshold)
-        self._chain: Line[_Link] = self._tree or Line(settings.first, settings.last_stored)
-        self._links: dict[Hashable, _Link] = {}
+        self._chain: Line = self._tree or Line(settings.first, settings.last_stored)
+        self._links: dict[Hashable, Link] = {}
         self._attempts: defaultdict[int, int] = defaultdict(int)
         self._effects: list[Effect] = []
         self._now = now
@@ -136,7 +101,7 @@ class Arbiter:
         former = self._links.get(connection)
         if former is not None:
             self._leave(former)
-        self._links[connection] = _Link(connection, identity)
+        self._links[connection] = Link(connection, identity)
         self._notified = False
         return self._taken()
 
@@ -241,7 +206,7 @@ class Arbiter:
 
     # --- sets (P3 to P5, P15 to P19) ----------------------------------------------------------------------------
 
-    def _set(self, link: _Link, items: tuple[bytes, ...]) -> None:
+    def _set(self, link: Link, items: tuple[bytes, ...]) -> None:
         seen = read_set(items)
         if seen is None or (seen.header is None and seen.content and link.block is not None and link.block.proven):
             self._invalid(link)
@@ -253,7 +218,7 @@ class Arbiter:
         if link.block is not None:
             self._take_items(link, link.block, seen, items)
 
-    def _take_items(self, link: _Link, block: Block[_Link], seen: ItemSet, items: tuple[bytes, ...]) -> None:
+    def _take_items(self, link: Link, block: Block, seen: ItemSet, items: tuple[bytes, ...]) -> None:
         block.size += seen.size
         block.items += len(items)
         if block.size > self._settings.max_block_bytes or block.items > self._settings.max_block_items:
@@ -263,7 +228,7 @@ class Arbiter:
         block.proven = seen.proven
         self._effects.append(Items(block.id, block.attempt, items))
 
-    def _block_end(self, link: _Link, number: int) -> None:
+    def _block_end(self, link: Link, number: int) -> None:
         block = link.block
         if block is None:
             self.ignored += 1
@@ -272,14 +237,14 @@ class Arbiter:
         else:
             self._invalid(link)
 
-    def _invalid(self, link: _Link) -> None:
+    def _invalid(self, link: Link) -> None:
         """P4: the block in progress is dropped even if it is proven."""
         block = link.block
         self._close(link, Status.INVALID_REQUEST, block.number if block else 0)
         if block is not None:
             self._drop(block)
 
-    def _header(self, link: _Link, header: Header) -> None:
+    def _header(self, link: Link, header: Header) -> None:
         """Judge a header: first what becomes of the block in progress, then the rows."""
         block, parent = BlockId(header.number, header.hash), BlockId(header.number - 1, header.parent)
         if not self._forks:
@@ -309,12 +274,12 @@ class Arbiter:
         else:
             self._judge_branch(self._tree, link, block, parent, turn=turn)
 
-    def _restarts(self, current: Block[_Link], block: BlockId, parent: BlockId) -> bool:
+    def _restarts(self, current: Block, block: BlockId, parent: BlockId) -> bool:
         """P19: the header of the block in progress again; a branch that was cut off cannot be gone on with."""
         attached = self._tree is None or self._tree.base(parent) is not None
         return (current.id, current.parent) == (block, parent) and attached
 
-    def _leave_block(self, link: _Link, current: Block[_Link], block: BlockId, parent: BlockId) -> None:
+    def _leave_block(self, link: Link, current: Block, block: BlockId, parent: BlockId) -> None:
         """P19: another header in mid-block. A publisher that obeys or changes branches did not fail."""
         obeyed = block.number < current.number and block in link.requested
         on_branch = self._chain.holds(current.id, block) or self._chain.holds(parent, current.id)
@@ -325,7 +290,7 @@ class Arbiter:
 
     # --- rows of a header (P6 to P14, P43 to P47) ----------------------------------------------------------------
 
-    def _judge_number(self, link: _Link, block: BlockId, *, first: bool) -> None:
+    def _judge_number(self, link: Link, block: BlockId, *, first: bool) -> None:
         chain, settings = self._chain, self._settings
         number, last = block.number, chain.last
         known = chain.open.get(block)
@@ -349,7 +314,7 @@ class Arbiter:
         else:  # P12
             self._accept(link, Block(block, BlockId(number - 1)))
 
-    def _judge_branch(self, tree: Tree[_Link], link: _Link, block: BlockId, parent: BlockId, *, turn: bool) -> None:
+    def _judge_branch(self, tree: Tree, link: Link, block: BlockId, parent: BlockId, *, turn: bool) -> None:
         """P43: below the floor, with two parents, of an unknown parent, or attached."""
         known = tree.open.get(block)
         number = block.number
@@ -371,7 +336,7 @@ class Arbiter:
         self._judge_attached(tree, link, block, parent, base, turn=turn)
 
     def _judge_attached(
-        self, tree: Tree[_Link], link: _Link, block: BlockId, parent: BlockId, base: BlockId, *, turn: bool
+        self, tree: Tree, link: Link, block: BlockId, parent: BlockId, base: BlockId, *, turn: bool
     ) -> None:
         """P9, P6, P7, P11 to P13: a header whose parent is acknowledged, or open above an acknowledged block."""
         known = tree.open.get(block)
@@ -399,14 +364,14 @@ class Arbiter:
             known.parent = parent
             self._judge_known(link, known)
 
-    def _judge_known(self, link: _Link, block: Block[_Link]) -> None:
+    def _judge_known(self, link: Link, block: Block) -> None:
         """P6, P7, P11, P19: a block that has a state."""
         if link.block is block or (block.state is State.WANTED and self._eligible(link, block)):
             self._accept(link, block)
         else:
             self._skip(link, block.id)
 
-    def _full_for(self, link: _Link, number: int, base: BlockId) -> bool:
+    def _full_for(self, link: Link, number: int, base: BlockId) -> bool:
         """P47: a branch, an identity and a number are bounded."""
         settings = self._settings
         own = [block for block in self._chain.open.values() if block.identity == link.identity]
@@ -417,7 +382,7 @@ class Arbiter:
             or sum(block.number == number for block in own) >= settings.side_branches
         )
 
-    def _lead_back(self, tree: Tree[_Link], link: _Link, block: BlockId) -> None:
+    def _lead_back(self, tree: Tree, link: Link, block: BlockId) -> None:
         """P45: the parent is unknown; lead the publisher back, further each time that it obeyed."""
         number, last, floor = block.number, tree.last, tree.floor
         link.at = None
@@ -435,7 +400,7 @@ class Arbiter:
         if number - 1 > last:
             self._catch_up(last + 1, number - 1)
 
-    def _accept(self, link: _Link, block: Block[_Link]) -> None:
+    def _accept(self, link: Link, block: Block) -> None:
         restart = link.block is block
         if restart:
             self._effects.append(Discard(block.id, block.attempt))
@@ -459,7 +424,7 @@ class Arbiter:
         link.block, link.at = block, block.id
         self._effects.append(Start(block.id, block.attempt, link.name, block.parent))
 
-    def _skip(self, link: _Link, block: BlockId) -> None:
+    def _skip(self, link: Link, block: BlockId) -> None:
         link.at = block
         self._send(link, SkipBlock(block.number))
 
@@ -481,7 +446,7 @@ class Arbiter:
 
     # --- the end of a copy (P17, P18, P20 to P26) ----------------------------------------------------------------
 
-    def _complete(self, block: Block[_Link]) -> None:
+    def _complete(self, block: Block) -> None:
         """P17, P18; then P29 and P23."""
         link = block.sender
         assert link is not None  # noqa: S101 - a streaming block has a sender
@@ -502,7 +467,7 @@ class Arbiter:
                     self._request(link, wanted)
                     break
 
-    def _end_stream(self, link: _Link, end: EndStream) -> None:
+    def _end_stream(self, link: Link, end: EndStream) -> None:
         self._leave(link)
         earliest, latest = end.earliest_block_number, end.latest_block_number
         if end.end_code == EndCode.TOO_FAR_BEHIND and earliest <= latest < NONE and self._chain.start is not None:
@@ -512,7 +477,7 @@ class Arbiter:
         if end.end_code not in _ORDERLY:
             self._perhaps_source_error()
 
-    def _leave(self, link: _Link) -> None:
+    def _leave(self, link: Link) -> None:
         """P20: the connection is gone, and what it sent is complete or dropped."""
         self._gone(link)
         block = link.block
@@ -523,13 +488,13 @@ class Arbiter:
         else:
             self._drop(block)
 
-    def _drop(self, block: Block[_Link]) -> None:
+    def _drop(self, block: Block) -> None:
         """P21: the copy failed by its publisher's fault."""
         assert block.identity is not None  # noqa: S101 - a copy has a sender
         block.excluded.add(block.identity)
         self._want(block)
 
-    def _want(self, block: Block[_Link], *, request: bool = True) -> None:
+    def _want(self, block: Block, *, request: bool = True) -> None:
         """P21, P22: a copy is dropped; those that have passed the block are requested at once."""
         self._discard(block)
         block.state = State.WANTED
@@ -541,16 +506,16 @@ class Arbiter:
                 if self._chain.holds(link.at, block.id) and self._eligible(link, block):
                     self._request(link, block)
 
-    def _discard(self, block: Block[_Link]) -> None:
+    def _discard(self, block: Block) -> None:
         self._effects.append(Discard(block.id, block.attempt))
         if block.sender is not None and block.sender.block is block:
             block.sender.block = None
 
-    def _request(self, link: _Link, block: Block[_Link]) -> None:
+    def _request(self, link: Link, block: Block) -> None:
         link.requested.add(block.id)
         self._send(link, ResendBlock(block.number))
 
-    def _request_from_all(self, block: Block[_Link]) -> None:
+    def _request_from_all(self, block: Block) -> None:
         """P23, P47: nobody took it in time; a branch that nobody continues is forgotten."""
         passed = [link for link in self._links.values() if self._chain.holds(link.at, block.id)]
         if self._tree is not None and not passed:
@@ -566,7 +531,7 @@ class Arbiter:
         for link in passed:
             self._request(link, block)
 
-    def _forget(self, block: Block[_Link]) -> None:
+    def _forget(self, block: Block) -> None:
         """P47: drop a block that its branch cannot need any more."""
         self._chain.open.pop(block.id, None)
         if block.state is State.STREAMING:
@@ -575,7 +540,7 @@ class Arbiter:
         if block.state in (State.STREAMING, State.COMPLETE):
             self._discard(block)
 
-    def _eligible(self, link: _Link, block: Block[_Link]) -> bool:
+    def _eligible(self, link: Link, block: Block) -> bool:
         """P21: not excluded, or all who can supply the block are."""
         return link.identity not in block.excluded or all(
             other.identity in block.excluded
@@ -583,7 +548,7 @@ class Arbiter:
             if other.at is None or self._chain.holds(other.at, block.id) or self._chain.holds(block.id, other.at)
         )
 
-    def _bad(self, block: Block[_Link]) -> None:
+    def _bad(self, block: Block) -> None:
         """P24: verification failed."""
         link = block.sender
         assert link is not None  # noqa: S101 - a copy has a sender
@@ -592,7 +557,7 @@ class Arbiter:
         self._drop(block)
         self._leave(link)
 
-    def _persistence_failed(self, block: Block[_Link]) -> None:
+    def _persistence_failed(self, block: Block) -> None:
         """P26: this node failed; everybody leaves, and only what is durable stays."""
         for link in list(self._links.values()):
             self._close(link, Status.PERSISTENCE_FAILED, block.number)
@@ -605,7 +570,7 @@ class Arbiter:
         self._notified = True
         self._effects.append(NodeError())
 
-    def _time_out(self, block: Block[_Link]) -> None:
+    def _time_out(self, block: Block) -> None:
         """P29, P30: its publisher is too slow."""
         link = block.sender
         assert link is not None  # noqa: S101 - a streaming block has a sender
@@ -614,7 +579,7 @@ class Arbiter:
 
     # --- acknowledging (P27, P28, P46, P47) ----------------------------------------------------------------------
 
-    def _current(self, block: BlockId, attempt: int, *states: State) -> Block[_Link] | None:
+    def _current(self, block: BlockId, attempt: int, *states: State) -> Block | None:
         found = self._chain.open.get(block)
         return found if found is not None and found.attempt == attempt and found.state in states else None
 
@@ -636,7 +601,7 @@ class Arbiter:
         known.state, known.parent, known.identity = State.STORED, parent, None
         self._acknowledge(known)
 
-    def _acknowledge(self, block: Block[_Link]) -> None:
+    def _acknowledge(self, block: Block) -> None:
         """P27: acknowledge what follows, once to each connection."""
         chain = self._chain
         new = chain.acknowledge(block)
@@ -656,7 +621,7 @@ class Arbiter:
         for number in [number for number in self._attempts if number <= chain.floor]:
             del self._attempts[number]
 
-    def _acknowledged_for(self, link: _Link) -> int | None:
+    def _acknowledged_for(self, link: Link) -> int | None:
         """P46: the highest acknowledged block of the run, or the parent of its first header."""
         if self._tree is None:
             return self._chain.last
@@ -667,7 +632,7 @@ class Arbiter:
                 return number
         return None
 
-    def _send_acknowledgement(self, link: _Link, number: int) -> None:
+    def _send_acknowledgement(self, link: Link, number: int) -> None:
         if link.acknowledged is None or number > link.acknowledged:
             link.acknowledged = number
             self._send(link, Acknowledgement(number))
@@ -678,10 +643,10 @@ class Arbiter:
         effects, self._effects = self._effects, []
         return effects
 
-    def _send(self, link: _Link, response: Response) -> None:
+    def _send(self, link: Link, response: Response) -> None:
         self._effects.append(Send(link.name, response))
 
-    def _close(self, link: _Link, status: Status, proximate: int, number: int | None = None) -> None:
+    def _close(self, link: Link, status: Status, proximate: int, number: int | None = None) -> None:
         """Send the last response of a stream; the connection is gone."""
         if number is None:
             number = NONE if self._chain.empty else self._chain.last
@@ -690,7 +655,7 @@ class Arbiter:
         self._send(link, EndOfStream(status, number, proximate))
         self._gone(link)
 
-    def _gone(self, link: _Link) -> None:
+    def _gone(self, link: Link) -> None:
         if self._links.get(link.name) is link:
             del self._links[link.name]
             if not self._links:

@@ -1,4 +1,4 @@
-"""The blocks that a node knows, each in one state, and how they hang together.
+"""Blocks that a node knows, each in one state, and the connections that send them.
 
 Two policies with one face: :class:`Line` where a block is its number, :class:`Tree` where headers carry hashes and
 branches compete (P43 to P47). A block is in one of these states::
@@ -12,14 +12,11 @@ A line forgets what is acknowledged, it is all up to ``last``. A tree keeps it d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Generic, TypeVar
 
 from .types import BlockId
-
-Link = TypeVar("Link")
 
 
 class State(Enum):
@@ -33,7 +30,7 @@ class State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Block(Generic[Link]):
+class Block:
     """One block.
 
     Attributes:
@@ -80,11 +77,45 @@ class Block(Generic[Link]):
         return self.state is State.STORED or (self.state is State.COMPLETE and self.verified and self.persisted)
 
 
-class Line(Generic[Link]):
+@dataclass(slots=True, eq=False)
+class Link:
+    """One connection of a publisher.
+
+    Attributes:
+        name: the service's name of it.
+        identity: authenticated name, else address; survives a reconnect.
+        block: the block in progress.
+        at: the end of its branch: the last header accepted or skipped.
+        offered: the last header.
+        acknowledged: the last number acknowledged here, since a turn.
+        run: headers since a turn, each the child of the one before, after the parent of the first.
+        requested: blocks that ResendBlock was sent for and that were not offered since.
+        led, step: the last answer to a header of unknown parent, and how far the next goes back.
+
+    """
+
+    name: Hashable
+    identity: str
+    block: Block | None = None
+    at: BlockId | None = None
+    offered: BlockId | None = None
+    acknowledged: int | None = None
+    run: list[BlockId] = field(default_factory=list)
+    requested: set[BlockId] = field(default_factory=set)
+    led: int | None = None
+    step: int = 1
+
+    def extend(self, block: BlockId, parent: BlockId) -> None:
+        """Add a header to the run, unless one between was refused."""
+        if self.run[-1] == parent:
+            self.run.append(block)
+
+
+class Line:
     """Blocks by number: one branch."""
 
     def __init__(self, first: int | None, last_stored: int | None) -> None:
-        self.open: dict[BlockId, Block[Link]] = {}
+        self.open: dict[BlockId, Block] = {}
         self.last: int = -1
         self.start: int | None = None
         """The number that the chain begins with; None before the first header of an empty node."""
@@ -112,7 +143,7 @@ class Line(Generic[Link]):
             number += 1
         return number
 
-    def sorted(self, *states: State) -> list[Block[Link]]:
+    def sorted(self, *states: State) -> list[Block]:
         """The blocks in these states, lowest first."""
         return sorted((block for block in self.open.values() if block.state in states), key=lambda block: block.id)
 
@@ -120,7 +151,7 @@ class Line(Generic[Link]):
         """Return True where the branch that ends at a block holds another."""
         return tip is not None and block.number <= tip.number
 
-    def acknowledge(self, _block: Block[Link]) -> list[Block[Link]]:
+    def acknowledge(self, _block: Block) -> list[Block]:
         """Acknowledge what follows from a kept block; return what is new, parents first."""
         new = []
         while (following := self.open.get(BlockId(self.last + 1))) is not None and following.kept:
@@ -129,12 +160,12 @@ class Line(Generic[Link]):
             new.append(self.open.pop(following.id))
         return new
 
-    def expired(self) -> list[Block[Link]]:
+    def expired(self) -> list[Block]:
         """Blocks to forget after ``last`` moved: none."""
         return []
 
 
-class Tree(Line[Link]):
+class Tree(Line):
     """Blocks by number and hash: branches."""
 
     def __init__(self, first: int | None, acknowledged: Mapping[BlockId, bytes], threshold: int) -> None:
@@ -159,7 +190,7 @@ class Tree(Line[Link]):
         """Return True for a block that is acknowledged and above or at the floor."""
         return block in self.open and self.open[block].state is State.ACKNOWLEDGED
 
-    def ancestry(self, block: BlockId) -> Iterator[Block[Link]]:
+    def ancestry(self, block: BlockId) -> Iterator[Block]:
         """The block and its known ancestors, newest first."""
         while (node := self.open.get(block)) is not None:
             yield node
@@ -182,7 +213,7 @@ class Tree(Line[Link]):
                 return node.id == block
         return False
 
-    def acknowledge(self, block: Block[Link]) -> list[Block[Link]]:
+    def acknowledge(self, block: Block) -> list[Block]:
         """Acknowledge what follows from a kept block; return what is new, parents first."""
         if not block.kept or not (self.acknowledged(block.parent) or block.number == self.start):
             return []
@@ -194,7 +225,7 @@ class Tree(Line[Link]):
         self.empty = False
         return new
 
-    def descendants(self, block: BlockId) -> list[Block[Link]]:
+    def descendants(self, block: BlockId) -> list[Block]:
         """Blocks above this one that are not acknowledged, lowest first."""
         found = {block}
         above = []
@@ -204,10 +235,10 @@ class Tree(Line[Link]):
                 above.append(node)
         return above
 
-    def expired(self) -> list[Block[Link]]:
+    def expired(self) -> list[Block]:
         """Remove and return the open blocks that the floor cuts off; acknowledged ones below it go in silence."""
         floor = self.floor
-        gone: dict[BlockId, Block[Link]] = {}
+        gone: dict[BlockId, Block] = {}
         for node in sorted(self.open.values(), key=lambda node: node.id):
             if node.state is State.ACKNOWLEDGED:
                 if node.number < floor:
