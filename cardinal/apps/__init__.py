@@ -15,7 +15,7 @@ from .base import Application, read_toml
 
 __all__ = ["NAMES", "Application", "block_time", "get", "load"]
 
-_APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application"}
+_APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application", "items": "cardinal.apps.items"}
 """Name to the module whose ``application(**presets)`` makes it; imported on first use."""
 
 NAMES = tuple(sorted(_APPLICATIONS))
@@ -26,7 +26,7 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
     """The application called ``name`` with its presets.
 
     Arguments:
-        name: "evm" for Ethereum-like chains, "blob" for blocks of keys and values.
+        name: "evm" for Ethereum-like chains, "blob" for blocks of keys and values, "items" for blocks of opaque items.
         presets: arguments of the application; "evm" takes ``chain_id`` (default 1) or ``chain`` (a name), ``topic``
             (default ``cardinal-<chain id>``) and ``reorg_threshold``.
 
