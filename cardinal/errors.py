@@ -89,6 +89,18 @@ class DecodeError(RemoteProtocolError):
         self.reason = reason
 
 
+class ViolationError(RemoteProtocolError):
+    """A peer broke a rule of its protocol: its link ends, and no other.
+
+    ``violation`` is the rule's name in the protocol, ``reason`` describes the offending input.
+    """
+
+    def __init__(self, violation: str, reason: str) -> None:
+        super().__init__(f"close the link: the peer broke the protocol ({violation}): {reason}")
+        self.violation = violation
+        self.reason = reason
+
+
 class CursorError(CardinalError):
     """A cursor that cannot be used here."""
 

@@ -47,30 +47,30 @@ Partition = tuple[str, int]
 raw = bytes.fromhex
 
 
-def load(name: str) -> list[Case]:
+def load(name: str, part: str = "cases") -> list[Case]:
     """The cases of one file to test with.
 
     What Cardinal answers otherwise on purpose, and what it reports, stands in the project's own case of the same name.
     """
     if OURS:
-        return ours(name)
-    known = {case["name"]: case for case in ours(name)}
-    found = cases_of((VECTORS / name).read_bytes()) if (VECTORS / name).is_file() else []
+        return ours(name, part)
+    known = {case["name"]: case for case in ours(name, part)}
+    found = cases_of((VECTORS / name).read_bytes(), part) if (VECTORS / name).is_file() else []
     for case in found:
         annotated = known.get(case["name"], {})
         case.update({key: annotated[key] for key in ("cardinal", "reports") if key in annotated and key not in case})
     return found
 
 
-def ours(name: str) -> list[Case]:
+def ours(name: str, part: str = "cases") -> list[Case]:
     """The project's cases of one file."""
-    return cases_of((FOLDER / name).read_bytes())
+    return cases_of((FOLDER / name).read_bytes(), part)
 
 
-def cases_of(data: bytes) -> list[Case]:
+def cases_of(data: bytes, part: str = "cases") -> list[Case]:
     """The cases of a file's bytes."""
     loaded: dict[str, Any] = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
-    cases: list[Case] = loaded["cases"]
+    cases: list[Case] = loaded[part]
     return cases
 
 

@@ -1,0 +1,197 @@
+"""CBOR, the strict subset of the protocols between ingest nodes.
+
+Unsigned integers below 2**64, byte strings, booleans, definite and indefinite arrays. Everything else is refused at its
+first byte: other types, chunked strings, tags, reserved information. Tests hold this module to cbor2, which reads more:
+to it `9f ff` and `80` are the same.
+
+Rules:
+
+1. A parser is a generator over a :class:`Reader`. Where bytes are missing it yields the size of the input that it needs
+   and resumes at the same place: nothing is read twice, however small the pieces are in which the input arrives.
+2. The caller names the type that it expects. Integers and lengths of any width are read, their range is checked.
+3. An item that cannot end within the reader's limit is refused where its length is declared, before its bytes arrive.
+   In an indefinite array one byte of the limit belongs to the break.
+4. Parsers raise :class:`~cardinal.errors.ViolationError` with one of the three names below, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
+
+from cardinal.errors import ViolationError
+
+DECODER_FAILURE: Final = "DecoderFailure"
+"""Bytes that are no message, or none that may come here."""
+EXCEEDED_SIZE_LIMIT: Final = "ExceededSizeLimit"
+"""A message that is longer than its limit."""
+INCOMPLETE: Final = "Incomplete"
+"""A closed frame that ends inside its message."""
+
+UNSIGNED: Final = 0
+BYTE_STRING: Final = 2
+ARRAY: Final = 4
+FALSE: Final = b"\xf4"
+TRUE: Final = b"\xf5"
+LIST: Final = b"\x9f"
+"""First byte of an indefinite array."""
+BREAK: Final = b"\xff"
+"""End of an indefinite array."""
+
+WORD_16: Final = 2**16 - 1
+WORD_32: Final = 2**32 - 1
+WORD_64: Final = 2**64 - 1
+
+_WIDTHS: Final = {24: 1, 25: 2, 26: 4, 27: 8}
+"""Bytes of the argument by the initial byte's additional information."""
+_INDEFINITE: Final = 31
+
+_T = TypeVar("_T")
+Parser = Generator[int, None, _T]
+"""Yields the size of the input that it waits for; returns what it parsed."""
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def head(major: int, argument: int) -> bytes:
+    """The shortest head of an item; the caller has checked that the argument fits 64 bits."""
+    if argument < min(_WIDTHS):
+        return bytes((major << 5 | argument,))
+    info = next(info for info, width in _WIDTHS.items() if argument >> 8 * width == 0)
+    return bytes((major << 5 | info,)) + argument.to_bytes(_WIDTHS[info], "big")
+
+
+def byte_string(data: bytes) -> bytes:
+    """A byte string with its head."""
+    return head(BYTE_STRING, len(data)) + data
+
+
+def byte_string_size(length: int) -> int:
+    """Bytes that a byte string of ``length`` takes, head included."""
+    return len(head(BYTE_STRING, length)) + length
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def refused(reason: str) -> ViolationError:
+    """Error for bytes that are no message."""
+    return ViolationError(DECODER_FAILURE, reason)
+
+
+class Reader:
+    """Input that arrives in pieces, and the parsers of its items."""
+
+    __slots__ = ("_at", "_breaks", "_data", "_limit")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._at = 0
+        self._limit = 0
+        self._breaks = 0
+        """Open indefinite arrays: each needs a byte of the limit."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the input, from the beginning of the current item."""
+        return len(self._data)
+
+    @property
+    def rest(self) -> int:
+        """Bytes of the input that no parser has read."""
+        return len(self._data) - self._at
+
+    def feed(self, data: bytes) -> None:
+        """Append input."""
+        self._data += data
+
+    def begin(self, limit: int) -> None:
+        """Begin an outermost item of at most ``limit`` bytes; forget the one before."""
+        del self._data[: self._at]
+        self._at = self._breaks = 0
+        self._limit = limit
+
+    def unsigned(self, what: str, most: int = WORD_64) -> Parser[int]:
+        """An unsigned integer up to ``most``."""
+        value = yield from self._argument(UNSIGNED, f"{what}: not an unsigned integer")
+        if value is None:
+            raise refused(f"{what}: not an unsigned integer")
+        if value > most:
+            raise refused(f"{what}: above {most}")
+        return value
+
+    def boolean(self, what: str) -> Parser[bool]:
+        """A boolean of one byte."""
+        at = yield from self._take(1)
+        flag = bytes(self._data[at : at + 1])
+        if flag not in (FALSE, TRUE):
+            raise refused(f"{what}: not a boolean")
+        return flag == TRUE
+
+    def byte_string(self, what: str, length: int | None = None) -> Parser[bytes]:
+        """A byte string of one piece; of ``length`` bytes, where that is given."""
+        declared = yield from self._argument(BYTE_STRING, f"{what}: not a byte string")
+        if declared is None:
+            raise refused(f"{what}: a byte string in chunks")
+        if length is not None and declared != length:
+            raise refused(f"{what}: {declared} bytes, not {length}")
+        at = yield from self._take(declared)
+        with memoryview(self._data) as view:  # a slice of the bytearray would copy the bytes twice
+            return bytes(view[at : at + declared])
+
+    def array(self, what: str, length: int | None = None) -> Parser[int]:
+        """The length of a definite array, whose items follow; it is ``length``, where that is given."""
+        declared = yield from self._argument(ARRAY, f"{what}: not an array")
+        if declared is None:
+            raise refused(f"{what}: indefinite where definite is required")
+        if length is not None and declared != length:
+            raise refused(f"{what}: length {declared}, not {length}")
+        return declared
+
+    def items(self, what: str, item: Callable[[], Parser[_T]], most: int | None = None) -> Parser[list[_T]]:
+        """The items of an indefinite array, ``most`` at most."""
+        if (yield from self._argument(ARRAY, f"{what}: not an array")) is not None:
+            raise refused(f"{what}: definite where indefinite is required")
+        found: list[_T] = []
+        while not (yield from self._break()):
+            if len(found) == most:
+                raise ViolationError(EXCEEDED_SIZE_LIMIT, f"{what}: more than {most} items")
+            self._breaks += 1
+            found.append((yield from item()))
+            self._breaks -= 1
+        return found
+
+    def _break(self) -> Parser[bool]:
+        """True past a break; the byte of anything else is left."""
+        at = yield from self._take(1)
+        if self._data[at] == BREAK[0]:
+            return True
+        self._at = at
+        return False
+
+    def _argument(self, major: int, otherwise: str) -> Parser[int | None]:
+        """The argument of a head of this major type; None stands for an indefinite length."""
+        at = yield from self._take(1)
+        kind, info = divmod(self._data[at], 32)
+        if kind != major:
+            raise refused(otherwise)
+        if info == _INDEFINITE:
+            return None
+        if info < min(_WIDTHS):
+            return info
+        width = _WIDTHS.get(info)
+        if width is None:
+            raise refused(f"reserved additional information {info}")
+        at = yield from self._take(width)
+        return int.from_bytes(self._data[at : at + width], "big")
+
+    def _take(self, count: int) -> Parser[int]:
+        """Where the next ``count`` bytes begin, once they are there."""
+        at, end = self._at, self._at + count
+        if end + self._breaks > self._limit:
+            raise ViolationError(EXCEEDED_SIZE_LIMIT, f"a message of more than {self._limit} bytes")
+        while len(self._data) < end:
+            yield end
+        self._at = end
+        return at
