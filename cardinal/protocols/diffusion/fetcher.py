@@ -3,7 +3,8 @@
 Rules (O17):
 
 1. Wanted objects are requested in order of their number: the lowest can be appended first. Of the peers that announce
-   one, it is requested of the peer with the fewest bytes in flight; of equal ones the first to join.
+   one, it is requested of the peer with the fewest bytes in flight; of equal ones the first to join. None with a
+   higher number passes one that waits for bytes.
 2. An object is requested of one peer. When its lease ends, one more peer is requested; never more than two at once,
    and never the same peer twice per announcement. A copy that is being verified is waited for.
 3. Bytes in flight are bounded per peer and in all; they count until the verdict on the object. An object above the
@@ -200,20 +201,23 @@ class Fetcher:
         sizes = [(copy.size, one) for one, copies in self._copies.items() for copy in copies.values()]
         total = sum(size for size, _ in sizes if size <= bound)
         large = {one for size, one in sizes if size > bound}
+        closed: set[str] = set()
         for one in sorted(announced):
             copies = self._copies.get(one, {}).values()
-            if len(copies) == COPIES or any(copy.received or now < copy.lease for copy in copies):
+            peers = [peer for peer in announced[one] if peer not in closed]
+            if not peers or len(copies) == COPIES or any(copy.received or now < copy.lease for copy in copies):
                 continue
-            peer = min(announced[one], key=loads.__getitem__)
+            peer = min(peers, key=loads.__getitem__)
             size = self._clients[peer].offers[one].size
-            if size > bound:
-                if loads[peer] or large - {one}:
-                    continue
-                large.add(one)
-            elif loads[peer] + size > bound:
+            if size > bound and large - {one}:
                 continue
+            if loads[peer] and loads[peer] + size > bound:
+                closed.add(peer)  # nothing with a higher number passes
+                continue
+            if size > bound:
+                large.add(one)
             elif total + size > self._settings.total_bytes:
-                break  # not passed by a smaller one with a higher number
+                break
             else:
                 total += size
             loads[peer] += size
