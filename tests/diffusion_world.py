@@ -303,7 +303,7 @@ class World:
         elif choice < 0.95:
             self.judge()
         else:
-            self.pass_time(self.random.choice((0.05, 0.5, 3.0)))
+            self.pass_time(self.random.choice((0.05, 0.5)))  # in 300 steps less than the 10 s of a reply
 
     def settle(self) -> None:
         """All events that need no time, except for those of links that another link's bytes end."""

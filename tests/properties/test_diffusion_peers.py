@@ -25,9 +25,14 @@ def missing(world: World, bodies: set[bytes]) -> set[bytes]:
     return {body for body in bodies if id_of(body) not in world.pool.bodies}
 
 
-def rejoin(world: World, absent: dict[str, tuple[Pool, str | None]]) -> None:
+Specs = dict[str, tuple[Pool, str | None]]
+"""The pool and the impairment of each peer."""
+HEALTHY = "peer 0"
+
+
+def rejoin(world: World, specs: Specs) -> None:
     """Dial the peers whose bar is over."""
-    for name, (pool, impairment) in absent.items():
+    for name, (pool, impairment) in specs.items():
         bars = [one.barred_until for one in world.closed if one.peer == name and one.barred_until is not None]
         if name not in world.links and world.now >= max(bars, default=0.0):
             world.join(name, pool, IMPAIRMENTS[impairment] if impairment else None)
@@ -91,46 +96,56 @@ def test_the_violation_is_named(impairment: str) -> None:
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[int, list[tuple[str | None, float]]]:
     """A seed, and an impairment or a delay for each of some peers; the first one is healthy."""
-    impaired = st.tuples(st.one_of(st.none(), st.sampled_from(list(IMPAIRMENTS))), st.sampled_from([0.0, 0.3, 4.0, 12.0]))
-    return draw(st.integers(0, 2**32)), [(None, draw(st.sampled_from([0.0, 0.3, 2.0]))), *draw(st.lists(impaired, max_size=4))]
+    impaired = st.tuples(
+        st.one_of(st.none(), st.sampled_from(list(IMPAIRMENTS))), st.sampled_from([0.0, 0.3, 4.0, 12.0])
+    )
+    return draw(st.integers(0, 2**32)), [
+        (None, draw(st.sampled_from([0.0, 0.3, 2.0]))),
+        *draw(st.lists(impaired, max_size=4)),
+    ]
+
+
+def networked(world: World, bodies: list[bytes], peers: list[tuple[str | None, float]]) -> Specs:
+    """Join the peers in any order. The first one is healthy and has half of the bodies, the others have some."""
+    specs: Specs = {}
+    for place in world.random.sample(range(len(peers)), len(peers)):
+        impairment, delay = peers[place]
+        some = world.random.sample(bodies, world.random.randrange(len(bodies) + 1))
+        held = some if place else bodies[: len(bodies) // 2]
+        more = [invalid(world.random.randrange(50))] if impairment == "invalid objects" else []
+        specs[f"peer {place}"] = pool, _ = Pool(*held, *more), impairment
+        world.join(f"peer {place}", pool, IMPAIRMENTS[impairment] if impairment else None, delay)
+    return specs
+
+
+def disturb(world: World, bodies: list[bytes]) -> None:
+    """One event, and at times a body that arrives by another path, or an impaired peer that leaves."""
+    world.step()
+    body = world.random.choice(bodies)
+    if world.random.random() < 0.03 and id_of(body) not in world.pool.bodies:
+        world.pool.add(id_of(body), body)
+    name = world.random.choice([*world.links, HEALTHY])
+    if world.random.random() < 0.02 and name != HEALTHY:
+        world.leave(name)
 
 
 def run(seed: int, peers: list[tuple[str | None, float]]) -> None:
-    world, random = World(seed), Random(seed)
-    bodies = chain(random, random.randrange(40))
-    specs: dict[str, tuple[Pool, str | None]] = {}
-    order = list(range(len(peers)))
-    random.shuffle(order)
-    for place in order:
-        impairment, delay = peers[place]
-        some = random.sample(bodies, random.randrange(len(bodies) + 1))
-        pool = Pool(*(some if place else bodies[: len(bodies) // 2]))
-        if impairment == "invalid objects":
-            pool = Pool(*some, invalid(random.randrange(50)))
-        specs[f"peer {place}"] = (pool, impairment)
-        world.join(f"peer {place}", pool, IMPAIRMENTS[impairment] if impairment else None, delay)
-    late = bodies[len(bodies) // 2 :]
+    world = World(seed)
+    bodies = chain(world.random, world.random.randrange(1, 40))
+    specs = networked(world, bodies, peers)
+    healthy, late = specs[HEALTHY][0], bodies[len(bodies) // 2 :]
     for _ in range(300):
-        world.step()
-        if late and random.random() < 0.1:
-            body = late.pop(0)
-            specs["peer 0"][0].add(id_of(body), body)
-        if bodies and random.random() < 0.03:  # it arrives by another path
-            body = random.choice(bodies)
-            if id_of(body) not in world.pool.bodies:
-                world.pool.add(id_of(body), body)
-        if random.random() < 0.02 and len(world.links) > 1:
-            world.leave(random.choice([name for name in world.links if name != "peer 0"] or ["peer 0"]))
+        disturb(world, bodies)
+        if late and world.random.random() < 0.1:
+            healthy.add(id_of(late[0]), late.pop(0))
     for body in late:
-        specs["peer 0"][0].add(id_of(body), body)
-    for _ in range(PATIENCE * 2):
+        healthy.add(id_of(body), body)
+    while missing(world, set(bodies)):
+        assert world.now < PATIENCE
         world.settle()
-        if not missing(world, set(bodies)):
-            break
         world.pass_time(0.5)
         rejoin(world, specs)
-    assert missing(world, set(bodies)) == set()
-    assert not [one for one in world.closed if one.peer == "peer 0" and one.violation is not None]
+    assert not [one for one in world.closed if one.peer == HEALTHY and one.violation is not None]
     finish(world)
     assert world.clean()
 

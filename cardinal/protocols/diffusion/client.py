@@ -214,8 +214,8 @@ class Client:
             self._turn(now)
         if isinstance(message, MsgReplyObjectIds):
             yield from self._announced(message.announcements, request, now)
-        elif isinstance(message, MsgReplyObjects):
-            yield from self._delivered(message.objects, request)
+        else:
+            yield from self._delivered(message.objects if isinstance(message, MsgReplyObjects) else (), request)
 
     def tick(self, now: float) -> None:
         """Check the time.

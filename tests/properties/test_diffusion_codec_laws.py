@@ -177,7 +177,7 @@ def composed(cbor2: ModuleType, message: Message) -> bytes:
     return b"".join(parts)
 
 
-def listed(term: Any) -> Any:
+def listed(term: object) -> object:
     return [listed(one) for one in term] if isinstance(term, (list, tuple)) else term
 
 
