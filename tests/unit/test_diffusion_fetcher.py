@@ -144,6 +144,19 @@ def test_a_copy_that_is_verified_is_waited_for() -> None:
     assert bench.fetcher.loads() == {}
 
 
+def test_a_copy_that_is_verified_survives_its_peer() -> None:
+    bench = Bench()
+    bench.join(A, B)
+    assert bench.announce(A, ONE) == [request(A, ONE)]
+    assert bench.announce(B, ONE) == []
+    (copy,) = bench.deliver(A, ONE)
+    assert bench.read(bench.fetcher.leave(A, 1.0)) == []
+    assert bench.fetcher.loads() == {A: 100}, "its bytes are still in memory"
+    assert bench.verdict(copy) == []
+    assert list(bench.pool.bodies) == [id_of(ONE)]
+    assert bench.fetcher.loads() == {}
+
+
 def test_an_object_that_does_not_verify_bars_its_peer_and_the_next_one_is_asked() -> None:
     bench = Bench()
     bench.join(A, B)
