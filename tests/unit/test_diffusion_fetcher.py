@@ -124,9 +124,8 @@ def test_a_peer_is_asked_once_per_announcement() -> None:
     bench.join(A, B)
     assert bench.announce(A, ONE) == [request(A, ONE)]
     (copy,) = bench.deliver(A, ONE)
-    bench.fetcher._pool = Pool()  # the pool loses everything it is given
     assert bench.verdict(copy) == []
-    bench.fetcher._pool = Pool()
+    assert bench.pool.collect(id_of(ONE))  # the pool loses it
     assert bench.tick(5.0) == []
     assert bench.announce(B, ONE) == [request(B, ONE)]
 
