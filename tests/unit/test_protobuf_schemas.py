@@ -1,4 +1,4 @@
-"""The generated protobuf module, and what happens without the runtime."""
+"""Generated protobuf modules, and what happens without the runtime."""
 
 from __future__ import annotations
 
@@ -6,35 +6,44 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from google.protobuf import descriptor_pb2
 
+from cardinal.apps.body import body_pb2
 from cardinal.protocols.publish import publish_pb2
 
 ROOT = Path(__file__).parents[2]
-NAME = "cardinal/protocols/publish/publish.proto"
+MODULES = [publish_pb2, body_pb2]
+
+
+def source(module: ModuleType) -> str:
+    name: str = module.DESCRIPTOR.name
+    return name
 
 
 @pytest.mark.skipif(
     importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed: it brings the compiler"
 )
-def test_the_module_is_what_the_schema_compiles_to(tmp_path: Path) -> None:
-    out = tmp_path / "descriptors"
-    command = ["-m", "grpc_tools.protoc", f"-I{Path(NAME).parent}={ROOT / 'schemas'}", f"--descriptor_set_out={out}"]
-    subprocess.run([sys.executable, *command, NAME], check=True, timeout=60, cwd=tmp_path)
+@pytest.mark.parametrize("module", MODULES, ids=source)
+def test_the_module_is_what_the_schema_compiles_to(module: ModuleType, tmp_path: Path) -> None:
+    out, name = tmp_path / "descriptors", source(module)
+    command = ["-m", "grpc_tools.protoc", f"-I{Path(name).parent}={ROOT / 'schemas'}", f"--descriptor_set_out={out}"]
+    subprocess.run([sys.executable, *command, name], check=True, timeout=60, cwd=tmp_path)
     compiled = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file[0]
     ours = descriptor_pb2.FileDescriptorProto()
-    publish_pb2.DESCRIPTOR.CopyToProto(ours)
+    module.DESCRIPTOR.CopyToProto(ours)
     for message in compiled.message_type:
         for field in message.field:
             field.ClearField("json_name")
     assert ours == compiled
 
 
-def test_the_schema_names_every_message_of_the_module() -> None:
-    text = (ROOT / "schemas/publish.proto").read_text()
-    for name, message in publish_pb2.DESCRIPTOR.message_types_by_name.items():
+@pytest.mark.parametrize("module", MODULES, ids=source)
+def test_the_schema_names_every_message_of_the_module(module: ModuleType) -> None:
+    text = (ROOT / "schemas" / Path(source(module)).name).read_text()
+    for name, message in module.DESCRIPTOR.message_types_by_name.items():
         assert f"message {name} {{" in text
         for field in message.fields:
             assert f" {field.name} = {field.number};" in text
