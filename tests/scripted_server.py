@@ -44,7 +44,7 @@ class Scripted:
     def answer(self, socket: ServerConnection, request: protocol.Request) -> None:
         """Follow the rules."""
         match request:
-            case protocol.Open(number, _) | protocol.GetWatermarks(number):
+            case protocol.GetWatermarks(number, _):
                 self.say(socket, protocol.Watermarks(number, ((*TP, (0, LENGTH)),)))
             case protocol.Read(number, positions):
                 self.say(socket, protocol.Reading(number))
@@ -95,7 +95,7 @@ def ask(socket: ClientConnection, request: protocol.Request) -> protocol.Answer:
 
 def begin(socket: ClientConnection, topic: str, at: int) -> None:
     """Read a topic of a real server: from its start (0) or its end (1)."""
-    opened = ask(socket, protocol.Open(1, (topic,)))
+    opened = ask(socket, protocol.GetWatermarks(1, (topic,)))
     assert isinstance(opened, protocol.Watermarks)
     positions = tuple((name, number, both[at]) for name, number, both in opened.partitions)
     assert ask(socket, protocol.Read(2, positions)) == protocol.Reading(2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +25,11 @@ DEADLINE = 20.0
 class Served:
     """A service, called from another thread than its own."""
 
-    def __init__(self, service: ServeService, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, service: ServeService, app: Topics, loop: asyncio.AbstractEventLoop) -> None:
         self.service = service
         self._loop = loop
-        self.port = self.do(self._start())
+        self.do(service.start(app))
+        self.port = service.port
 
     @property
     def url(self) -> str:
@@ -46,10 +49,6 @@ class Served:
     def stop(self) -> None:
         self.do(self.service.stop())
 
-    async def _start(self) -> int:
-        await self.service.start()
-        return self.service.port
-
 
 @contextmanager
 def serving(url: str, app: Topics, **settings: Any) -> Iterator[Served]:  # noqa: ANN401 - of ServeSettings
@@ -59,7 +58,7 @@ def serving(url: str, app: Topics, **settings: Any) -> Iterator[Served]:  # noqa
     thread.start()
     served = None
     try:
-        served = Served(ServeService(url, app, ServeSettings(**{"port": 0, **settings})), loop)
+        served = Served(ServeService(url, ServeSettings(**{"port": 0, **settings})), app, loop)
         yield served
     finally:
         if served is not None:
@@ -92,3 +91,13 @@ def read(source: Source, count: int, limit: int = 1_000) -> list[Record]:
     found += source.poll(limit, 0.05)
     assert len(found) == count
     return found
+
+
+def page(address: str, path: str) -> tuple[int, str]:
+    """Status and text of a page of a metrics endpoint."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()

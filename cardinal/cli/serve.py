@@ -21,17 +21,19 @@ from cardinal.cli.common import (
 )
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.secrets import variable
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, TopicError
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.server.serve import DEFAULT_PORT, ServeService, ServeSettings
 from cardinal.server.serve.service import read_tokens
 from cardinal.server.serve.status import StatusCollector
 
 if TYPE_CHECKING:
+    from cardinal.apps import Application
     from cardinal.server.serve import ServeStatus
     from cardinal.transports import TransportUrl
 
 _SCRAPE_SECONDS: Final = 5.0
+_FIND_SECONDS: Final = 1.0
 _THREAD: Final = "cardinal-serve-open"
 _TOKEN_VARIABLE: Final = "CARDINAL_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _LISTEN: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]+)(?::(?P<port>\d{1,5}))?")
@@ -114,7 +116,7 @@ def serve(  # noqa: PLR0917 - click passes options by name
     metrics: str | None,
     config: Path | None,
 ) -> None:
-    """Send a stream to many clients over websockets; it is read once.
+    """Send a stream to many clients over websockets; it is read once. A stream that does not exist yet is waited for.
 
     Clients open it as ws://HOST:PORT, or wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients
     wait for its return and resume where they were.
@@ -145,27 +147,38 @@ def serve(  # noqa: PLR0917 - click passes options by name
 async def _serve(
     from_url: TransportUrl, settings: ServeSettings, topic: str | None, chain_id: int | None, metrics: str | None
 ) -> None:
-    service: ServeService | None = None
+    service = ServeService(from_url, settings)
     endpoint: Endpoint | None = None
     try:
         with cancelled_when_told():
-            # On a thread that nobody waits for if the command is stopped before the stream has answered.
-            app = await asyncio.wrap_future(
-                run_in_thread(lambda: application(from_url, "evm", chain_id, topic), _THREAD)
-            )
-            service = ServeService(from_url, app, settings)
             if metrics is not None:
                 endpoint = _endpoint(metrics, service)
-            await service.start()
+            app = await _find_application(from_url, chain_id, topic)
+            await service.start(app)
             _log_address(settings, service.port, app.chain)
             await service.run()
     except asyncio.CancelledError:
         pass  # stopped by a signal
     finally:
-        if service is not None:
-            await service.stop()
+        await service.stop()
         if endpoint is not None:
             endpoint.close()
+
+
+async def _find_application(url: TransportUrl, chain_id: int | None, topic: str | None) -> Application:
+    """The application of the stream, which is waited for; raises as :func:`cardinal.cli.common.application`."""
+    waits = False
+    while True:
+        try:
+            # On a thread that nobody waits for if the command is stopped before the stream has answered.
+            return await asyncio.wrap_future(
+                run_in_thread(lambda: application(url, "evm", chain_id, topic, wait=0.0), _THREAD)
+            )
+        except TopicError as error:
+            if not waits:
+                _log.warning("waiting for the stream: %s", error)
+                waits = True
+        await asyncio.sleep(_FIND_SECONDS)
 
 
 def _endpoint(address: str, service: ServeService) -> Endpoint:

@@ -27,7 +27,7 @@ from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
-from serving import DEADLINE, from_start, read, serving, until
+from serving import DEADLINE, from_start, page, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -264,6 +264,68 @@ def test_closing_ends_one_that_is_connecting(broker: MemoryBroker, way: str) -> 
         assert not thread.is_alive()
 
 
+def test_a_client_that_reconnects_while_the_stream_is_away_reads_on_when_it_is_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its READ fails, because its position is older than the ring; it is repeated until the stream answers."""
+    _fill(broker, 0, 1_000)
+    Refusing.away = False
+    monkeypatch.setattr(streams, "open_source", lambda _url, _app, *, topics: Refusing(broker, topics))
+    with (
+        serving(broker.url, APP, buffer_bytes=1_000, compression="none") as served,
+        TcpProxy(f"127.0.0.1:{served.port}") as proxy,
+    ):
+        source = from_start(open_source(f"ws://{proxy.address}?window.bytes=5000", APP))
+        found = source.poll(1, DEADLINE)
+        Refusing.away = True
+        proxy.reset()
+        until(lambda: proxy.stats.accepted >= 4)
+        with pytest.raises(UnreachableError):
+            source.watermarks()
+        Refusing.away = False
+        total = len(broker.records())
+        until(lambda: found.extend(source.poll(1_000, 0.1)) or len(found) >= total)
+        assert sorted(found) == broker.records()
+        assert served.status.protocol_errors_total == 0
+        source.close()
+
+
+class Refusing(MemorySource):
+    """Its server refuses connections while it is away."""
+
+    away = False
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        self._check()
+        return super().poll(limit, timeout)
+
+    def watermarks(self) -> dict[Partition, tuple[int, int]]:
+        self._check()
+        return super().watermarks()
+
+    def _check(self) -> None:
+        if self.away:
+            raise UnreachableError("the broker is away", address="broker")
+
+
+def test_a_server_is_not_ready_while_what_it_serves_does_not_answer(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a poll nor a query has returned, with an error or without."""
+    monkeypatch.setattr(streams, "open_source", lambda _url, _app, *, topics: Away(broker, topics))
+    Away.away.clear()
+    Away.back.clear()
+    with serving(broker.url, APP) as served:
+        assert not served.service.waits_for
+        Away.away.set()
+        until(lambda: served.service.waits_for)
+        assert "has not answered for" in served.service.waits_for
+        assert not served.status.upstream_connected
+        Away.back.set()
+        Away.away.clear()
+        until(lambda: not served.service.waits_for)
+
+
 class Away(MemorySource):
     """Its server does not answer any more, until it is back."""
 
@@ -303,7 +365,7 @@ def test_a_server_stops_within_seconds_while_what_it_serves_does_not_answer(
         until(lambda: served.status.catch_up_clients)
         Away.away.set()
         asked = pool.submit(old.watermarks)
-        until(lambda: any(thread.name == "cardinal-serve-questions" for thread in threading.enumerate()))
+        until(lambda: any(thread.name == "cardinal-serve-query" for thread in threading.enumerate()))
         served.stop()
         assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("cardinal-serve"))
         Away.back.set()
@@ -371,6 +433,29 @@ def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Pat
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+def test_a_stream_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+    app = apps.get("evm", chain_id=fresh_chain_id())
+    folder = tmp_path / "log"
+    folder.mkdir()
+    port, probe = _free_port(), f"127.0.0.1:{_free_port()}"
+    with Processes(tmp_path) as processes:
+        server = processes.start(
+            "serve", "--from", f"file://{folder}", "--listen", f"127.0.0.1:{port}", "--metrics", probe
+        )
+        until(lambda: _listens(int(probe.rpartition(":")[2])), 60)
+        assert page(probe, "/readyz") == (503, "the stream does not exist yet\n")
+        _publish(f"file://{folder}", app, _line(app, 1, 5))
+        until(lambda: _listens(port), 60)
+        source = from_start(open_source(f"ws://127.0.0.1:{port}", app))
+        assert source.poll(1, DEADLINE)
+        source.close()
+        server.send_signal(signal.SIGTERM)
+        status, _, err = processes.end(server)
+    assert status == 0
+    assert err.count("waiting for the stream") == 1
 
 
 @pytest.mark.slow

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import socket
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from websockets.asyncio.client import connect as asyncio_connect
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -18,7 +22,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_source
-from cardinal.transports.websocket.protocol import SUBPROTOCOL, CloseCode
+from cardinal.transports.websocket.protocol import SUBPROTOCOL, CloseCode, GetWatermarks, encode_message
 from scripted_server import begin, grant
 from serving import DEADLINE, Served, from_start, read, serving, until
 
@@ -219,11 +223,13 @@ def test_one_that_takes_nothing_and_fell_out_of_the_ring_is_closed_with_a_reason
                 socket.recv(DEADLINE)
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == CloseCode.SLOW
-        assert "reconnect" in caught.value.rcvd.reason
+        assert "nothing was accepted" in caught.value.rcvd.reason
         assert served.status.slow_clients_closed_total == 1
 
 
-def test_one_that_is_closed_for_slowness_goes_on_where_it_was(broker: MemoryBroker) -> None:
+def test_one_that_is_closed_for_slowness_resumes_where_it_was_and_its_log_says_why(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(broker.url, APP, buffer_bytes=50_000, slow_timeout=0.2) as served:
         source = from_start(open_source(f"{served.url}?window.bytes=30000", APP))
         _fill(broker, 1_000)
@@ -231,6 +237,31 @@ def test_one_that_is_closed_for_slowness_goes_on_where_it_was(broker: MemoryBrok
         _fill(broker, 1_000)
         assert sorted(read(source, _total(broker))) == broker.records()
         source.close()
+    said = [record.getMessage() for record in caplog.records if record.name == "cardinal.websocket"]
+    reason = "closed the connection: nothing was accepted for too long; reconnecting"
+    assert said[0] == f"the server at 127.0.0.1:{served.port} {reason}"
+    assert not any("start `cardinal serve`" in text for text in said)
+
+
+def test_a_client_that_leaves_without_reading_its_answers_is_released(broker: MemoryBroker) -> None:
+    request = encode_message(GetWatermarks(1, tuple(APP.all_topics)))
+
+    async def leave(url: str) -> None:
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        plain.connect(("127.0.0.1", served.port))
+        plain.settimeout(0)
+        client = await asyncio_connect(url, sock=plain, subprotocols=[SUBPROTOCOL], compression=None, proxy=None)
+        client.transport.pause_reading()
+        while not served.status.unsent_bytes:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await client.send(request)
+        client.transport.abort()
+
+    with serving(broker.url, APP) as served:
+        asyncio.run(leave(served.url))
+        until(lambda: served.status.clients == 0)
 
 
 def test_one_in_the_ring_that_takes_nothing_is_left_alone(broker: MemoryBroker) -> None:

@@ -20,7 +20,6 @@ from cardinal.transports.websocket.protocol import (
     Failed,
     FindTime,
     GetWatermarks,
-    Open,
     Read,
     Reading,
     Reason,
@@ -66,11 +65,7 @@ def _receive(socket: ClientConnection, count: int) -> None:
         ['{"type":"nothing","id":1}'],
         ['{"type":"credit","size":-1}'],
         ['{"type":"read","id":1,"positions":[["t",0]]}'],
-        [encode_message(GetWatermarks(1)) + "x"],
-        [encode_message(GetWatermarks(1))],
-        [encode_message(Read(1, ((*TP, 0),)))],
-        [encode_message(Open(1, (APP.default_topic,))), encode_message(Read(2, ((*TP, None),)))],
-        [encode_message(Open(1, (APP.default_topic,))), encode_message(Open(2, tuple(APP.all_topics)))],
+        [encode_message(GetWatermarks(1, ())) + "x"],
     ],
 )
 def test_a_client_that_breaks_the_protocol_is_closed_with_the_reason_and_harms_nobody(
@@ -103,25 +98,25 @@ def test_a_frame_that_is_too_large_ends_the_connection(broker: MemoryBroker) -> 
 def test_what_cannot_be_done_is_answered_and_the_connection_stays(broker: MemoryBroker) -> None:
     other = (APP.default_topic, 2**31 - 1)
     with serving(broker.url, APP) as served, connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket:
-        assert ask(socket, Open(1, ("elsewhere",))) == Failed(1, Reason.TOPIC, "elsewhere")
-        assert isinstance(ask(socket, Open(2, (APP.default_topic,))), Watermarks)
+        assert ask(socket, GetWatermarks(1, ("elsewhere",))) == Failed(1, Reason.TOPIC, "elsewhere")
+        assert ask(socket, Read(2, ((*TP, None),))) == Failed(2, Reason.EXPIRED)
         assert ask(socket, Read(3, ((*TP, 99),))) == Failed(3, Reason.EXPIRED, partitions=((*TP, (99, 1)),))
         assert ask(socket, Read(4, ((*other, 0),))) == Failed(4, Reason.TOPIC, APP.default_topic)
         assert ask(socket, Read(5, (("elsewhere", 0, 0),))) == Failed(5, Reason.TOPIC, "elsewhere")
         grant(socket, 2**32 - 1)
         assert ask(socket, Read(6, ((*TP, 0),))) == Reading(6)
         assert isinstance(socket.recv(DEADLINE), bytes)
-        assert isinstance(ask(socket, GetWatermarks(7)), Watermarks)
+        assert isinstance(ask(socket, GetWatermarks(7, (APP.default_topic,))), Watermarks)
 
 
 def test_any_bytes_from_clients_harm_nobody(broker: MemoryBroker) -> None:
     rng = random.Random(5)
     valid = [
-        encode_message(Open(1, (APP.default_topic,))),
+        encode_message(GetWatermarks(1, (APP.default_topic,))),
         encode_message(Read(2, ((*TP, 0),))),
         encode_message(Credit(9)),
-        encode_message(GetWatermarks(3)),
-        encode_message(FindTime(4, 5)),
+        encode_message(GetWatermarks(3, tuple(APP.all_topics))),
+        encode_message(FindTime(4, (APP.default_topic,), 5)),
     ]
     with serving(broker.url, APP) as served:
         for _ in range(60):

@@ -103,7 +103,7 @@ def test_browsers_are_refused_and_so_is_who_speaks_another_protocol(broker: Memo
 def test_more_clients_than_there_is_room_for_are_told_so(broker: MemoryBroker) -> None:
     with serving(broker.url, APP, clients_max=2) as served:
         sources = [open_source(served.url, APP) for _ in range(2)]
-        with pytest.raises(UnreachableError, match=r"no capacity .* raise its --max-clients or use another server"):
+        with pytest.raises(UnreachableError, match=r"no capacity .* raise its --max-clients or use another one"):
             open_source(served.url, APP)
         for source in sources:
             source.close()

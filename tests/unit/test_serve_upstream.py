@@ -55,11 +55,10 @@ def test_whatever_ends_the_reading_is_the_upstreams_error(
     async def run() -> Upstream:
         upstream = Upstream(TOPICS, lambda _: Failing(broker, error), ring_bytes=1)
         await upstream.open()
-        upstream.start(opened=True)
         try:
             await _until(lambda: upstream.error is not None)
         finally:
-            await asyncio.gather(*map(asyncio.wrap_future, upstream.close()))
+            await asyncio.wrap_future(upstream.close())
         return upstream
 
     upstream = asyncio.run(run())
@@ -105,11 +104,10 @@ def test_a_poll_is_bounded_by_the_size_of_records_from_the_first_one_on(
 
         upstream = Upstream(TOPICS, make, ring_bytes=1, from_start=True)
         await upstream.open()
-        upstream.start(opened=True)
         try:
             await _until(lambda: upstream.records >= count)
         finally:
-            await asyncio.gather(*map(asyncio.wrap_future, upstream.close()))
+            await asyncio.wrap_future(upstream.close())
         return made
 
     (source,) = asyncio.run(run())

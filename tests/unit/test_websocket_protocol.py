@@ -37,10 +37,9 @@ def rows(value: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 topics = st.lists(names, max_size=4).map(tuple)
 requests = st.one_of(
-    st.builds(protocol.Open, ids, topics),
     st.builds(protocol.ListTopics, ids),
-    st.builds(protocol.GetWatermarks, ids),
-    st.builds(protocol.FindTime, ids, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(protocol.GetWatermarks, ids, topics),
+    st.builds(protocol.FindTime, ids, topics, st.integers(-(2**63), 2**63 - 1)),
     st.builds(protocol.Read, ids, rows(ids | st.none())),
     st.builds(protocol.Credit, st.integers(0, 1 << 40)),
 )

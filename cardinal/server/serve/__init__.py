@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .service import DEFAULT_PORT, ServeService, ServeSettings
+from .service import ServeService
+from .settings import DEFAULT_PORT, ServeSettings
 from .status import ServeStatus
 
 __all__ = ["DEFAULT_PORT", "ServeService", "ServeSettings", "ServeStatus"]

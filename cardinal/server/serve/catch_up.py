@@ -7,27 +7,26 @@ slot is free again only when its source is closed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from cardinal.transports.websocket.protocol import Chunk, encode_chunks
-
 from .ring import FRAME_BYTES
-from .threads import BatchSize, SourceThread
+from .source_thread import SourceThread
+from .upstream import Poller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
+    from cardinal.transports.websocket.protocol import Chunk
 
-    from .subscription import Plan, Subscription
+    from .client import Client, Plan
     from .upstream import Upstream
 
 _SLOT_SECONDS: Final = 5.0
+_TICK_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.1
 _POLL_BYTES: Final = 1 << 20
 
@@ -46,85 +45,90 @@ class CatchUpReads:
 
     def __init__(self, limit: int) -> None:
         self._slots = asyncio.Semaphore(limit)
-        self._closing: set[Future[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self.active = self.waiting = self.total = 0
 
-    async def run(self, client: Subscription, upstream: Upstream) -> None:
-        """Send what the client wants until the ring holds its positions, or until its turn is over."""
-        topics = tuple(sorted(client.topics))
-        async with self._slot(lambda: upstream.make(topics)) as reader:
-            self.total += 1
-            began, aimed, batch = time.monotonic(), None, BatchSize(_POLL_BYTES)
-            while client.plan.wanted and not client.expired and not upstream.ring.holds(client.wanted()):
-                if not await self._may_send(client, began):
-                    return
-                plan = client.plan
-                if aimed is not plan:
-                    await reader.call(_aim(client.wanted(), resumed=aimed is not None))
-                    aimed = plan
-                chunks = await reader.call(_poll(batch, compress=upstream.compress))
-                if not await self._send(client, plan, chunks, began):
-                    return
+    async def run(self, client: Client, upstream: Upstream) -> None:
+        """Send what the client wants until the ring holds its positions, or until its slot is over."""
+        async with self._slot(upstream, {topic for topic, _ in client.plan.wanted}) as reader:
+            sending = await self._read(reader, client, upstream)
+        if sending is not None:
+            await sending
+
+    async def _read(self, reader: SourceThread, client: Client, upstream: Upstream) -> asyncio.Task[bool] | None:
+        """Read and send; returns the message that is still being sent when the slot is over."""
+        until, poller = time.monotonic() + _SLOT_SECONDS, Poller(_POLL_BYTES, compress=upstream.compress)
+        aimed: Plan | None = None
+        chunks: list[Chunk] = []
+        while client.reads and not upstream.ring.holds(client.wanted()) and not self._is_over(until):
+            if client.credit <= 0:
+                await client.wait_for_credit()
+                if client.credit <= 0 and self.waiting:
+                    break
+            elif aimed is not client.plan:
+                plan, chunks = client.plan, []
+                await reader.call(_aim(client.wanted(), resumed=aimed is not None))
+                aimed = plan
+            elif not chunks:
+                _, chunks = await reader.call(lambda source: poller.poll(source, _POLL_SECONDS))
+            else:
+                sending = asyncio.create_task(client.send(aimed, _take_frame(chunks)))
+                if not await self._in_time(sending, until):
+                    return sending
+                sending.result()
+        return None
+
+    def _is_over(self, until: float) -> bool:
+        """Whether a slot is over: it has an end where others wait for it."""
+        return self.waiting > 0 and time.monotonic() > until
+
+    async def _in_time(self, sending: asyncio.Task[bool], until: float) -> bool:
+        """Wait for a message to be sent; False where the slot is over before."""
+        try:
+            while not sending.done() and not self._is_over(until):
+                await asyncio.wait({sending}, timeout=_TICK_SECONDS)
+        except asyncio.CancelledError:
+            sending.cancel()
+            raise
+        return sending.done()
 
     async def stop(self) -> None:
         """Wait until the sources are closed."""
-        await asyncio.gather(*map(asyncio.wrap_future, tuple(self._closing)))
-
-    async def _send(self, client: Subscription, plan: Plan, chunks: list[Chunk], began: float) -> bool:
-        """Send what a poll returned; False where the turn is over before all of it was sent.
-
-        What is left is then re-read in the next turn: the source is beyond it.
-        """
-        while chunks and client.plan is plan:
-            if not await self._may_send(client, began):
-                return False
-            if client.plan is not plan:
-                break
-            size = count = 0
-            while count < len(chunks) and size < FRAME_BYTES:
-                size += len(chunks[count].data)
-                count += 1
-            client.send(chunks[:count])
-            del chunks[:count]
-        return True
-
-    async def _may_send(self, client: Subscription, began: float) -> bool:
-        """Wait until the client accepts more; False where others wait and its turn is over, or it accepts nothing."""
-        while True:
-            if self.waiting and time.monotonic() - began > _SLOT_SECONDS:
-                return False
-            if client.accepts:
-                return True
-            await client.changed_soon()
-            if not client.accepts and client.credit <= 0 and self.waiting:
-                return False
+        await asyncio.gather(*self._closing)
 
     @asynccontextmanager
-    async def _slot(self, make: Callable[[], Source]) -> AsyncIterator[SourceThread]:
+    async def _slot(self, upstream: Upstream, topics: Iterable[str]) -> AsyncIterator[SourceThread]:
         self.waiting += 1
         try:
             await self._slots.acquire()
         finally:
             self.waiting -= 1
         self.active += 1
-        reader = SourceThread(make, "cardinal-serve-catch-up")
+        self.total += 1
+        reader = SourceThread(lambda: upstream.make(tuple(sorted(topics))), "cardinal-serve-catch-up")
         try:
             yield reader
         finally:
             # Not awaited: the client may have been cancelled.
-            loop, closing = asyncio.get_running_loop(), reader.close()
+            closing = asyncio.create_task(self._close(reader))
             self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
-            def closed(future: Future[None]) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended before
-                    loop.call_soon_threadsafe(self._free, future)
-
-            closing.add_done_callback(closed)
-
-    def _free(self, closed: Future[None]) -> None:
-        self._closing.discard(closed)
+    async def _close(self, reader: SourceThread) -> None:
+        await asyncio.wrap_future(reader.close())
         self.active -= 1
         self._slots.release()
+
+
+def _take_frame(chunks: list[Chunk]) -> list[Chunk]:
+    """Remove as many chunks as a message has."""
+    size = count = 0
+    while count < len(chunks) and size < FRAME_BYTES:
+        size += len(chunks[count].data)
+        count += 1
+    found = chunks[:count]
+    del chunks[:count]
+    return found
 
 
 def _aim(wanted: Mapping[Partition, int], *, resumed: bool) -> Callable[[Source], None]:
@@ -138,13 +142,3 @@ def _aim(wanted: Mapping[Partition, int], *, resumed: bool) -> Callable[[Source]
             source.assign(wanted)
 
     return aim
-
-
-def _poll(batch: BatchSize, *, compress: bool) -> Callable[[Source], list[Chunk]]:
-    def poll(source: Source) -> list[Chunk]:
-        before = source.positions()
-        records = source.poll(batch.records, _POLL_SECONDS)
-        batch.update(len(records), sum(len(record.key) + len(record.value) for record in records))
-        return encode_chunks(records, before, source.positions(), compress=compress)
-
-    return poll

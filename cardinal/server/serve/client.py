@@ -1,16 +1,17 @@
 """Client of a server: what it has requested, and what it is sent.
 
-Three tasks: one receives requests and answers them in order, one chooses records while there is credit, one writes to
-the socket. Where a position is in the ring, the ring's chunks are sent as they are; where it is older, a catch-up read
-goes before.
+One task receives requests and answers them in order, another one sends records while there is credit. Where a position
+is in the ring, the ring's chunks are sent as they are; where it is older, a catch-up read goes before.
 
 Rules:
 
-1. A client costs its positions, one message that waits and one that is being written. Without credit it costs nothing.
+1. A client costs its positions and the message that is being written. Without credit it costs nothing. One that does
+   not accept its answers is not heard further.
 2. One that accepts nothing for ``slow_timeout`` while it is older than the ring, or in the midst of a message, is
    closed; it may reconnect at its position.
 3. Positions are checked when they are named: a client is never sent less than it requested without an error.
 4. What breaks the protocol closes the connection with :attr:`~protocol.CloseCode.PROTOCOL`.
+5. The answer to a READ, and the records that follow it, are sent under one lock: none follow an earlier READ.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ import contextlib
 import logging
 import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from websockets.exceptions import ConnectionClosed
 
 from cardinal.errors import CardinalError, CursorExpiredError, RemoteProtocolError, TopicError, UnreachableError
 from cardinal.transports.websocket import protocol
-
-from .subscription import Subscription
+from cardinal.transports.websocket.connection import keep_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from websockets.asyncio.server import ServerConnection
 
     from cardinal.protocols.streams.types import Partition
 
-    from .catch_up import CatchUpReads
+    from .settings import ServeSettings
     from .status import Totals
     from .streams import Streams
     from .upstream import Upstream
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 CLOSE_SECONDS: Final = 2.0
 _SPARE_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 0.5
-_ANSWERS_MAX: Final = 8
+_TICK_SECONDS: Final = 0.5
+_CREDIT_MAX: Final = 1 << 40
 _FRAGMENT_BYTES: Final = 64 << 10
 _FRAGMENTS_MAX: Final = 1024
 
@@ -56,31 +58,57 @@ _UNSENT_OPTION: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _log = logging.getLogger("cardinal.serve")
 
 
+class _SlowError(Exception):
+    """The client accepted nothing for too long."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """The partitions of a READ, its id, and how far the ring has been searched for it."""
+
+    id: int
+    wanted: frozenset[Partition]
+    index: int = 0
+
+
 class Client:
     """See the module.
 
     Arguments:
         connection: the websocket.
         streams: what is served.
-        catch_up: reads of what is older than the ring.
+        catch_up: sends what is older than the ring.
         totals: counts of all clients.
+        settings: the server's.
 
     Attributes:
-        subscription: what it reads.
-        heard: when it last sent something, or accepted some of a message, by the monotonic clock.
+        plan: of its last READ.
+        credit: bytes that may be sent.
 
     """
 
-    def __init__(self, connection: ServerConnection, streams: Streams, catch_up: CatchUpReads, totals: Totals) -> None:
-        self.subscription = Subscription(totals)
-        self.heard = time.monotonic()
+    def __init__(
+        self,
+        connection: ServerConnection,
+        streams: Streams,
+        catch_up: Callable[[Client, Upstream], Awaitable[None]],
+        totals: Totals,
+        settings: ServeSettings,
+    ) -> None:
+        self.plan = Plan(0, frozenset())
+        self.credit = 0
         self._connection = connection
         self._streams = streams
-        self._catch_up_reads = catch_up
+        self._read_older = catch_up
         self._totals = totals
+        self._settings = settings
         self._upstream: Upstream | None = None
-        self._written = asyncio.Event()
-        self._writing = False
+        self._positions: dict[Partition, int] = {}
+        self._sent_ms: dict[Partition, int] = {}
+        self._error: CardinalError | None = None  # why its reading has ended
+        self._sending = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._heard = self._progress = time.monotonic()
 
     async def run(self) -> None:
         """Serve until the client leaves, breaks the protocol or is too slow."""
@@ -88,25 +116,33 @@ class Client:
             with contextlib.suppress(OSError):  # it has left already
                 plain = self._connection.transport.get_extra_info("socket")
                 plain.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
-        tasks = [asyncio.create_task(self._choose()), asyncio.create_task(self._write())]
+        alive = keep_alive(self._connection, self._settings.ping_interval, lambda: self._heard)
+        tasks = [asyncio.create_task(one) for one in (self._receive(), self._send_records(), alive)]
+        code, reason = 1000, ""
         try:
-            async for message in self._connection:
-                self.heard = time.monotonic()
-                while self.subscription.outbox.qsize() >= _ANSWERS_MAX:
-                    self._written.clear()
-                    await self._written.wait()
-                await self._receive(message)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         except ConnectionClosed:
             pass
         except RemoteProtocolError as error:
             self._totals.refused += 1
-            await self.close(protocol.CloseCode.PROTOCOL, str(error)[:120])
+            code, reason = protocol.CloseCode.PROTOCOL, str(error)[:120]
+        except _SlowError:
+            self._totals.slow += 1
+            code, reason = protocol.CloseCode.SLOW, "nothing was accepted for too long"
+        except CardinalError as error:
+            _log.warning("a client is disconnected: %s", error)
+            code, reason = protocol.CloseCode.UNAVAILABLE, "the stream cannot be read now"
+        except Exception:  # noqa: BLE001 - the outermost loop of a client
+            _log.exception("a client is disconnected")
+            code, reason = protocol.CloseCode.UNAVAILABLE, "the server has failed"
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._leave()
-            await self.close()
+            await self.close(code, reason)
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection in a bounded time: a client that accepts nothing would not get the close message."""
@@ -121,171 +157,219 @@ class Client:
         """Bytes that wait in the socket's buffer."""
         return self._connection.transport.get_write_buffer_size()
 
-    def is_slow(self, timeout: float) -> bool:
-        """Whether it is to be closed (rule 2)."""
-        client, upstream = self.subscription, self._upstream
-        if time.monotonic() - client.progress <= timeout:
-            return False
-        starved = client.credit <= 0 and upstream is not None and not upstream.ring.holds(client.wanted())
-        return self._writing or starved
-
     def lag(self, now_ms: float) -> tuple[int, float]:
-        """See :meth:`Subscription.lag`."""
-        return self.subscription.lag(self._upstream.ring, now_ms) if self._upstream else (0, 0.0)
+        """Records to be sent yet, and seconds since the newest one that was sent of these partitions."""
+        if self._upstream is None:
+            return 0, 0.0
+        ring = self._upstream.ring
+        behind = {tp: ring.ends[tp] - at for tp, at in self.wanted().items() if ring.ends.get(tp, at) > at}
+        times = [self._sent_ms.get(tp) or ring.oldest_ms for tp in behind]
+        return sum(behind.values()), max((now_ms - at for at in times if at), default=0.0) / 1000
+
+    # --- for the upstream ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._woken.set()
+
+    def expire(self, lost: Mapping[Partition, tuple[int, int]]) -> None:
+        """End a reading of topics whose offsets mean nothing any more."""
+        topics = {topic for topic, _ in self._positions}
+        missing = {
+            tp: (max(at, self._positions.get(tp, at)), limit) for tp, (at, limit) in lost.items() if tp[0] in topics
+        }
+        if missing:
+            self._error = CursorExpiredError("the stream was recreated", missing=missing)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def _receive(self, message: str | bytes) -> None:
-        request = protocol.decode_request(message)
-        if isinstance(request, protocol.Credit):
-            self.subscription.grant(request.size)
-            return
-        try:
-            answer = await self._answer(request)
-        except RemoteProtocolError:
-            raise
-        except CardinalError as error:
-            answer = _failed(request.id, error)
-        self._put(answer)
-        if isinstance(answer, protocol.Reading) and isinstance(request, protocol.Read):
-            self.subscription.begin(request.id, protocol.by_partition(request.positions))
+    async def _receive(self) -> None:
+        async for message in self._connection:
+            self._heard = time.monotonic()
+            request = protocol.decode_request(message)
+            if isinstance(request, protocol.Credit):
+                self._grant(request.size)
+                continue
+            try:
+                answer = await self._answer(request)
+            except RemoteProtocolError:
+                raise
+            except CardinalError as error:
+                answer = _failed(request.id, error)
+            if answer is not None:
+                await self._connection.send(protocol.encode_message(answer))
 
-    def _put(self, answer: protocol.Answer) -> None:
-        self.subscription.outbox.put_nowait(protocol.encode_message(answer))
+    def _grant(self, size: int) -> None:
+        if size:
+            self.credit = min(self.credit + size, _CREDIT_MAX)
+            self._progress = time.monotonic()
+            self.wake()
 
     async def _answer(
-        self,
-        request: protocol.ListTopics | protocol.Open | protocol.GetWatermarks | protocol.FindTime | protocol.Read,
-    ) -> protocol.Answer:
+        self, request: protocol.ListTopics | protocol.GetWatermarks | protocol.FindTime | protocol.Read
+    ) -> protocol.Answer | None:
         match request:
             case protocol.ListTopics(number):
                 return protocol.Topics(number, tuple(sorted(await self._streams.list_topics())))
-            case protocol.Open(number, topics):
-                return await self._open(number, frozenset(topics))
-            case protocol.GetWatermarks(number):
-                return protocol.Watermarks(number, self._mine(await self._opened().watermarks()))
-            case protocol.FindTime(number, timestamp_ms):
-                return protocol.Offsets(number, self._mine(await self._opened().offsets_for_time(timestamp_ms)))
+            case protocol.GetWatermarks(number, topics):
+                marks = await self._enter(topics).watermarks()
+                return protocol.Watermarks(number, _rows_of(topics, marks))
+            case protocol.FindTime(number, topics, timestamp_ms):
+                offsets = await self._enter(topics).offsets_for_time(timestamp_ms)
+                return protocol.Offsets(number, _rows_of(topics, offsets))
             case protocol.Read(number, positions):
-                await self._check(protocol.by_partition(positions))
-                return protocol.Reading(number)
+                await self._read(number, protocol.by_partition(positions))
+                return None
 
-    async def _open(self, number: int, topics: frozenset[str]) -> protocol.Watermarks:
-        if self._upstream is None:
-            self._upstream = self._streams.enter(self.subscription, topics)
-        elif topics != self.subscription.topics:
-            raise RemoteProtocolError("a connection is about the topics that it was opened for")
-        try:
-            return protocol.Watermarks(number, self._mine(await self._upstream.watermarks()))
-        except CardinalError:
+    def _enter(self, topics: Sequence[str]) -> Upstream:
+        """The upstream of these topics, which is this client's from now on."""
+        upstream = self._streams.find(frozenset(topics))
+        if upstream is not self._upstream:
             self._leave()
-            raise
+            self.plan, self._upstream = Plan(self.plan.id, frozenset()), upstream
+            upstream.clients.add(self)
+        return upstream
 
     def _leave(self) -> None:
         if self._upstream is not None:
-            self._streams.leave(self.subscription, self._upstream)
+            self._streams.leave(self, self._upstream)
             self._upstream = None
 
-    def _opened(self) -> Upstream:
-        if self._upstream is None:
-            raise RemoteProtocolError("a connection begins with the topics that it is about")
-        return self._upstream
-
-    def _mine(self, found: Mapping[Partition, Any]) -> tuple[tuple[str, int, Any], ...]:
-        return protocol.rows({tp: value for tp, value in found.items() if tp[0] in self.subscription.topics})
-
-    async def _check(self, positions: Mapping[Partition, int | None]) -> None:
-        """Refuse positions that nothing can be sent from."""
-        upstream, topics = self._opened(), self.subscription.topics
-        for tp, position in positions.items():
-            if position is None and not self.subscription.knows(tp):
-                raise RemoteProtocolError(f"{tp[0]!r}:{tp[1]} has no position to continue from")
-        resets = -1
-        while resets != upstream.resets:  # records that were lost meanwhile make the check worthless
+    async def _read(self, number: int, positions: Mapping[Partition, int | None]) -> None:
+        """Begin a READ, and answer it. CardinalError: nothing can be sent from these positions."""
+        answer = protocol.encode_message(protocol.Reading(number))
+        named = {tp: position for tp, position in positions.items() if position is not None}
+        upstream = self._enter([topic for topic, _ in positions]) if positions else None
+        while upstream is not None:
+            if len(named) == len(positions):
+                begun: dict[Partition, int] = {} if self._error else self._positions
+            elif self._error or not positions.keys() <= named.keys() | self._positions.keys():
+                raise self._error or CursorExpiredError("there is no position to continue from", missing={})
+            else:
+                begun = self._positions
             resets = upstream.resets
-            unsure = {
-                tp: position
-                for tp, position in positions.items()
-                if position is not None and not (tp[0] in topics and upstream.ring.covers(tp, position))
-            }
-            if not unsure:
-                return
-            marks = await upstream.watermarks()
-            missing = {}
-            for tp, position in unsure.items():
-                if tp not in marks or tp[0] not in topics:
-                    raise TopicError("there is no such partition", topic=tp[0])
-                low, high = marks[tp]
-                if not low <= position <= high:
-                    missing[tp] = (position, high if position > high else low)
-            if missing:
-                raise CursorExpiredError("expired", missing=missing)
+            await _check(upstream, named)
+            async with self._sending:
+                if resets == upstream.resets:  # records that were lost meanwhile make the check worthless
+                    self._positions, self._error = begun | named, None
+                    self._begin(number, positions)
+                    await self._connection.send(answer)
+                    return
+        async with self._sending:
+            self._begin(number, positions)
+            await self._connection.send(answer)
+
+    def _begin(self, number: int, positions: Iterable[Partition]) -> None:
+        self.plan, self._progress = Plan(number, frozenset(positions)), time.monotonic()
+        self.wake()
 
     # --- records -------------------------------------------------------------------------------------------------
 
-    async def _choose(self) -> None:
-        """Queue records until cancelled."""
-        try:
-            while True:
-                await self._choose_once()
-        except CardinalError as error:
-            _log.warning("a client is disconnected: %s", error)
-            await self.close(protocol.CloseCode.UNAVAILABLE, "the stream cannot be read now")
-        except Exception:  # noqa: BLE001 - the outermost loop of a client
-            _log.exception("a client is disconnected")
-            await self.close(protocol.CloseCode.UNAVAILABLE, "the server has failed")
+    @property
+    def reads(self) -> bool:
+        """Whether it wants records, and there is no reason to end that."""
+        return bool(self.plan.wanted) and self._error is None
 
-    async def _choose_once(self) -> None:
-        client, upstream, plan = self.subscription, self._upstream, self.subscription.plan
-        if upstream is None or not plan.wanted:
-            await client.changed()
-        elif error := client.expired or upstream.error:
-            self._fail(error)
-        elif not client.accepts:
-            await client.changed()
-        elif (found := upstream.ring.after(plan.index, client.wanted())) is None:
-            await self._catch_up(upstream)
-        else:
-            plan.index = found.next
-            if found.chunks:
-                client.send(found.chunks)
-            else:
-                await client.changed()
+    def wanted(self) -> dict[Partition, int]:
+        """The positions of the wanted partitions."""
+        return {tp: self._positions[tp] for tp in self.plan.wanted}
+
+    async def _send_records(self) -> None:
+        while True:
+            upstream, plan = self._upstream, self.plan
+            if upstream is None or not plan.wanted:
+                await self._changed()
+            elif error := self._error or upstream.error:
+                await self._end_reading(error)
+            elif self.credit <= 0:
+                await self.wait_for_credit()
+            elif (found := upstream.ring.after(plan.index, self.wanted())) is None:
+                await self._catch_up(upstream)
+            elif not found.chunks:
+                plan.index = found.next
+                await self._changed()
+            elif await self.send(plan, found.chunks):
+                plan.index = found.next
+
+    async def send(self, plan: Plan, chunks: Sequence[protocol.Chunk]) -> bool:
+        """Send the next chunks of a plan; False where it is the client's plan no more."""
+        async with self._sending:
+            if plan is not self.plan:
+                return False
+            frame = protocol.encode_frame(plan.id, chunks)
+            for chunk in chunks:
+                self._positions[chunk.tp] = chunk.next
+                self._sent_ms[chunk.tp] = chunk.newest_ms or self._sent_ms.get(chunk.tp, 0)
+                self._totals.records += chunk.count
+            self._totals.bytes += len(frame)
+            self.credit -= len(frame)
+            try:
+                async with asyncio.timeout(self._settings.slow_timeout) as limit:
+                    await self._connection.send(self._fragments(frame, limit))
+            except TimeoutError:
+                raise _SlowError from None
+            self._heard = self._progress = time.monotonic()
+            return True
+
+    def _fragments(self, frame: bytes, limit: asyncio.Timeout) -> Iterator[memoryview]:
+        """Fragments of a message, so that pings get between them; each one is a sign of life of the client."""
+        view = memoryview(frame)
+        size = max(_FRAGMENT_BYTES, -(-len(view) // _FRAGMENTS_MAX))
+        for at in range(0, len(view), size):
+            self._heard = time.monotonic()
+            limit.reschedule(asyncio.get_running_loop().time() + self._settings.slow_timeout)
+            yield view[at : at + size]
+
+    async def wait_for_credit(self) -> None:
+        """Wait for a change, for a moment. _SlowError: the client is older than the ring, and grants nothing."""
+        slow, upstream = self._settings.slow_timeout, self._upstream
+        older = upstream is not None and not upstream.ring.holds(self.wanted())
+        if older and time.monotonic() - self._progress > slow:
+            raise _SlowError
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(_TICK_SECONDS, slow / 2)):
+                await self._changed()
+
+    async def _changed(self) -> None:
+        """Wait until something changes after the last call."""
+        await self._woken.wait()
+        self._woken.clear()
 
     async def _catch_up(self, upstream: Upstream) -> None:
         try:
-            await self._catch_up_reads.run(self.subscription, upstream)
+            await self._read_older(self, upstream)
         except (CursorExpiredError, TopicError) as error:
-            self._fail(error)
+            await self._end_reading(error)
         except UnreachableError as error:
             _log.warning("a catch-up read failed, retrying: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
 
-    def _fail(self, error: CardinalError) -> None:
+    async def _end_reading(self, error: CardinalError) -> None:
         """End the reading; the connection stays."""
-        self.subscription.end()
-        self._put(_failed(0, error))
+        async with self._sending:
+            self.plan, self._error = Plan(self.plan.id, frozenset()), error
+            await self._connection.send(protocol.encode_message(_failed(0, error)))
 
-    async def _write(self) -> None:
-        client = self.subscription
-        with contextlib.suppress(ConnectionClosed):
-            while True:
-                message = await client.outbox.get()
-                self._writing, client.progress = True, time.monotonic()
-                self._written.set()
-                client.wake()  # the next message may be queued while this one is written
-                large = isinstance(message, bytes) and len(message) > _FRAGMENT_BYTES
-                await self._connection.send(self._fragments(message) if large else message)
-                self._writing = False
-                client.progress = self.heard = time.monotonic()
 
-    def _fragments(self, message: str | bytes) -> Iterator[memoryview]:
-        """Fragments of a message, so that pings get between them; each one is progress of the client."""
-        view = memoryview(message)  # type: ignore[arg-type] # only bytes are large
-        size = max(_FRAGMENT_BYTES, -(-len(view) // _FRAGMENTS_MAX))
-        for at in range(0, len(view), size):
-            self.subscription.progress = self.heard = time.monotonic()
-            yield view[at : at + size]
+async def _check(upstream: Upstream, positions: Mapping[Partition, int]) -> None:
+    """Refuse positions that nothing can be sent from."""
+    unsure = {tp: position for tp, position in positions.items() if not upstream.ring.covers(tp, position)}
+    if not unsure:
+        return
+    marks = await upstream.watermarks()
+    missing = {}
+    for tp, position in unsure.items():
+        if tp not in marks:
+            raise TopicError("there is no such partition", topic=tp[0])
+        low, high = marks[tp]
+        if not low <= position <= high:
+            missing[tp] = (position, high if position > high else low)
+    if missing:
+        raise CursorExpiredError("expired", missing=missing)
+
+
+def _rows_of(topics: Sequence[str], found: Mapping[Partition, Any]) -> tuple[tuple[str, int, Any], ...]:
+    return protocol.rows({tp: value for tp, value in found.items() if tp[0] in topics})
 
 
 def _failed(number: int, error: CardinalError) -> protocol.Failed:

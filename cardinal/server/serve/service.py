@@ -22,7 +22,6 @@ import logging
 import os
 import ssl
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 try:
@@ -35,11 +34,12 @@ except ImportError as absent:
 
 from cardinal.config.secrets import read_secret
 from cardinal.errors import ConfigurationError, PortInUseError
-from cardinal.transports.websocket.connection import LIBRARY_LOGGER, keep_alive
+from cardinal.transports.websocket.connection import LIBRARY_LOGGER
 from cardinal.transports.websocket.protocol import REQUEST_MAX, SUBPROTOCOL, CloseCode
 
 from .catch_up import CatchUpReads
 from .client import CLOSE_SECONDS, Client
+from .settings import ServeSettings
 from .status import ServeStatus, Totals
 from .streams import Streams
 
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
     from cardinal.transports.registry import Topics
 
-DEFAULT_PORT: Final = 8765
 _WATCH_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
 _FAILED_SECONDS: Final = 1.0
@@ -62,58 +61,28 @@ _BEARER: Final = "Bearer "
 _log = logging.getLogger("cardinal.serve")
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """Settings of a server.
-
-    Attributes:
-        host, port: address to listen on; port 0 picks a free one.
-        tokens: accepted tokens; none: everybody may read.
-        token_file: a file of accepted tokens, one a line, that replaces ``tokens``.
-        certificate, key: PEM files for ``wss``; ``key`` may be in the certificate's file.
-        compression: ``snappy`` or ``none``; records are compressed once for all clients.
-        buffer_bytes: recent records that are kept in memory for all.
-        clients_max: clients at once.
-        catch_up_max: sources at once for clients that are older than memory.
-        slow_timeout: seconds after which a client that is older than memory and accepts nothing is closed.
-        ping_interval: seconds between two pings; a client that is silent for three intervals is gone.
-
-    """
-
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    tokens: tuple[str, ...] = field(default=(), repr=False)
-    token_file: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    compression: str = "snappy"
-    buffer_bytes: int = 64 << 20
-    clients_max: int = 256
-    catch_up_max: int = 4
-    slow_timeout: float = 60.0
-    ping_interval: float = 20.0
-
-
 class ServeService:
     """See the module.
 
     Arguments:
         url: the stream.
-        app: the application whose topics it has.
         settings: how to serve it.
+
+    Raises:
+        ConfigurationError: certificate or key cannot be used.
 
     """
 
-    def __init__(self, url: str | TransportUrl, app: Topics, settings: ServeSettings) -> None:
+    def __init__(self, url: str | TransportUrl, settings: ServeSettings) -> None:
         self._totals = Totals()
         self._catch_up = CatchUpReads(settings.catch_up_max)
         self._url = url
-        self._app = app
         self._settings = settings
         self._streams: Streams | None = None
         self._clients: set[Client] = set()
         self._server: Server | None = None
         self._port = settings.port
+        self._tls = _tls_context(settings)
 
     @property
     def port(self) -> int:
@@ -124,7 +93,7 @@ class ServeService:
     def waits_for(self) -> str:
         """A sentence while the stream is not being read, empty otherwise. May be called on any thread."""
         streams = self._streams
-        return streams.main.waits_for if streams is not None else "the server is not started"
+        return streams.main.waits_for if streams is not None else "the stream does not exist yet"
 
     def status(self) -> ServeStatus:
         """Its numbers now. Called on the event loop."""
@@ -137,9 +106,7 @@ class ServeService:
 
         return ServeStatus(
             clients=len(clients),
-            clients_without_credit=sum(
-                bool(each.subscription.plan.wanted) and each.subscription.credit <= 0 for each in clients
-            ),
+            clients_without_credit=sum(client.reads and client.credit <= 0 for client in clients),
             sent_bytes_total=totals.bytes,
             sent_records_total=totals.records,
             unsent_bytes=sum(client.unsent for client in clients),
@@ -150,7 +117,7 @@ class ServeService:
             catch_ups_total=self._catch_up.total,
             lag_records=max((records for records, _ in lags), default=0),
             lag_seconds=max((seconds for _, seconds in lags), default=0.0),
-            head_age_seconds=age(main.head_ms if main else 0),
+            head_age_seconds=age(main.head_ms) if main and main.head_ms else None,
             read_records_total=main.records if main else 0,
             upstream_connected=int(not self.waits_for),
             upstream_errors_total=main.errors if main else 0,
@@ -159,25 +126,27 @@ class ServeService:
             unauthorized_total=totals.unauthorized,
         )
 
-    async def start(self) -> None:
+    async def start(self, app: Topics) -> None:
         """Open the stream, then listen. Topics that do not exist yet are waited for.
 
+        Arguments:
+            app: the application whose topics the stream has.
+
         Raises:
-            ConfigurationError: certificate, key or token file cannot be used.
+            ConfigurationError: the token file cannot be used.
             PortInUseError: another process listens there.
             CardinalError: see :func:`cardinal.transports.open_source`.
 
         """
         settings = self._settings
-        tls = self._context()
         if settings.token_file is not None:
             read_tokens(settings.token_file)
         self._streams = Streams(
-            self._url, self._app, ring_bytes=settings.buffer_bytes, compress=settings.compression == "snappy"
+            self._url, app, ring_bytes=settings.buffer_bytes, compress=settings.compression == "snappy"
         )
         try:
             await self._streams.start()
-            self._server = await self._listen(tls)
+            self._server = await self._listen()
             self._port = int(self._server.sockets[0].getsockname()[1])
         except BaseException:
             await self._release(_FAILED_SECONDS)
@@ -213,14 +182,14 @@ class ServeService:
         except TimeoutError:
             _log.warning("the stream does not answer: its connections are abandoned")
 
-    async def _listen(self, tls: ssl.SSLContext | None) -> Server:
+    async def _listen(self) -> Server:
         settings = self._settings
         try:
             return await serve(
                 self._serve,
                 settings.host,
                 settings.port,
-                ssl=tls,
+                ssl=self._tls,
                 origins=[None],
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
                 compression=None,
@@ -239,25 +208,6 @@ class ServeService:
                 f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another address with --listen",
                 port=settings.port,
             ) from None
-
-    def _context(self) -> ssl.SSLContext | None:
-        settings = self._settings
-        if settings.certificate is None:
-            if settings.key is not None:
-                raise ConfigurationError("a key is of no use without its certificate: give both", setting="key-file")
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(settings.certificate, settings.key, password="")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            if isinstance(error, ssl.SSLError):  # OpenSSL's own words name places in its code
-                reason = "they are no certificate and its key without a password, in PEM"
-            raise ConfigurationError(
-                f"certificate {settings.certificate} and its key cannot be used: {reason}", setting="cert-file"
-            ) from None
-        return context
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuse a handshake with an HTTP response, or accept it."""
@@ -281,28 +231,14 @@ class ServeService:
         if self._streams is None or len(self._clients) >= self._settings.clients_max:  # many came at the same time
             await connection.close(CloseCode.UNAVAILABLE, "no capacity for another client")
             return
-        client = Client(connection, self._streams, self._catch_up, self._totals)
+        client = Client(connection, self._streams, self._catch_up.run, self._totals, self._settings)
         self._clients.add(client)
         began = time.monotonic()
-        watching = [
-            asyncio.create_task(self._close_if_slow(client)),
-            asyncio.create_task(keep_alive(connection, self._settings.ping_interval, lambda: client.heard)),
-        ]
         try:
             await client.run()
-        except Exception:  # noqa: BLE001 - the outermost loop of a connection
-            _log.exception("a client is disconnected")
         finally:
-            for task in watching:
-                task.cancel()
             self._clients.discard(client)
             _log.info("a client left after %.1f s", time.monotonic() - began)
-
-    async def _close_if_slow(self, client: Client) -> None:
-        while not client.is_slow(self._settings.slow_timeout):  # noqa: ASYNC110 - that time passes is no event
-            await asyncio.sleep(min(_WATCH_SECONDS, self._settings.slow_timeout / 2))
-        self._totals.slow += 1
-        await client.close(CloseCode.SLOW, "nothing was accepted for too long: reconnect")
 
 
 def read_tokens(file: Path) -> tuple[str, ...]:
@@ -311,6 +247,25 @@ def read_tokens(file: Path) -> tuple[str, ...]:
     if not tokens:
         raise ConfigurationError(f"the file {file} of token-file holds no token", setting="token-file")
     return tokens
+
+
+def _tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
+    if settings.certificate is None:
+        if settings.key is not None:
+            raise ConfigurationError("a key is of no use without its certificate: give both", setting="key-file")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password="")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        if isinstance(error, ssl.SSLError):  # OpenSSL's own words name places in its code
+            reason = "they are no certificate and its key without a password, in PEM"
+        raise ConfigurationError(
+            f"certificate {settings.certificate} and its key cannot be used: {reason}", setting="cert-file"
+        ) from None
+    return context
 
 
 def _authenticated(headers: Sequence[str], tokens: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ opens it until the last one leaves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,6 @@ from cardinal._concurrency import run_in_thread
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.transports import list_topics, open_source
 
-from .threads import Shared
 from .upstream import Upstream
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.registry import Topics
 
-    from .subscription import Subscription
+    from .upstream import Reader
 
 CHANNELS_MAX: Final = 16
 """Reorg channels that are read at once; as many as a consumer follows."""
@@ -48,37 +48,32 @@ class Streams:
         self._compress = compress
         self._topics = frozenset(app.all_topics)
         self._channel = re.compile(f"{re.escape(app.default_topic)}-re(-[0-9a-f]{{1,64}})?")
-        self._names = Shared(self._list_topics)
         self._channels: dict[str, Upstream] = {}
         self._stopped = False
         self.main = Upstream(self._topics, self._open, ring_bytes=ring_bytes, compress=compress)
 
     async def start(self) -> None:
-        """Open the application's topics and read them. Topics that do not exist yet are waited for.
+        """Wait until the application's topics are opened, or are found not to exist yet: then they are waited for.
 
         Raises:
             CardinalError: see :func:`cardinal.transports.open_source`.
 
         """
-        try:
+        with contextlib.suppress(TopicError):
             await self.main.open()
-        except TopicError as error:
-            self.main.waits_for = str(error)
-            self.main.start(opened=False)
-        else:
-            self.main.start(opened=True)
 
     def close(self) -> list[Future[None]]:
         """End all reading, and close the sources after their calls in flight; the futures end then."""
         self._stopped = True
-        return [closed for upstream in (self.main, *self._channels.values()) for closed in upstream.close()]
+        return [upstream.close() for upstream in (self.main, *self._channels.values())]
 
     async def list_topics(self) -> frozenset[str]:
         """The topics of the stream that exist."""
-        return await self._names.get()
+        names = await asyncio.wrap_future(run_in_thread(lambda: list_topics(self._url), "cardinal-serve-query"))
+        return frozenset(name for name in names if name in self._topics or self._channel.fullmatch(name))
 
-    def enter(self, subscription: Subscription, topics: frozenset[str]) -> Upstream:
-        """Subscribe to topics; their upstream.
+    def find(self, topics: frozenset[str]) -> Upstream:
+        """The upstream of these topics.
 
         Raises:
             TopicError: a topic is not served, or a channel is requested together with others.
@@ -88,15 +83,12 @@ class Streams:
         for topic in sorted(topics):
             if topic not in self._topics and not (self._channel.fullmatch(topic) and len(topics) == 1):
                 raise TopicError(f"the topic {topic} is not served, or not together with others", topic=topic)
-        upstream = self.main if topics <= self._topics else self._open_channel(next(iter(topics)))
-        subscription.topics = topics
-        upstream.subscriptions.add(subscription)
-        return upstream
+        return self.main if topics <= self._topics else self._open_channel(next(iter(topics)))
 
-    def leave(self, subscription: Subscription, upstream: Upstream) -> None:
-        """End a subscription. A channel without any is read no longer."""
-        upstream.subscriptions.discard(subscription)
-        if upstream is self.main or upstream.subscriptions:
+    def leave(self, client: Reader, upstream: Upstream) -> None:
+        """A client reads an upstream no more. A channel without any is closed."""
+        upstream.clients.discard(client)
+        if upstream is self.main or upstream.clients:
             return
         for topic in upstream.topics:
             if self._channels.get(topic) is upstream:  # not the one that replaced it
@@ -115,9 +107,4 @@ class Streams:
                 {topic}, self._open, ring_bytes=_CHANNEL_BYTES, from_start=True, compress=self._compress
             )
             self._channels[topic] = upstream
-            upstream.start(opened=False)
         return upstream
-
-    async def _list_topics(self) -> frozenset[str]:
-        names = await asyncio.wrap_future(run_in_thread(lambda: list_topics(self._url), "cardinal-serve-topics"))
-        return frozenset(name for name in names if name in self._topics or self._channel.fullmatch(name))

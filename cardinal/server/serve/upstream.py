@@ -1,13 +1,13 @@
-"""Upstream of a server: one reader of some topics for all clients, and a second source for questions.
+"""Upstream of a server: one reader of some topics for all clients, and their watermarks.
 
 Rules:
 
-1. The reader fills the ring; watermarks and times come from a source of their own, so that neither waits for the other.
+1. The reader fills the ring. Watermarks are queried alongside, on another thread: neither waits for the other.
 2. An upstream that goes away is waited for: its outage and its return are logged once each. What retention removes
    before it was read is skipped in the ring; clients that need it fail by their own positions.
 3. Where the reader is beyond the end, or above other records than it has read (a recreated topic, a truncated log), the
    ring restarts and every reading of these topics fails: earlier offsets mean nothing any more.
-4. A topic that is deleted, or a refusal, ends the upstream.
+4. A topic that is deleted, or a refusal, ends the upstream. Topics of a stream that do not exist yet are waited for.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from cardinal._concurrency import run_in_thread
 from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
 from cardinal.transports.websocket.protocol import Chunk, encode_chunks
 
 from .ring import Ring
-from .threads import BatchSize, Shared, SourceThread
+from .source_thread import SourceThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source
 
-    from .subscription import Subscription
 
 Marks = dict["Partition", tuple[int, int]]
 
 POLL_BYTES: Final = 4 << 20
+_RECORDS_MAX: Final = 10_000
 _POLL_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 2.0
+_SILENT_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _BATCH: Final = b"\x00"
 """First byte of a Batch's key."""
@@ -44,21 +46,59 @@ _BATCH: Final = b"\x00"
 _log = logging.getLogger("cardinal.serve")
 
 
+class Poller:
+    """Polls of a source as chunks, of about so many bytes: a source counts records alone.
+
+    The first poll is of one record, of any size; a poll asks for twice as many at most as the one before returned.
+
+    Arguments:
+        size: bytes.
+        compress: whether chunks are compressed.
+
+    """
+
+    def __init__(self, size: int, *, compress: bool) -> None:
+        self._size = size
+        self._compress = compress
+        self._limit = 1
+
+    def poll(self, source: Source, timeout: float) -> tuple[list[Record], list[Chunk]]:
+        """Records, and their chunks; empty after ``timeout`` seconds without any."""
+        before = source.positions()
+        records = source.poll(self._limit, timeout)
+        if records:
+            size = sum([len(record.key) + len(record.value) for record in records])
+            fitting = self._size * len(records) // max(size, 1)
+            self._limit = max(1, min(fitting, 2 * self._limit, _RECORDS_MAX))
+        return records, encode_chunks(records, before, source.positions(), compress=self._compress)
+
+
+class Reader(Protocol):
+    """A client that reads an upstream."""
+
+    def wake(self) -> None:
+        """Something has changed."""
+        ...
+
+    def expire(self, lost: Mapping[Partition, tuple[int, int]]) -> None:
+        """These partitions lost records: position and end of each."""
+        ...
+
+
 class Upstream:
-    """See the module. Made and used on the event loop.
+    """See the module. Made and used on the event loop, but for :attr:`waits_for`.
 
     Arguments:
         topics: the topics that it reads.
         make: opens a source of some topics; called on other threads.
         ring_bytes: bytes of recent records to keep.
-        from_start: begin with what is retained instead of at the end.
+        from_start: begin with what is retained instead of at the end; topics that do not exist are an error.
         compress: whether chunks are compressed.
 
     Attributes:
         ring: recent records.
-        subscriptions: of the clients that read it.
+        clients: those that read it.
         error: why it has ended; None while it has not.
-        waits_for: a sentence while it is not being read, empty otherwise.
         records, errors: read, and failed, since the beginning.
         resets: how often records were lost (rule 3).
         head_ms: time of the newest Batch; 0 before the first.
@@ -76,149 +116,170 @@ class Upstream:
     ) -> None:
         self.topics = frozenset(topics)
         self.ring = Ring(ring_bytes)
-        self.subscriptions: set[Subscription] = set()
+        self.clients: set[Reader] = set()
         self.error: CardinalError | None = None
-        self.waits_for = "the stream has not been opened yet"
         self.records = self.errors = self.resets = self.head_ms = 0
         self.compress = compress
         self.make = make
         self._from_start = from_start
-        self._down_since: float | None = None
-        self._reader = SourceThread(lambda: make(tuple(sorted(self.topics))), "cardinal-serve-read")
-        self._questions = SourceThread(lambda: make(tuple(sorted(self.topics))), "cardinal-serve-questions")
-        self._looked = float("-inf")
-        self._watermarks = Shared(self._query_watermarks)
-        self._task: asyncio.Task[None] | None = None
+        self._trouble: CardinalError | None = None
+        self._down_since = self._answered = 0.0
+        self._source: Source | None = None
+        self._opening = asyncio.Lock()
+        self._thread = SourceThread(lambda: make(tuple(sorted(self.topics))), "cardinal-serve-read")
+        self._query_lock = asyncio.Lock()
+        self._next_query: asyncio.Task[Marks] | None = None
+        self._task = asyncio.create_task(self._run())
 
-    async def open(self) -> None:
-        """Begin at the first positions. Raises what :func:`cardinal.transports.open_source` does."""
+    async def open(self) -> Source:
+        """Begin at the first positions, where that was not done. Raises what opening the source does."""
 
-        def begin(source: Source) -> dict[Partition, int]:
+        def begin(source: Source) -> tuple[Source, dict[Partition, int]]:
             marks = source.watermarks()
             positions = {tp: low if self._from_start else high for tp, (low, high) in marks.items()}
             source.assign(positions)
-            return positions
+            return source, positions
 
-        self.ring.restart(await self._reader.call(begin))
+        async with self._opening:
+            if self.error is not None:
+                raise self.error.with_traceback(None)
+            if self._source is None:
+                source, positions = await self._thread.call(begin)
+                self.ring.restart(positions)
+                self._source = source
+                self._up()
+            return self._source
 
-    def start(self, *, opened: bool) -> None:
-        """Read in the background; ``opened``: whether :meth:`open` has succeeded."""
-        self._task = asyncio.create_task(self._run(opened=opened))
+    @property
+    def waits_for(self) -> str:
+        """A sentence while it is not being read, empty otherwise. May be called on any thread."""
+        if error := self.error or self._trouble:
+            return str(error)
+        if not self._answered:
+            return "the stream has not been opened yet"
+        silent = time.monotonic() - self._answered
+        return f"the stream has not answered for {silent:.0f} s" if silent > _SILENT_SECONDS else ""
 
-    def close(self) -> list[Future[None]]:
-        """End the reading, and close both sources after their calls in flight; the futures end then."""
-        if self._task is not None:
-            self._task.cancel()
-        return [self._reader.close(), self._questions.close()]
+    def close(self) -> Future[None]:
+        """End the reading, and close the source after its call in flight; the future ends then."""
+        self._task.cancel()
+        return self._thread.close()
 
     async def watermarks(self) -> Marks:
-        """First and next offset of every partition, requested after this call. CardinalError: the source's."""
-        marks = await self._watermarks.get()
+        """First and next offset of every partition, queried after this call. CardinalError: the source's."""
+        if self._next_query is None:
+            self._next_query = asyncio.create_task(self._query_watermarks())
+        marks = await asyncio.shield(self._next_query)
         # A client never learns an end below what it was sent.
         return {tp: (low, max(high, self.ring.ends.get(tp, high))) for tp, (low, high) in marks.items()}
 
     async def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older."""
-        return await self._questions.call(lambda source: source.offsets_for_time(timestamp_ms))
+        source = await self.open()
+        return await asyncio.wrap_future(
+            run_in_thread(lambda: source.offsets_for_time(timestamp_ms), "cardinal-serve-query")
+        )
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     async def _query_watermarks(self) -> Marks:
-        return await self._questions.call(self._look)
+        """One query at a time, for all who wait when it begins."""
+        async with self._query_lock:
+            self._next_query = None  # who comes from now on is answered by the next one
+            source = await self.open()
+            marks = await asyncio.wrap_future(run_in_thread(source.watermarks, "cardinal-serve-query"))
+            self._up()
+            return marks
 
-    def _look(self, source: Source) -> Marks:
-        if time.monotonic() - self._looked > _LOOK_SECONDS:
-            self._looked = time.monotonic()
-            source.partitions()
-        return source.watermarks()
-
-    async def _run(self, *, opened: bool) -> None:
+    async def _run(self) -> None:
         try:
-            await self._read(opened=opened)
-        except CardinalError as error:
-            self.error = error
-        except Exception as error:  # noqa: BLE001 - the outermost loop of a reader
+            await self._open_when_there()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read())
+                group.create_task(self._look())
+        except* CardinalError as group:
+            self._fail(group.exceptions[0])
+        except* Exception as group:  # noqa: BLE001 - the outermost loop of a reader
             _log.exception("reading the stream has failed")
-            self.error = TransportError(f"the stream cannot be read: {type(error).__name__}; see the log")
-        self.waits_for = str(self.error)
+            reason = type(group.exceptions[0]).__name__
+            self._fail(TransportError(f"the stream cannot be read: {reason}; see the log"))
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, CardinalError):
+            self.error = error
         self._wake()
 
-    async def _read(self, *, opened: bool) -> None:
+    async def _open_when_there(self) -> None:
+        while self._source is None:
+            try:
+                await self.open()
+            except TransportError as error:
+                if isinstance(error, RefusedError) or (self._from_start and isinstance(error, TopicError)):
+                    raise
+                self._down(error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _read(self) -> None:
         """Read until cancelled. CardinalError: what does not heal by itself."""
-        batch = BatchSize(POLL_BYTES)
-        looked, had = time.monotonic(), 0
-        expired: CursorExpiredError | None = None
-        if opened:
-            self._up()
+        poller = Poller(POLL_BYTES, compress=self.compress)
         while True:
             try:
-                if not opened:
-                    await self.open()
-                    opened = True
-                    self._up()
-                elif expired is not None:
-                    await self._restart(expired)
-                    expired = None
-                await self._poll(batch)
-                if time.monotonic() - looked > _LOOK_SECONDS:
-                    looked = time.monotonic()
-                    # A source whose server is away just delivers nothing; a question to it fails.
-                    await self._look_for_partitions(ask=self.records == had)
-                    had = self.records
-                    self._up()
-            except CursorExpiredError as error:
-                expired = error
-            except (TopicError, RefusedError) as error:
-                if opened or self._from_start or isinstance(error, RefusedError):
-                    raise
-                await self._down(error)
+                try:
+                    records, chunks = await self._thread.call(lambda source: poller.poll(source, _POLL_SECONDS))
+                except CursorExpiredError as error:
+                    await self._restart(error)
+                    continue
+            except (TopicError, RefusedError):
+                raise
             except TransportError as error:
-                await self._down(error)
+                self._down(error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if chunks:
+                self.ring.append(chunks)
+                self.records += len(records)
+                self.head_ms = max((one.timestamp_ms for one in records if one.key[:1] == _BATCH), default=self.head_ms)
+                self._up()
+                self._wake()
+
+    async def _look(self) -> None:
+        """Look for new partitions from time to time, and whether the stream is there.
+
+        A source whose server is away just delivers nothing; a query fails, or is not answered.
+        """
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            source = await self.open()
+            try:
+                await asyncio.wrap_future(run_in_thread(source.partitions, "cardinal-serve-query"))
+                marks = await self.watermarks()
+                added = {tp: low for tp, (low, _) in marks.items() if tp not in self.ring.ends}
+                if added:
+                    await self._thread.call(_extend(added))
+                    self.ring.extend(added)
+                    self._wake()
+            except (TopicError, RefusedError):
+                raise
+            except TransportError as error:
+                self._down(error)
+            except CursorExpiredError:
+                pass  # the reader meets it as well
 
     def _up(self) -> None:
-        if self._down_since is not None:
-            _log.warning("the stream is read again after %.1f s", time.monotonic() - self._down_since)
-            self._down_since = None
-        self.waits_for = ""
+        self._answered, self._trouble = time.monotonic(), None
+        if self._down_since:
+            _log.warning("the stream is read again after %.1f s", self._answered - self._down_since)
+            self._down_since = 0.0
 
-    async def _down(self, error: CardinalError) -> None:
+    def _down(self, error: CardinalError) -> None:
         self.errors += 1
-        self.waits_for = str(error)
-        if self._down_since is None:
+        self._trouble = error
+        if not self._down_since:
             self._down_since = time.monotonic()
             _log.warning("the stream cannot be read, retrying: %s", error)
-        await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _poll(self, batch: BatchSize) -> None:
-        def poll(source: Source) -> tuple[list[Record], list[Chunk]]:
-            before = source.positions()
-            records = source.poll(batch.records, _POLL_SECONDS)
-            return records, encode_chunks(records, before, source.positions(), compress=self.compress)
-
-        records, chunks = await self._reader.call(poll)
-        if chunks:
-            batch.update(len(records), sum(len(record.key) + len(record.value) for record in records))
-            self.ring.append(chunks)
-            self.records += len(records)
-            self.head_ms = max((one.timestamp_ms for one in records if one.key[:1] == _BATCH), default=self.head_ms)
-            self._wake()
-
-    async def _look_for_partitions(self, *, ask: bool) -> None:
-        def look(source: Source) -> dict[Partition, int]:
-            positions = source.positions()
-            added = set(source.partitions()) - positions.keys()
-            marks = source.watermarks() if added or ask else {}
-            lows = {tp: marks[tp][0] for tp in added}
-            if lows:
-                source.assign(positions | lows)
-            return lows
-
-        if lows := await self._reader.call(look):
-            self.ring.extend(lows)
-            self._wake()
 
     async def _restart(self, error: CursorExpiredError) -> None:
-        """Continue at the ends, where the reader cannot continue where it stands."""
+        """Continue at the ends, where the reader cannot continue at its position."""
 
         def restart(source: Source) -> tuple[dict[Partition, int], Mapping[Partition, tuple[int, int]]]:
             marks = source.watermarks()
@@ -226,20 +287,24 @@ class Upstream:
             source.assign({tp: high for tp, (_, high) in marks.items()})
             return source.positions(), lost
 
-        positions, lost = await self._reader.call(restart)
+        positions, lost = await self._thread.call(restart)
         self.ring.restart(positions)
         if lost:
             self.resets += 1
             _log.warning("the stream was recreated or has lost records, its readers start again: %s", error)
-            for subscription in self.subscriptions:
-                subscription.expire(lost)
+            for client in self.clients:
+                client.expire(lost)
         else:
             _log.warning("records expired before they were read, and are skipped: %s", error)
         self._wake()
 
     def _wake(self) -> None:
-        for subscription in self.subscriptions:
-            subscription.wake()
+        for client in self.clients:
+            client.wake()
+
+
+def _extend(added: dict[Partition, int]) -> Callable[[Source], None]:
+    return lambda source: source.assign(source.positions() | added)
 
 
 def _lost(

@@ -6,8 +6,10 @@ Rules:
    with growing pauses, the next of its addresses each time; that is logged once, and so is its return.
 2. A refusal (token, certificate, another protocol) ends the client.
 3. A request whose connection breaks is repeated on the next one until its time is over.
-4. A READ that is not answered in time closes the connection: afterwards nobody could say which positions count.
-5. The thread never waits for the reader: pings are answered however slow that is.
+4. A READ is sent when the one before is answered: after a failed one the server has no positions to continue from.
+5. A READ of the reader's that is not answered in time closes the connection: afterwards the server's positions are
+   unknown.
+6. The thread never waits for the reader: pings are answered however slow that is.
 """
 
 from __future__ import annotations
@@ -53,19 +55,12 @@ _LONGEST_PAUSE: Final = 2.0
 _log = logging.getLogger("cardinal.websocket")
 
 
-class _BrokenError(Exception):
-    """The connection broke while a request was in flight."""
-
-
 class Client:
     """See the module.
 
     Arguments:
         settings: the servers.
-        inbox: receives records and the end of a reading; None where none are read.
-
-    Attributes:
-        topics: the topics to open on every connection; set when a server has accepted them.
+        inbox: receives records and the end of a reading, and holds the READ and the credit to send.
 
     Raises:
         UnreachableError, RefusedError, RemoteProtocolError, TransportError: there is no first connection.
@@ -73,23 +68,22 @@ class Client:
     """
 
     def __init__(self, settings: WebsocketSettings, inbox: Inbox) -> None:
-        self.topics: tuple[str, ...] = ()
         self._settings = settings
         self._inbox = inbox
         self._tls = settings.tls() if settings.tls else None
         self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[protocol.Answer]] = {}
-        self._reads: dict[int, dict[tuple[str, int], int]] = {}
-        self._unawaited: set[int] = set()
+        self._pending: dict[int, tuple[protocol.Request, asyncio.Future[protocol.Answer]]] = {}
+        self._reading = 0  # the id of the inbox's READ that is not answered yet
         self._failure: CardinalError | None = None
         self._reason = ""
+        self._away_since = 0.0
+        self._pauses = _pauses()
+        self._heard = 0.0
         self._first: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._loop = asyncio.new_event_loop()
-        self._outgoing: asyncio.Queue[protocol.Request] | None = None
         self._connection: ClientConnection | None = None
         self._connected = asyncio.Event()
-        self._useful = False
-        self._heard = 0.0
+        self._due = asyncio.Event()
         self._task = self._loop.create_task(self._run())
         self._thread = threading.Thread(target=self._work, name="cardinal-websocket", daemon=True)
         self._thread.start()
@@ -125,13 +119,9 @@ class Client:
             raise RemoteProtocolError(f"the server at {self._settings.address} answered another request")
         return found
 
-    def update_reading(self) -> None:
-        """Send the inbox's partitions; without a connection the next one begins with them."""
-        self._call(self._send_read)
-
-    def grant(self) -> None:
-        """Send the credit that the inbox has to grant."""
-        self._call(self._send_credit)
+    def wake(self) -> None:
+        """Send what the inbox has to send; without a connection the next one begins with it."""
+        self._call(self._due.set)
 
     def close(self) -> None:
         """End the connection and the thread. May be called twice."""
@@ -160,9 +150,7 @@ class Client:
             self._loop.close()
 
     async def _run(self) -> None:
-        pauses, away_since = _pauses(), 0.0
         for attempt, address in enumerate(itertools.cycle(self._settings.addresses), 1):
-            self._useful = False
             if attempt > 1:
                 self._settings = self._settings.again()  # a token may have been replaced
             settings = self._settings
@@ -186,11 +174,6 @@ class Client:
                             f"the server at {settings.address} does not speak {protocol.SUBPROTOCOL}: use the same "
                             "version of Cardinal on both sides"
                         )
-                    if away_since:
-                        _log.warning(
-                            "the server at %s is back after %.1f s", settings.address, time.monotonic() - away_since
-                        )
-                        away_since = 0.0
                     await self._converse(connection)
             except (CardinalError, WebSocketException, OSError, EOFError, ValueError) as error:
                 failure = connection_error(error, settings, first=not self._first.done())
@@ -199,47 +182,40 @@ class Client:
             ):
                 self._end(failure)
                 return
-            if self._useful:
-                pauses = _pauses()
-            if self._first.done() and not away_since:
-                away_since = time.monotonic()
-                _log.warning("%s: reconnecting", failure)
+            if self._first.done() and not self._away_since:
+                self._away_since = time.monotonic()
+                _log.warning("%s; reconnecting", failure)
             self._reason = str(failure)
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(next(self._pauses))
 
     def _end(self, error: CardinalError) -> None:
         self._failure = self._failure or error
         self._inbox.end(self._failure)
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(_BrokenError())
+        self._break_requests()
         self._connected.set()
         if not self._first.done():
             self._first.set_exception(self._failure)
+
+    def _break_requests(self) -> None:
+        for _, future in self._pending.values():
+            if not future.done():
+                future.set_exception(ConnectionError())
 
     # --- one connection --------------------------------------------------------------------------------------------
 
     async def _converse(self, connection: ClientConnection) -> NoReturn:
         """Exchange messages until the connection ends, by one of the library's errors or of ours."""
-        self._outgoing = asyncio.Queue()
-        self._unawaited.clear()
-        self._reads.clear()
-        credit = self._inbox.connected()
-        if self.topics:
-            opening = next(self._ids)
-            self._unawaited.add(opening)
-            self._put(protocol.Open(opening, self.topics))
-            self._send_read()
-        self._put(protocol.Credit(credit))
+        self._inbox.connected()
+        self._reading = 0
         self._connection = connection
         self._connected.set()
         if not self._first.done():
             self._first.set_result(None)
         self._heard = time.monotonic()
+        interval = self._settings.ping_interval
         tasks = [
-            asyncio.create_task(_write(connection, self._outgoing)),
-            asyncio.create_task(keep_alive(connection, self._settings.ping_interval, lambda: self._heard)),
-            asyncio.create_task(self._show_life()),
+            asyncio.create_task(self._write(connection, interval)),
+            asyncio.create_task(keep_alive(connection, interval, lambda: self._heard)),
         ]
         try:
             while True:
@@ -251,93 +227,101 @@ class Client:
         finally:
             for task in tasks:
                 task.cancel()
-            self._outgoing = self._connection = None
+            self._connection = None
             self._connected.clear()
-            for future in self._pending.values():
-                if not future.done():
-                    future.set_exception(_BrokenError())
+            self._break_requests()
 
-    async def _show_life(self) -> None:
-        """Send something from time to time: our pong to the server's ping may wait behind records for long."""
-        while True:
-            await asyncio.sleep(self._settings.ping_interval)
-            self._put(protocol.Credit(self._inbox.grant()))
+    async def _write(self, connection: ClientConnection, interval: float) -> None:
+        """Send what the inbox has to send, and from time to time a sign of life.
 
-    def _put(self, message: protocol.Request) -> None:
-        if self._outgoing is not None:
-            self._outgoing.put_nowait(message)
+        Our pong to the server's ping may wait behind records for long.
+        """
+        with contextlib.suppress(ConnectionClosed):  # the receiving side reports it
+            while True:
+                self._due.clear()
+                if not self._reading and (wanted := self._inbox.reading(number := next(self._ids))) is not None:
+                    self._reading = number
+                    await connection.send(protocol.encode_message(protocol.Read(number, protocol.rows(wanted))))
+                elif not self._reading:
+                    self._returned()
+                if credit := self._inbox.grant():
+                    await connection.send(protocol.encode_message(protocol.Credit(credit)))
+                try:
+                    async with asyncio.timeout(interval):  # wait_for may lose a cancellation
+                        await self._due.wait()
+                except TimeoutError:
+                    await connection.send(protocol.encode_message(protocol.Credit(0)))
 
-    def _send_credit(self) -> None:
-        # Here, where connections change as well: what is due on one is not granted on another.
-        if self._outgoing is not None and (credit := self._inbox.grant()):
-            self._put(protocol.Credit(credit))
-
-    def _send_read(self) -> None:
-        if self._outgoing is None:
-            return
-        number = next(self._ids)
-        if (wanted := self._inbox.reading(number)) is not None:
-            self._unawaited.add(number)
-            self._put(protocol.Read(number, protocol.rows(wanted)))
+    def _returned(self) -> None:
+        """The server is there, and reads for us where we read; one that only sends us away is tried less and less."""
+        self._pauses = _pauses()
+        if self._away_since:
+            seconds, self._away_since = time.monotonic() - self._away_since, 0.0
+            _log.warning("the server at %s is back after %.1f s", self._settings.address, seconds)
 
     def _receive(self, message: bytes | str) -> None:
         if isinstance(message, bytes):
-            self._useful = True  # a server that only sends us away is tried less and less often
             self._inbox.add(*protocol.decode_frame(message), len(message))
-            self._send_credit()
+            if self._inbox.due:
+                self._due.set()
             return
         answer = protocol.decode_answer(message)
-        positions = self._reads.pop(answer.id, None)
-        if isinstance(answer, protocol.Reading) and positions is not None:
-            # Before anything else is received, and whether or not the reader still waits: here the server stands.
-            self._inbox.assign(positions, answer.id)
-        if (future := self._pending.get(answer.id)) is not None:
+        if answer.id in self._pending:
+            request, future = self._pending[answer.id]
+            if isinstance(answer, protocol.Reading) and isinstance(request, protocol.Read):
+                # Before anything else is received, and whether or not the reader still waits: the server stands here.
+                self._inbox.assign(
+                    {tp: at or 0 for tp, at in protocol.by_partition(request.positions).items()}, answer.id
+                )
+                self._due.set()
             if not future.done():
                 future.set_result(answer)
-        elif isinstance(answer, protocol.Failed) and (answer.id == 0 or answer.id in self._unawaited):
-            error = request_error(answer, self._settings.address)
-            if isinstance(error, UnreachableError):
-                raise error  # reconnect
-            self._inbox.fail(error)
-        self._unawaited.discard(answer.id)
+        elif answer.id in (0, self._reading):
+            if answer.id:
+                self._reading = 0
+                self._due.set()
+            if isinstance(answer, protocol.Failed):
+                error = request_error(answer, self._settings.address)
+                if isinstance(error, UnreachableError):
+                    raise error  # reconnect
+                self._inbox.fail(error)
 
     async def _request(self, make: Callable[[int], protocol.Request], purpose: str) -> protocol.Answer:
         address, timeout = self._settings.address, self._settings.connect_timeout
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    await self._wait_for_connection()
-                    with contextlib.suppress(_BrokenError):
-                        return await self._ask(make)
+                    connection = await self._wait_for_connection()
+                    with contextlib.suppress(ConnectionError, ConnectionClosed):
+                        return await self._exchange(connection, make)
         except TimeoutError:
             raise UnreachableError(
                 f"the server at {address} did not answer a request for {purpose} within {timeout:g} s", address=address
             ) from None
 
-    async def _wait_for_connection(self) -> None:
+    async def _wait_for_connection(self) -> ClientConnection:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._connected.wait(), _AWAY_SECONDS)
+            async with asyncio.timeout(_AWAY_SECONDS):
+                await self._connected.wait()
         if self._failure is not None:
             raise self._failure
-        if not self._connected.is_set():
+        if self._connection is None:
             address = self._settings.address
-            raise UnreachableError(f"the server at {address} is away ({self._reason})", address=address)
+            raise UnreachableError(f"the request cannot be sent: {self._reason}", address=address)
+        return self._connection
 
-    async def _ask(self, make: Callable[[int], protocol.Request]) -> protocol.Answer:
+    async def _exchange(self, connection: ClientConnection, make: Callable[[int], protocol.Request]) -> protocol.Answer:
         number = next(self._ids)
-        request = make(number)
-        connection = self._connection
-        self._pending[number] = future = self._loop.create_future()
-        if isinstance(request, protocol.Read):
-            self._reads[number] = {tp: at or 0 for tp, at in protocol.by_partition(request.positions).items()}
-        self._put(request)
+        request, future = make(number), self._loop.create_future()
+        self._pending[number] = request, future
         try:
+            await connection.send(protocol.encode_message(request))
             answer: protocol.Answer = await future
             return answer
         finally:
             del self._pending[number]
-            if self._reads.pop(number, None) is not None and connection is not None:
-                connection.transport.abort()  # rule 4; where it broke there is nothing to abort
+            if isinstance(request, protocol.Read) and (future.cancelled() or not future.done()):
+                connection.transport.abort()  # rule 5
 
 
 def _closed_error() -> TransportError:
@@ -349,12 +333,6 @@ async def _cancel_others() -> None:
     for other in others:
         other.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-async def _write(connection: ClientConnection, outgoing: asyncio.Queue[protocol.Request]) -> None:
-    with contextlib.suppress(ConnectionClosed):  # the receiving side reports it
-        while True:
-            await connection.send(protocol.encode_message(await outgoing.get()))
 
 
 def _pauses() -> Iterator[float]:

@@ -49,18 +49,18 @@ def connection_error(  # noqa: C901, PLR0911, PLR0912 - one case for each cause
                     f"a message of {address} is larger than {settings.frame_max} bytes: raise max.frame.bytes"
                 )
             if received is None:
-                return _away(settings, "the connection broke, or it stopped answering")
-            return _closed(received.code, received.reason, settings)
+                return _away(settings, "the connection broke, or it stopped answering", first=first)
+            return _closed(received.code, received.reason, settings, first=first)
         case InvalidStatus():
             return _status(error.response.status_code, settings, first=first)
         case InvalidMessage() if isinstance(error.__cause__, EOFError | OSError):
-            return _away(settings, "it closed the connection before it answered")
+            return _away(settings, "it closed the connection before it answered", first=first)
         case WebSocketException() if first:
             return RefusedError(
                 f"what answers at {address} is not `cardinal serve`: use its address and ws:// or wss://"
             )
         case WebSocketException():  # a proxy in front of a server that is restarting
-            return _away(settings, "another service answers there now")
+            return _away(settings, "another service answers there now", first=first)
         case ssl.SSLCertVerificationError():
             return RefusedError(
                 f"the certificate of {address} is not trusted: {error.verify_message}; "
@@ -69,11 +69,11 @@ def connection_error(  # noqa: C901, PLR0911, PLR0912 - one case for each cause
         case ssl.SSLError() | ConnectionResetError() if first and settings.tls is not None:
             return RefusedError(f"the TLS handshake with {address} failed: use ws:// if it is without TLS")
         case TimeoutError():
-            return _away(settings, f"no answer within {settings.connect_timeout:g} s")
+            return _away(settings, f"no answer within {settings.connect_timeout:g} s", first=first)
         case OSError():
-            return _away(settings, error.strerror or type(error).__name__)
+            return _away(settings, error.strerror or type(error).__name__, first=first)
         case _:
-            return _away(settings, type(error).__name__)
+            return _away(settings, type(error).__name__, first=first)
 
 
 def request_error(frame: Failed, address: str) -> CardinalError:
@@ -104,10 +104,14 @@ def request_error(frame: Failed, address: str) -> CardinalError:
             return TransportError(f"the server at {address} failed: its log has the reason")
 
 
-def _away(
-    settings: WebsocketSettings, reason: str, action: str = "start `cardinal serve` there or correct the address"
-) -> UnreachableError:
-    return UnreachableError(f"no stream is served at {settings.address}: {reason}; {action}", address=settings.address)
+def _away(settings: WebsocketSettings, reason: str, *, first: bool) -> UnreachableError:
+    address = settings.address
+    text = (
+        f"no stream is served at {address}: {reason}; start `cardinal serve` there or correct the address"
+        if first
+        else f"the server at {address} is away: {reason}"
+    )
+    return UnreachableError(text, address=address)
 
 
 def _status(status: int, settings: WebsocketSettings, *, first: bool) -> CardinalError:
@@ -119,13 +123,16 @@ def _status(status: int, settings: WebsocketSettings, *, first: bool) -> Cardina
             else f"the server at {address} requires a token: set it with token_file=PATH"
         )
     if status == _FULL:
-        return _away(settings, "it has no capacity for another client", "raise its --max-clients or use another server")
+        return UnreachableError(
+            f"the server at {address} has no capacity for another client: raise its --max-clients or use another one",
+            address=address,
+        )
     if not first or status in _TEMPORARY or status >= _SERVER_SIDE:
-        return _away(settings, f"HTTP status {status}")
+        return _away(settings, f"HTTP status {status}", first=first)
     return RefusedError(f"what answers at {address} is not `cardinal serve`: HTTP status {status}")
 
 
-def _closed(code: int, reason: str, settings: WebsocketSettings) -> CardinalError:
+def _closed(code: int, reason: str, settings: WebsocketSettings, *, first: bool) -> CardinalError:
     if code == CloseCode.PROTOCOL:
         return RemoteProtocolError(f"the server at {settings.address} refused a request: {reason!r}")
     if code == _TOO_BIG:
@@ -133,7 +140,11 @@ def _closed(code: int, reason: str, settings: WebsocketSettings) -> CardinalErro
             f"a request to {settings.address} is larger than {REQUEST_MAX} bytes, because it names too many "
             "partitions: read fewer topics"
         )
-    return _away(settings, f"it closed the connection ({reason})" if reason else "it closed the connection")
+    if reason:  # the server's own sentence: it is there
+        return UnreachableError(
+            f"the server at {settings.address} closed the connection: {reason}", address=settings.address
+        )
+    return _away(settings, "it closed the connection", first=first)
 
 
 def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:

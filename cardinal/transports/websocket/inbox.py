@@ -2,8 +2,8 @@
 
 Rules:
 
-1. All that is kept counts against the window until it is delivered, evicted or ignored; a server that sends more than
-   its credit is refused.
+1. Every byte received counts against the window until it is delivered, evicted or ignored; a server that sends more
+   than its credit is refused.
 2. The chunks of a partition join on to each other. Records that were received before are ignored; a gap is refused.
 3. Chunks of a paused partition are held, so that they are not sent twice. Where they take more than half of the window
    the largest partition is evicted and re-read from its position.
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Entry:
-    """A chunk, and its records from the first that is not delivered; decoded when it is delivered from."""
+    """A chunk; its records from the first that is not delivered, decoded when it is delivered from; and its turn."""
 
     chunk: ReceivedChunk
+    turn: int
     records: list[Record] | None = None
     at: int = 0
 
@@ -51,7 +52,8 @@ class _Partition:
         position: the next offset to deliver; ``received``: the next one that the server sends.
         read: the id of the READ that named its offset last.
         named: whether the next READ has to name its offset.
-        held: its chunks while it is paused.
+        paused: whether it is neither delivered nor sent.
+        entries: its chunks that are not delivered.
 
     """
 
@@ -59,7 +61,12 @@ class _Partition:
     received: int
     read: int
     named: bool = False
-    held: deque[_Entry] = field(default_factory=deque)
+    paused: bool = False
+    entries: deque[_Entry] = field(default_factory=deque)
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.entries)
 
 
 class Inbox:
@@ -76,10 +83,9 @@ class Inbox:
         self._chunk_max = chunk_max
         self._changed = threading.Condition()
         self._partitions: dict[Partition, _Partition] = {}
-        self._paused: frozenset[Partition] = frozenset()
-        self._ready: deque[_Entry] = deque()
-        self._credit = 0
-        self._owed = 0
+        self._turns = 0
+        self._credit = self._owed = 0
+        self._unread = False
         self._error: CardinalError | None = None
         self._ended: CardinalError | None = None
 
@@ -90,23 +96,21 @@ class Inbox:
         with self._changed:
             return {tp: one.position for tp, one in self._partitions.items()}
 
-    def pause(self, partitions: Iterable[Partition]) -> bool:
-        """Deliver nothing of exactly these partitions; returns whether that is a change."""
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Deliver nothing of exactly these partitions."""
+        paused = frozenset(partitions)
         with self._changed:
-            paused = frozenset(partitions) & self._partitions.keys()
-            if paused == self._paused:
-                return False
-            resumed = [entry for tp in self._paused - paused for entry in self._release(tp)]
-            entries = [*resumed, *self._ready]
-            self._paused = paused
-            self._ready = deque()
-            for entry in entries:
-                self._keep(entry)
+            for tp, one in self._partitions.items():
+                if one.paused == (tp in paused):
+                    continue
+                one.paused = not one.paused
+                self._unread = True
+                if one.entries:
+                    one.entries[0].records, one.entries[0].at = None, 0  # only what is counted stays in memory
             self._evict()
-            return True
 
-    def take(self, limit: int, timeout: float) -> tuple[list[Record], bool]:
-        """At most ``limit`` records, and whether credit is due; waits ``timeout`` seconds for either.
+    def take(self, limit: int, timeout: float) -> list[Record]:
+        """At most ``limit`` records; empty after ``timeout`` seconds without any.
 
         Raises:
             CardinalError: why the reading or the connection ended, after the records before that.
@@ -119,45 +123,49 @@ class Inbox:
                 # The reading's end is repeated until the next assignment, the connection's end for ever.
                 if not records and (error := self._error or self._ended):
                     raise error.with_traceback(None)
-                credit, left = self._due() > 0, deadline - time.monotonic()
-                if records or credit or left <= 0:
-                    return records, credit
+                left = deadline - time.monotonic()
+                if records or left <= 0:
+                    return records
                 self._changed.wait(left)
+
+    @property
+    def due(self) -> bool:
+        """Whether the connection has a READ or credit to send."""
+        return self._unread or self._due() > 0
 
     # --- for the connection --------------------------------------------------------------------------------------
 
     def assign(self, positions: Mapping[Partition, int], read: int) -> None:
         """Read these partitions from the READ with this id on; what was received before is discarded."""
         with self._changed:
-            self._owed += self._used()
-            self._ready.clear()
-            self._paused = frozenset()
+            self._owed += sum(one.size for one in self._partitions.values())
             self._partitions = {tp: _Partition(position, position, read) for tp, position in positions.items()}
-            self._error = None
+            self._unread, self._error = False, None
+
+    def connected(self) -> None:
+        """Begin a new connection: the next READ names all offsets, and no credit is granted yet."""
+        with self._changed:
+            for one in self._partitions.values():
+                one.named = True
+            self._unread = bool(self._partitions)
+            self._error = None  # a server that still cannot read from there reports it again
+            self._credit = 0
+            self._owed = max(0, self._window - sum(one.size for one in self._partitions.values()))
 
     def reading(self, read: int) -> dict[Partition, int | None] | None:
-        """The positions that the READ with this id names; None where nothing is assigned."""
+        """The positions that the READ with this id names; None where no READ is due."""
         with self._changed:
-            if not self._partitions:
+            if not self._unread:
                 return None
+            self._unread = False
             wanted: dict[Partition, int | None] = {}
             for tp, one in self._partitions.items():
-                if tp in self._paused:
+                if one.paused:
                     continue
                 wanted[tp] = one.received if one.named else None
                 if one.named:
                     one.named, one.read = False, read
             return wanted
-
-    def connected(self) -> int:
-        """Begin a new connection; returns the credit to grant it."""
-        with self._changed:
-            for one in self._partitions.values():
-                one.named = True
-            self._owed = 0
-            self._error = None  # a server that still cannot read from there reports it again
-            self._credit = max(0, self._window - self._used())
-            return self._credit
 
     def add(self, read: int, chunks: Sequence[ReceivedChunk], size: int) -> None:
         """Accept a records message of ``size`` bytes.
@@ -181,9 +189,9 @@ class Inbox:
                         f"{chunk.tp[0]}:{chunk.tp[1]}"
                     )
                 one.received = chunk.next
-                entry = _Entry(chunk)
-                self._owed -= entry.size
-                self._keep(entry)
+                self._turns += 1
+                one.entries.append(_Entry(chunk, self._turns))
+                self._owed -= len(chunk.content)
             self._evict()
             self._changed.notify_all()
 
@@ -210,10 +218,14 @@ class Inbox:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _deliver(self, limit: int) -> list[Record]:
+        """Records of the chunks that came first, of partitions that are not paused."""
         records: list[Record] = []
-        while self._ready and len(records) < limit:
-            entry = self._ready[0]
-            one = self._partitions[entry.chunk.tp]
+        while len(records) < limit:
+            ready = [one for one in self._partitions.values() if one.entries and not one.paused]
+            if not ready:
+                break
+            one = min(ready, key=lambda one: one.entries[0].turn)
+            entry = one.entries[0]
             if entry.records is None:
                 decoded = decode_records(entry.chunk, self._chunk_max)
                 if entry.chunk.begin < one.position:
@@ -225,35 +237,19 @@ class Inbox:
             if entry.at == len(entry.records):
                 one.position = entry.chunk.next
                 self._owed += entry.size
-                self._ready.popleft()
+                one.entries.popleft()
             elif part:
                 one.position = part[-1].offset + 1
         return records
 
-    def _keep(self, entry: _Entry) -> None:
-        if entry.chunk.tp in self._paused:
-            entry.records, entry.at = None, 0  # only what is counted stays in memory
-            self._partitions[entry.chunk.tp].held.append(entry)
-        else:
-            self._ready.append(entry)
-
-    def _release(self, tp: Partition) -> deque[_Entry]:
-        one = self._partitions[tp]
-        held, one.held = one.held, deque()
-        return held
-
     def _evict(self) -> None:
-        sizes = {tp: sum(entry.size for entry in self._partitions[tp].held) for tp in self._paused}
-        while sum(sizes.values()) * 2 > self._window:
-            largest = max(sizes, key=sizes.__getitem__)
-            self._owed += sizes.pop(largest)
-            self._release(largest)
+        held = {tp: one.size for tp, one in self._partitions.items() if one.paused}
+        while sum(held.values()) * 2 > self._window:
+            largest = max(held, key=held.__getitem__)
+            self._owed += held.pop(largest)
             one = self._partitions[largest]
+            one.entries.clear()
             one.received, one.named = one.position, True
-
-    def _used(self) -> int:
-        held = sum(entry.size for one in self._partitions.values() for entry in one.held)
-        return held + sum(entry.size for entry in self._ready)
 
     def _due(self) -> int:
         few = self._owed * 4 < self._window and self._credit > self._window // 4

@@ -3,16 +3,15 @@
 The version is the websocket subprotocol, :data:`SUBPROTOCOL`. Requests and answers are text messages, one JSON object
 each, named by its ``type``; records are binary messages. A client's requests carry ids that increase.
 
-==================== =============================================== ==================================
+==================== =============================================== ==============
 request              meaning                                         answer
-==================== =============================================== ==================================
+==================== =============================================== ==============
 ``list_topics``      names of all topics                             ``topics``
-``open``             the topics of this connection                   ``watermarks``
-``get_watermarks``   first and next offset of every partition        ``watermarks``
-``find_time``        first offsets at or after a time                ``offsets``
+``get_watermarks``   first and next offset of these topics           ``watermarks``
+``find_time``        their first offsets at or after a time          ``offsets``
 ``read``             send exactly these partitions from now on       ``reading``
-``credit``           so many more bytes may be sent; 0: I am here     none
-==================== =============================================== ==================================
+``credit``           so many more bytes may be sent; 0: I am alive   none
+==================== =============================================== ==============
 
 Any request may be answered with ``failed``. A records message is the Avro value of :data:`_FRAME`: the id of the READ
 that it follows, and chunks, each a run of one partition in columns (:data:`_COLUMNS`), snappy-compressed where that is
@@ -23,13 +22,14 @@ Rules for servers:
 1. The chunks of a partition join on to each other: each begins where the one before ended.
 2. A records message is sent only while credit is left; all its bytes are subtracted, so credit may fall below zero by
    less than one message.
-3. A READ that fails changes nothing. ``failed`` with id 0 ends the current reading; the connection stays.
+3. A READ that fails changes nothing. ``failed`` with id 0 ends the current reading; the connection stays, and a READ
+   that names every offset begins another one.
 
 Rules for clients:
 
-1. ``open`` comes first, except for ``list_topics``. It may be repeated after ``failed``.
-2. A READ names an offset for each partition, or null to continue where the connection stands. Chunks of a partition
-   that follow an older READ than the last one that named its offset are ignored.
+1. A READ names an offset for each partition, or null to continue where the connection stands: only after a READ that
+   named one was answered with ``reading``.
+2. Chunks of a partition that follow an older READ than the last one that named its offset are ignored.
 
 Bytes that break these rules are a :class:`~cardinal.errors.RemoteProtocolError` for the receiver. Pure: no I/O.
 """
@@ -111,27 +111,20 @@ class ListTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """Choose the topics of a connection."""
+class GetWatermarks:
+    """Request the first and the next offset of every partition of these topics."""
 
     id: _Number
     topics: tuple[_Topic, ...]
-    type: Literal["open"] = "open"
-
-
-@dataclass(frozen=True, slots=True)
-class GetWatermarks:
-    """Request the first and the next offset of every partition."""
-
-    id: _Number
     type: Literal["get_watermarks"] = "get_watermarks"
 
 
 @dataclass(frozen=True, slots=True)
 class FindTime:
-    """Request the first offset of every partition at or after a time."""
+    """Request the first offset of every partition of these topics at or after a time."""
 
     id: _Number
+    topics: tuple[_Topic, ...]
     timestamp_ms: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
     type: Literal["find_time"] = "find_time"
 
@@ -199,7 +192,7 @@ class Failed:
     type: Literal["failed"] = "failed"
 
 
-Request: TypeAlias = ListTopics | Open | GetWatermarks | FindTime | Read | Credit
+Request: TypeAlias = ListTopics | GetWatermarks | FindTime | Read | Credit
 Answer: TypeAlias = Topics | Watermarks | Offsets | Reading | Failed
 
 _REQUESTS: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="type")])

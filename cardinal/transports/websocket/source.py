@@ -43,9 +43,10 @@ class WebsocketSource(Source):
 
     def __init__(self, settings: WebsocketSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._inbox = Inbox(settings.window, settings.frame_max)
+        self._topics = tuple(topics)
         self._client = Client(settings, self._inbox)
         try:
-            self._partitions = self._open(tuple(topics), wait)
+            self._partitions = self._find(wait)
         except BaseException:
             self._client.close()
             raise
@@ -70,8 +71,9 @@ class WebsocketSource(Source):
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
-        if self._inbox.pause(partitions):
-            self._client.update_reading()
+        self._inbox.pause(partitions)
+        if self._inbox.due:
+            self._client.wake()
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
@@ -81,17 +83,14 @@ class WebsocketSource(Source):
             RefusedError, RemoteProtocolError, TransportError: the client has ended.
 
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                records, credit = self._inbox.take(limit, deadline - time.monotonic())
-            except RemoteProtocolError:
-                self._client.close()
-                raise
-            if credit:
-                self._client.grant()
-            if records or time.monotonic() >= deadline:
-                return records
+        try:
+            records = self._inbox.take(limit, timeout)
+        except RemoteProtocolError:
+            self._client.close()
+            raise
+        if self._inbox.due:
+            self._client.wake()
+        return records
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
@@ -99,13 +98,15 @@ class WebsocketSource(Source):
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         """The lowest retained and the next readable offset of every partition."""
-        found = self._client.request(protocol.GetWatermarks, protocol.Watermarks, "watermarks")
+        found = self._client.request(
+            lambda number: protocol.GetWatermarks(number, self._topics), protocol.Watermarks, "watermarks"
+        )
         return protocol.by_partition(found.partitions)
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
         found = self._client.request(
-            lambda number: protocol.FindTime(number, timestamp_ms), protocol.Offsets, "offsets by time"
+            lambda number: protocol.FindTime(number, self._topics, timestamp_ms), protocol.Offsets, "offsets by time"
         )
         return protocol.by_partition(found.partitions)
 
@@ -113,17 +114,12 @@ class WebsocketSource(Source):
         """Release the connection. May be called twice."""
         self._client.close()
 
-    def _open(self, topics: tuple[str, ...], wait: float) -> tuple[Partition, ...]:
+    def _find(self, wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait
         while True:
             try:
-                found = self._client.request(
-                    lambda number: protocol.Open(number, topics), protocol.Watermarks, "topics"
-                )
+                return tuple(sorted(self.watermarks()))
             except TopicError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_TOPICS_SECONDS)
-            else:
-                self._client.topics = topics
-                return tuple(sorted(protocol.by_partition(found.partitions)))

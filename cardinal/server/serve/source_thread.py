@@ -1,4 +1,4 @@
-"""Blocking calls of sources, for the event loop: each source has a daemon thread of its own.
+"""Source on a daemon thread of its own, for the event loop.
 
 A process that ends does not wait for these threads: a broker that does not answer must not keep it alive.
 """
@@ -9,18 +9,16 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cardinal.errors import CardinalError, UnreachableError
+from cardinal.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from cardinal.transports import Source
 
-_Answer = TypeVar("_Answer")
-
-_RECORDS_MAX: Final = 10_000
+_Result = TypeVar("_Result")
 
 
 class SourceThread:
@@ -40,11 +38,11 @@ class SourceThread:
         self._closed.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, it is not
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
-    async def call(self, call: Callable[[Source], _Answer]) -> _Answer:
+    async def call(self, call: Callable[[Source], _Result]) -> _Result:
         """Call the source, and wait for what that returns. Raises what it does, or what opening it does."""
         if self._stopped:
             raise UnreachableError("the server stops", address="")
-        future: Future[_Answer] = Future()
+        future: Future[_Result] = Future()
         self._calls.put((future, call))
         return await asyncio.wrap_future(future)
 
@@ -71,56 +69,3 @@ class SourceThread:
                 source.close()
         finally:
             self._closed.set_result(None)
-
-
-class Shared(Generic[_Answer]):
-    """One call for all who wait for the same answer, which is never older than their request.
-
-    Arguments:
-        call: the call.
-
-    """
-
-    def __init__(self, call: Callable[[], Awaitable[_Answer]]) -> None:
-        self._call = call
-        self._lock = asyncio.Lock()
-        self._began = 0
-        self._requests = 0
-        self._answer: _Answer | CardinalError | None = None
-
-    async def get(self) -> _Answer:
-        """The answer of a call that begins after this request. Raises what it raises."""
-        self._requests = number = self._requests + 1
-        async with self._lock:
-            if self._began < number:
-                began = self._requests
-                try:
-                    self._answer = await self._call()
-                except CardinalError as error:
-                    self._answer = error
-                self._began = began
-            answer = self._answer
-        if isinstance(answer, CardinalError):
-            raise answer.with_traceback(None)
-        return answer  # type: ignore[return-value] # there was a call
-
-
-class BatchSize:
-    """Number of records to poll so that they have about so many bytes: a source counts records alone.
-
-    It begins with one, of any size, and doubles at most.
-
-    Arguments:
-        size: bytes.
-
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.records = 1
-
-    def update(self, records: int, size: int) -> None:
-        """So many records came, of so many bytes in all."""
-        if records:
-            fitting = self._size * records // max(size, 1)
-            self.records = max(1, min(fitting, 2 * self.records, _RECORDS_MAX))

@@ -1,0 +1,43 @@
+"""Settings of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT_PORT: Final = 8765
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Settings of a server.
+
+    Attributes:
+        host, port: address to listen on; port 0 picks a free one.
+        tokens: accepted tokens; none: everybody may read.
+        token_file: a file of accepted tokens, one a line, that replaces ``tokens``.
+        certificate, key: PEM files for ``wss``; ``key`` may be in the certificate's file.
+        compression: ``snappy`` or ``none``; records are compressed once for all clients.
+        buffer_bytes: recent records that are kept in memory for all.
+        clients_max: clients at once.
+        catch_up_max: sources at once for clients that are older than memory.
+        slow_timeout: seconds after which a client that is older than memory and accepts nothing is closed.
+        ping_interval: seconds between two pings; a client that is silent for three intervals is gone.
+
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    token_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    compression: str = "snappy"
+    buffer_bytes: int = 64 << 20
+    clients_max: int = 256
+    catch_up_max: int = 4
+    slow_timeout: float = 60.0
+    ping_interval: float = 20.0
