@@ -7,21 +7,22 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 from websockets.sync.server import serve
 from websockets.typing import Subprotocol
 
 from cardinal.protocols.streams.types import Record
-from cardinal.testing import ChainGenerator
 from cardinal.transports.websocket import protocol
-from serving import DEADLINE
+from serving import APP, DEADLINE
 
 if TYPE_CHECKING:
+    import socket as sockets
     from collections.abc import Iterator, Sequence
+    from contextlib import ExitStack
 
     from websockets.sync.client import ClientConnection
     from websockets.sync.server import ServerConnection
 
-APP = ChainGenerator().application
 TP = (APP.default_topic, 0)
 LENGTH = 100
 SPOKEN = (Subprotocol(protocol.SUBPROTOCOL),)
@@ -104,3 +105,21 @@ def begin(socket: ClientConnection, topic: str, at: int) -> None:
 def grant(socket: ClientConnection, size: int) -> None:
     """Give a real server credit."""
     socket.send(protocol.encode_message(protocol.Credit(size)))
+
+
+def greedy(stack: ExitStack, port: int, topic: str, at: int, plain: sockets.socket | None = None) -> None:
+    """A client that gives all the leave there is, and then does not take what comes; it begins at the start or end."""
+    uri = f"ws://127.0.0.1:{port}"
+    connection = stack.enter_context(
+        connect(
+            uri,
+            sock=plain,
+            subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
+            compression=None if plain else "deflate",
+            proxy=None,
+            max_queue=1,
+            close_timeout=0.1,
+        )
+    )
+    begin(connection, topic, at)
+    grant(connection, 2**32 - 1)

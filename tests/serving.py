@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
+import socket
 import threading
 import time
 import urllib.error
@@ -10,16 +13,24 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from cardinal.producer import Producer
+from cardinal.protocols.streams import Payload
+from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve import ServeService, ServeSettings, ServeStatus
+from cardinal.testing import ChainGenerator, MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from cardinal.apps import Application
     from cardinal.protocols.streams import Record
     from cardinal.transports import Source
     from cardinal.transports.registry import Topics
 
 DEADLINE = 20.0
+
+
+APP = ChainGenerator().application
 
 
 class Served:
@@ -101,3 +112,58 @@ def page(address: str, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def fill(broker: MemoryBroker, count: int, size: int = 100, first: int = 0) -> None:
+    """Send so many records of so many bytes that no compression helps."""
+    sink = broker.sink(APP, producer_id="a")
+    for begin in range(first, first + count, 500):
+        numbers = range(begin, min(begin + 500, first + count))
+        block = [
+            Routed(APP.default_topic, b"\x03" + n.to_bytes(32, "big"), random.Random(n).randbytes(size))
+            for n in numbers
+        ]
+        sink.send(block, None).result(DEADLINE)
+    sink.close()
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def line(app: Application, first: int, last: int) -> list[Payload]:
+    """Blocks of one chain without forks."""
+    chain = int(app.chain.rpartition(":")[2])
+    blocks = []
+    for number in range(first, last + 1):
+        name = number.to_bytes(32, "big")
+        prefix = f"c/{chain:x}/b/{name.hex()}"
+        updates = {f"{prefix}/t/{index}": b"tx%d" % index for index in range(4)} | {f"{prefix}/h": b"header"}
+        blocks.append(Payload(number, name, (number - 1).to_bytes(32, "big"), number, updates))
+    return blocks
+
+
+def publish(url: str, app: Application, payloads: list[Payload]) -> None:
+    """Publish blocks, all acknowledged."""
+    with Producer(url, app, producer_id="a") as producer:
+        for payload in payloads:
+            producer.add(payload)
+        producer.flush(DEADLINE)
+
+
+def metrics(address: str) -> dict[str, float]:
+    """The server's metrics, by their names without the prefix."""
+    status, text = page(address, "/metrics")
+    assert status == 200
+    pairs = re.findall(r"^cardinal_serve_(\w+) (\S+)$", text, re.MULTILINE)
+    assert len(pairs) == text.count("# HELP cardinal_serve_")
+    return {name: float(value) for name, value in pairs}

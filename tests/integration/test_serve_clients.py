@@ -1,4 +1,4 @@
-"""Many clients of one server: fast, slow, old, and such that take nothing."""
+"""Many clients of one server: fast, slow, old, and such that accept nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,16 +23,16 @@ from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_source
 from cardinal.transports.websocket.protocol import SUBPROTOCOL, CloseCode, GetWatermarks, encode_message
-from scripted_server import begin, grant
-from serving import DEADLINE, Served, from_start, read, serving, until
+from scripted_server import begin, grant, greedy
+from serving import APP, DEADLINE, Served, fill, from_start, publish, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cardinal.protocols.streams import ChainUpdate, Payload
+    from cardinal.protocols.streams import ChainUpdate, Payload, Record
+    from cardinal.transports import Source
 
 MAKER = ChainGenerator(seed=11)
-APP = MAKER.application
 
 
 @pytest.fixture
@@ -40,13 +40,6 @@ def broker() -> Iterator[MemoryBroker]:
     with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
         broker.sink(APP, producer_id="a").close()
         yield broker
-
-
-def publish(broker: MemoryBroker, payloads: list[Payload]) -> None:
-    with Producer(broker.url, APP, producer_id="a") as producer:
-        for payload in payloads:
-            producer.add(payload)
-        producer.flush(DEADLINE)
 
 
 def heaviest(payloads: list[Payload]) -> Payload:
@@ -87,7 +80,7 @@ def content_of(updates: list[ChainUpdate]) -> dict[bytes, object]:
 def test_twenty_clients_of_any_speed_get_the_same_chain(broker: MemoryBroker, ring_bytes: int) -> None:
     payloads = MAKER.payloads(120)
     head = heaviest(payloads).hash
-    publish(broker, payloads[:40])
+    publish(broker.url, APP, payloads[:40])
     with serving(broker.url, APP, buffer_bytes=ring_bytes, catch_up_max=3) as served, ThreadPoolExecutor(20) as pool:
         options = ("?window.bytes=3000", "", "?window.bytes=1000000", "?window.bytes=20000")
         readers = [
@@ -95,7 +88,7 @@ def test_twenty_clients_of_any_speed_get_the_same_chain(broker: MemoryBroker, ri
             for index in range(20)
         ]
         for first in range(40, len(payloads), 10):
-            publish(broker, payloads[first : first + 10])
+            publish(broker.url, APP, payloads[first : first + 10])
         expected = follow(broker.url, head)
         results = [reader.result(60) for reader in readers]
         status = served.status
@@ -119,7 +112,7 @@ def test_a_consumer_over_websocket_equals_one_over_memory_and_their_cursors_are_
             (served.url, broker.url, served.url): [],
         }
         for turn, (part, head) in enumerate(zip(parts, heads, strict=True)):
-            publish(broker, part)
+            publish(broker.url, APP, part)
             for urls, updates in ways.items():
                 updates.extend(follow(urls[turn], head, start=str(updates[-1].cursor) if updates else "earliest"))
     (expected, *others) = ways.values()
@@ -179,24 +172,6 @@ def test_partitions_that_are_added_are_served(broker: MemoryBroker) -> None:
         source.close()
 
 
-# --- slow ones -------------------------------------------------------------------------------------------------
-
-
-def _fill(broker: MemoryBroker, messages: int, size: int = 1_000) -> None:
-    sink = broker.sink(APP, producer_id="a")
-    for first in range(0, messages, 500):
-        block = [
-            Routed(
-                APP.default_topic,
-                b"\x03" + (first + index).to_bytes(32, "big"),
-                random.Random(first + index).randbytes(size),
-            )
-            for index in range(min(500, messages - first))
-        ]
-        sink.send(block, None).result(DEADLINE)
-    sink.close()
-
-
 def _total(broker: MemoryBroker) -> int:
     return len(broker.records())
 
@@ -204,7 +179,7 @@ def _total(broker: MemoryBroker) -> int:
 def test_a_client_that_stops_reading_holds_no_more_than_its_window_and_loses_nothing(broker: MemoryBroker) -> None:
     with serving(broker.url, APP, buffer_bytes=100_000) as served:
         source = from_start(open_source(f"{served.url}?window.bytes=50000", APP))
-        _fill(broker, 3_000)
+        fill(broker, 3_000, 1_000)
         until(lambda: served.status.read_records_total >= 3_000)
         sent = served.status.sent_bytes_total
         assert sent < 50_000 + 2 * (256 << 10)
@@ -218,7 +193,7 @@ def test_one_that_takes_nothing_and_fell_out_of_the_ring_is_closed_with_a_reason
     with serving(broker.url, APP, buffer_bytes=50_000, slow_timeout=0.3) as served:
         with connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket:
             begin(socket, APP.default_topic, 1)
-            _fill(broker, 300)
+            fill(broker, 300, 1_000)
             with pytest.raises(ConnectionClosed) as caught:
                 socket.recv(DEADLINE)
         assert caught.value.rcvd is not None
@@ -232,9 +207,9 @@ def test_one_that_is_closed_for_slowness_resumes_where_it_was_and_its_log_says_w
 ) -> None:
     with serving(broker.url, APP, buffer_bytes=50_000, slow_timeout=0.2) as served:
         source = from_start(open_source(f"{served.url}?window.bytes=30000", APP))
-        _fill(broker, 1_000)
+        fill(broker, 1_000, 1_000)
         until(lambda: served.status.slow_clients_closed_total >= 1)
-        _fill(broker, 1_000)
+        fill(broker, 1_000, 1_000)
         assert sorted(read(source, _total(broker))) == broker.records()
         source.close()
     said = [record.getMessage() for record in caplog.records if record.name == "cardinal.websocket"]
@@ -270,7 +245,7 @@ def test_one_in_the_ring_that_takes_nothing_is_left_alone(broker: MemoryBroker) 
         connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket,
     ):
         begin(socket, APP.default_topic, 1)
-        _fill(broker, 100)
+        fill(broker, 100, 1_000)
         with pytest.raises(TimeoutError):
             socket.recv(1.0)
         grant(socket, 1_000)
@@ -280,7 +255,7 @@ def test_one_in_the_ring_that_takes_nothing_is_left_alone(broker: MemoryBroker) 
 def test_what_retention_removed_under_a_slow_client_is_named(broker: MemoryBroker) -> None:
     with serving(broker.url, APP, buffer_bytes=20_000) as served:
         source = from_start(open_source(f"{served.url}?window.bytes=10000", APP))
-        _fill(broker, 2_000)
+        fill(broker, 2_000, 1_000)
         until(lambda: served.status.read_records_total >= 2_000)
         low = min(high for _, high in (source.watermarks()[APP.default_topic, n] for n in range(3))) - 5
         for number in range(3):
@@ -296,7 +271,7 @@ def test_what_retention_removed_under_a_slow_client_is_named(broker: MemoryBroke
 
 
 def test_a_stalled_client_does_not_keep_others_from_catching_up(broker: MemoryBroker) -> None:
-    _fill(broker, 3_000)
+    fill(broker, 3_000, 1_000)
     with serving(broker.url, APP, buffer_bytes=20_000, catch_up_max=1) as served:
         stalled = [from_start(open_source(f"{served.url}?window.bytes=5000", APP)) for _ in range(3)]
         until(lambda: served.status.catch_up_clients)
@@ -315,3 +290,76 @@ def _read_all(served: Served, total: int) -> int:
         return len({one[:3] for one in read(source, total)})
     finally:
         source.close()
+
+
+CLIENTS = 100
+
+
+ROUNDS = 10
+
+
+RECORDS = 60
+
+
+def test_a_hundred_clients_of_which_a_third_is_slow_all_get_everything_once_and_in_order() -> None:
+    found: dict[int, list[Record]] = {number: [] for number in range(CLIENTS)}
+    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker, ExitStack() as stack:
+        sink = broker.sink(APP, producer_id="a")
+        # A ring of a tenth of all records: who is slow has to be caught up from the source, four at a time.
+        served = stack.enter_context(serving(broker.url, APP, buffer_bytes=40_000, catch_up_max=4))
+        sources: list[Source] = []
+        for number in range(CLIENTS):
+            source = open_source(served.url + ("?window.bytes=2000" if number % 3 == 0 else ""), APP)
+            stack.callback(source.close)
+            sources.append(from_start(source))
+        assert served.status.clients == CLIENTS
+        for turn in range(ROUNDS):
+            keys = (b"\x03" + (turn * RECORDS + n).to_bytes(32, "big") for n in range(RECORDS))
+            sink.send([Routed(APP.default_topic, key, random.Random(turn).randbytes(500)) for key in keys], None)
+            sink.flush(20)
+            for number, source in enumerate(sources):
+                if number % 3:  # the slow ones take nothing until all is written
+                    found[number] += source.poll(1_000, 0.0)
+        sink.close()
+        total = len(broker.records())
+
+        def everybody_has_everything() -> bool:
+            for number, source in enumerate(sources):
+                if len(found[number]) < total:
+                    found[number] += source.poll(1_000, 0.0)
+            return all(len(records) >= total for records in found.values())
+
+        until(everybody_has_everything, 60)
+        status = served.status
+        expected = broker.records()
+    assert all(sorted(records) == expected for records in found.values())
+    for records in found.values():
+        for where in {record[:2] for record in records}:
+            offsets = [record.offset for record in records if record[:2] == where]
+            assert offsets == sorted(offsets)
+    assert (status.slow_clients_closed_total, status.protocol_errors_total) == (0, 0)
+    assert status.ring_bytes <= 40_000
+
+
+MB = 1 << 20
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system has no such bound")
+def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
+    app = ChainGenerator().application
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, ExitStack() as stack:
+        sink = broker.sink(app, producer_id="a")
+        sink.send([Routed(app.default_topic, _key(0, n), bytes(10_000)) for n in range(1_000)], None).result(DEADLINE)
+        served = stack.enter_context(serving(broker.url, app, compression="none"))
+        plain = stack.enter_context(socket.socket())
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)  # its own side's buffers are no matter here
+        plain.connect(("127.0.0.1", served.port))
+        greedy(stack, served.port, app.default_topic, 0, plain)
+        until(lambda: served.status.unsent_bytes)
+        assert served.status.sent_bytes_total < 2 * MB
+        plain.shutdown(socket.SHUT_RDWR)
+    sink.close()
+
+
+def _key(block: int, number: int) -> bytes:
+    return b"\x03" + (block * 1_000 + number).to_bytes(32, "big")

@@ -1,38 +1,28 @@
-"""Metrics, readiness and log of `cardinal serve`: a client that lags, a broker that dies."""
+"""Metrics and readiness of `cardinal serve`."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import Processes, fresh_chain_id
-from test_serve_breaks import _free_port, _line, _publish
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from cardinal import apps
-from cardinal.errors import UnreachableError
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve.status import StatusCollector
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing import MemoryBroker
 from cardinal.transports import open_source
 from cardinal.transports.websocket.protocol import SUBPROTOCOL
 from compose import services
 from scripted_server import begin
-from serving import DEADLINE, Served, from_start, page, read, serving, until
+from serving import APP, DEADLINE, Served, fill, from_start, metrics, page, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from cardinal.embedded import EmbeddedKafka
-
-APP = ChainGenerator().application
 
 
 @pytest.fixture
@@ -42,25 +32,10 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-def metrics(address: str) -> dict[str, float]:
-    status, text = page(address, "/metrics")
-    assert status == 200
-    pairs = re.findall(r"^cardinal_serve_(\w+) (\S+)$", text, re.MULTILINE)
-    assert len(pairs) == text.count("# HELP cardinal_serve_")
-    return {name: float(value) for name, value in pairs}
-
-
 def scraped(served: Served) -> Endpoint:
     registry = new_registry()
     registry.register(StatusCollector(lambda: served.status))
     return Endpoint("127.0.0.1:0", registry, lambda: served.service.waits_for)
-
-
-def _send(broker: MemoryBroker, count: int, size: int = 100) -> None:
-    sink = broker.sink(APP, producer_id="a")
-    content = [Routed(APP.default_topic, b"\x03" + n.to_bytes(32, "big"), bytes(size)) for n in range(count)]
-    sink.send(content, None).result(DEADLINE)
-    sink.close()
 
 
 def _seal(broker: MemoryBroker) -> None:
@@ -78,7 +53,7 @@ def test_a_client_that_lags_is_seen_in_records_and_seconds_and_counted_when_it_i
         source = from_start(open_source(served.url, APP))
         with connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as client:
             begin(client, APP.default_topic, 1)
-            _send(broker, 100, 1_000)
+            fill(broker, 100, 1_000)
             until(lambda: metrics(endpoint.address)["read_records_total"] == 100)
             _seal(broker)
             read(source, len(broker.records()))
@@ -127,44 +102,3 @@ def test_the_probe_of_the_compose_file_reports_readiness_by_its_exit_status() ->
         broker.sink(APP, producer_id="a").close()
         until(lambda: not fails())
         endpoint.close()
-
-
-@pytest.mark.slow
-@pytest.mark.broker
-def test_a_broker_that_dies_is_one_sentence_for_the_log_the_probe_and_a_client_that_connects(
-    cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
-) -> None:
-    app = apps.get("evm", chain_id=fresh_chain_id())
-    kafka = f"kafka://{cardinal_killable_broker.bootstrap}?cardinal.connect.timeout.ms=2000"
-    _publish(kafka, app, _line(app, 1, 10))
-    port, probe = _free_port(), f"127.0.0.1:{_free_port()}"
-    url = f"ws://127.0.0.1:{port}"
-    with Processes(tmp_path) as processes:
-        server = processes.start("serve", "--from", kafka, "--listen", f"127.0.0.1:{port}", "--metrics", probe)
-        until(lambda: _ready(probe), 2 * DEADLINE)
-        source = from_start(open_source(url, app))
-        until(lambda: metrics(probe)["clients"] == 1)
-        cardinal_killable_broker.kill()
-        with pytest.raises(UnreachableError, match="what it reads from does not"):
-            open_source(f"{url}?cardinal.connect.timeout.ms=60000", app)
-        until(lambda: page(probe, "/readyz")[0] == 503, 3 * DEADLINE)
-        assert page(probe, "/healthz")[0] == 200
-        assert metrics(probe)["upstream_connected"] == 0
-        until(lambda: metrics(probe)["upstream_errors_total"] >= 1, 3 * DEADLINE)
-        cardinal_killable_broker.start()
-        until(lambda: _ready(probe), 3 * DEADLINE)
-        _publish(kafka, app, _line(app, 11, 12))
-        until(lambda: any(record.key[1:33] == (12).to_bytes(32, "big") for record in source.poll(1_000, 0.2)))
-        source.close()
-        server.terminate()
-        status, _, log = processes.end(server)
-    assert status == 0
-    assert "Traceback" not in log
-    assert log.count("the stream cannot be read") == log.count("the stream is read again") == 1
-
-
-def _ready(probe: str) -> bool:
-    try:
-        return page(probe, "/readyz")[0] == 200
-    except OSError:
-        return False

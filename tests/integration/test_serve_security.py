@@ -1,4 +1,4 @@
-"""Who may read from a server, and what is said to those who may not."""
+"""Who may read from a server, and the answers to those who may not."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from cardinal.errors import CardinalError, ConfigurationError, RefusedError, UnreachableError
+from cardinal.consumer import Consumer
+from cardinal.errors import (
+    CardinalError,
+    ConfigurationError,
+    RefusedError,
+    UnreachableError,
+)
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing import MemoryBroker
+from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics, open_sink, open_source, parse_url
 from cardinal.transports.websocket.protocol import SUBPROTOCOL
 from cardinal.transports.websocket.settings import websocket_settings
 from certificates import Authority
-from serving import DEADLINE, from_start, read, serving
+from serving import APP, DEADLINE, fill, from_start, read, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-APP = ChainGenerator().application
+
 TOKEN = "correct-horse-battery"  # noqa: S105 - made up, to look for it in what is printed
+
+
 OTHER = "staple-horse-battery"
 
 
@@ -184,3 +193,96 @@ def test_records_are_compressed_once_for_all_clients_unless_that_is_switched_off
             sent[compression] = served.status.sent_bytes_total
             source.close()
     assert sent["none"] > 300 * 500 > 4 * sent["snappy"]
+
+
+OLD, NEW = "correct-horse-battery", "staple-horse-battery"
+
+
+def test_a_client_whose_token_is_taken_away_reads_on_until_it_has_to_come_again(broker: MemoryBroker) -> None:
+    """Tokens are looked at when a connection is made. Then: one sentence, and no knocking again and again."""
+    with serving(broker.url, APP, tokens=(OLD,)) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = from_start(open_source(f"ws://{proxy.address}?token={OLD}", APP))
+        read(source, len(broker.records()))
+        port = served.port
+        served.stop()
+        with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
+            with pytest.raises(RefusedError, match="does not accept the token: set the right one with") as caught:
+                source.poll(1, DEADLINE)
+            assert OLD not in str(caught.value)
+            knocked = changed.status.unauthorized_total
+            accepted = proxy.stats.accepted
+            for attempt in (
+                lambda: source.poll(1, 0.5),
+                source.watermarks,
+                lambda: source.assign({(APP.default_topic, 0): 0}),
+            ):
+                with pytest.raises(RefusedError, match="does not accept the token"):
+                    attempt()  # the same sentence at once, and nobody is asked
+            assert changed.status.unauthorized_total == knocked == 1
+            assert proxy.stats.accepted == accepted
+            source.close()
+
+
+def test_a_consumer_ends_with_the_same_sentence(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, tokens=(OLD,)) as served:
+        port = served.port
+        with Consumer(f"{served.url}?token={OLD}", APP, idle_timeout=DEADLINE) as consumer:
+            served.stop()
+            with (
+                serving(broker.url, APP, tokens=(NEW,), port=port),
+                pytest.raises(RefusedError, match="does not accept the token"),
+            ):
+                next(iter(consumer))
+
+
+def test_a_token_that_is_right_again_is_taken_by_who_still_waits(broker: MemoryBroker) -> None:
+    """While nobody answers, a client waits; what counts is the token when somebody does."""
+    with serving(broker.url, APP, tokens=(OLD,)) as served:
+        source = from_start(open_source(f"{served.url}?token={OLD}", APP))
+        read(source, len(broker.records()))
+        port = served.port
+        served.stop()
+        assert source.poll(1, 0.2) == []
+        with serving(broker.url, APP, tokens=(NEW, OLD), port=port) as both:
+            fill(broker, 5)
+            assert len(read(source, 5)) == 5
+            assert both.status.unauthorized_total == 0
+            source.close()
+
+
+def test_a_client_reads_its_token_file_at_every_connection(broker: MemoryBroker, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{OLD}\n")
+    with serving(broker.url, APP, tokens=(OLD,)) as served:
+        source = from_start(open_source(f"{served.url}?token_file={file}", APP))
+        read(source, len(broker.records()))
+        port = served.port
+    file.write_text(f"{NEW}\n")
+    with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
+        fill(broker, 5)
+        assert len(read(source, 5)) == 5
+        assert changed.status.unauthorized_total == 0
+        source.close()
+
+
+def test_the_server_reads_its_token_file_at_every_connection(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is connected stays; while the file cannot be used nobody is admitted, and that is temporary."""
+    file = tmp_path / "tokens"
+    file.write_text(f"{OLD}\n\n  {NEW} \n")
+    with serving(broker.url, APP, token_file=file) as served:
+        source = from_start(open_source(f"{served.url}?token={OLD}", APP))
+        file.write_text(f"{NEW}\n")
+        assert list_topics(f"{served.url}?token={NEW}")
+        with pytest.raises(RefusedError, match="does not accept the token"):
+            list_topics(f"{served.url}?token={OLD}")
+        for spoil in (file.unlink, lambda: file.write_text("\n"), lambda: file.write_bytes(b"\xff")):
+            spoil()
+            with pytest.raises(UnreachableError, match="HTTP status 500"):
+                list_topics(f"{served.url}?token={NEW}")
+        assert len(read(source, len(broker.records()))) == len(broker.records())
+        assert served.status.unauthorized_total == 1
+        source.close()
+    assert str(file) in caplog.text
+    assert NEW not in caplog.text

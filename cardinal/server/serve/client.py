@@ -285,11 +285,11 @@ class Client:
                 await self.wait_for_credit()
             elif (found := upstream.ring.after(plan.index, self.wanted())) is None:
                 await self._catch_up(upstream)
-            elif not found.chunks:
-                plan.index = found.next
+            elif not found[0]:
+                plan.index = found[1]
                 await self._changed()
-            elif await self.send(plan, found.chunks):
-                plan.index = found.next
+            elif await self.send(plan, found[0]):
+                plan.index = found[1]
 
     async def send(self, plan: Plan, chunks: Sequence[protocol.Chunk]) -> bool:
         """Send the next chunks of a plan; False where it is the client's plan no more."""

@@ -6,7 +6,7 @@ between ``low`` and ``high``. Used on the event loop alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,13 +21,6 @@ FRAME_BYTES: Final = 256 << 10
 """Bytes that close a message of records: it may hold one chunk more."""
 
 _COMPACT: Final = 4096
-
-
-class Found(NamedTuple):
-    """Chunks to send, and the index to continue at."""
-
-    chunks: list[Chunk]
-    next: int
 
 
 class Ring:
@@ -94,8 +87,10 @@ class Ring:
         """Whether a position is between the begin and the end of what is in memory."""
         return tp in self._low and self._low[tp] <= position <= self.ends[tp]
 
-    def after(self, index: int, positions: Mapping[Partition, int]) -> Found | None:
-        """The next chunks beyond these positions, up to a message; None where not all of them are in memory.
+    def after(self, index: int, positions: Mapping[Partition, int]) -> tuple[list[Chunk], int] | None:
+        """The next chunks beyond these positions, up to a message, and the index to continue at.
+
+        None where not everything from these positions on is in memory.
 
         Arguments:
             index: where the search before ended; 0 searches all.
@@ -113,4 +108,4 @@ class Ring:
             if positions.get(chunk.tp, chunk.next) < chunk.next:
                 found.append(chunk)
                 size += len(chunk.data)
-        return Found(found, at + self._first)
+        return found, at + self._first

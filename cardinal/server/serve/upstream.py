@@ -169,6 +169,7 @@ class Upstream:
         """First and next offset of every partition, queried after this call. CardinalError: the source's."""
         if self._next_query is None:
             self._next_query = asyncio.create_task(self._query_watermarks())
+            self._next_query.add_done_callback(_seen)  # those who waited may have left
         marks = await asyncio.shield(self._next_query)
         # A client never learns an end below what it was sent.
         return {tp: (low, max(high, self.ring.ends.get(tp, high))) for tp, (low, high) in marks.items()}
@@ -198,15 +199,11 @@ class Upstream:
                 group.create_task(self._read())
                 group.create_task(self._look())
         except* CardinalError as group:
-            self._fail(group.exceptions[0])
+            self.error = next(error for error in group.exceptions if isinstance(error, CardinalError))
         except* Exception as group:  # noqa: BLE001 - the outermost loop of a reader
             _log.exception("reading the stream has failed")
             reason = type(group.exceptions[0]).__name__
-            self._fail(TransportError(f"the stream cannot be read: {reason}; see the log"))
-
-    def _fail(self, error: BaseException) -> None:
-        if isinstance(error, CardinalError):
-            self.error = error
+            self.error = TransportError(f"the stream cannot be read: {reason}; see the log")
         self._wake()
 
     async def _open_when_there(self) -> None:
@@ -301,6 +298,11 @@ class Upstream:
     def _wake(self) -> None:
         for client in self.clients:
             client.wake()
+
+
+def _seen(query: asyncio.Task[Marks]) -> None:
+    if not query.cancelled():
+        query.exception()
 
 
 def _extend(added: dict[Partition, int]) -> Callable[[Source], None]:

@@ -34,7 +34,7 @@ _TEMPORARY: Final = frozenset({408, 425, 429})
 _SERVER_SIDE: Final = 500
 
 
-def connection_error(  # noqa: C901, PLR0911, PLR0912 - one case for each cause
+def connection_error(  # noqa: PLR0911 - one case for each cause
     error: Exception, settings: WebsocketSettings, *, first: bool
 ) -> CardinalError:
     """The error for a connection that broke or was not made; ``first``: there was none before."""
@@ -43,24 +43,17 @@ def connection_error(  # noqa: C901, PLR0911, PLR0912 - one case for each cause
         case CardinalError():
             return error
         case ConnectionClosed():
-            sent, received = error.sent, error.rcvd
-            if sent is not None and sent.code == _TOO_BIG and not error.rcvd_then_sent:
-                return TransportError(
-                    f"a message of {address} is larger than {settings.frame_max} bytes: raise max.frame.bytes"
-                )
-            if received is None:
-                return _away(settings, "the connection broke, or it stopped answering", first=first)
-            return _closed(received.code, received.reason, settings, first=first)
+            return _closed(error, settings, first=first)
         case InvalidStatus():
             return _status(error.response.status_code, settings, first=first)
         case InvalidMessage() if isinstance(error.__cause__, EOFError | OSError):
-            return _away(settings, "it closed the connection before it answered", first=first)
+            reason = "it closed the connection before it answered"
         case WebSocketException() if first:
             return RefusedError(
                 f"what answers at {address} is not `cardinal serve`: use its address and ws:// or wss://"
             )
         case WebSocketException():  # a proxy in front of a server that is restarting
-            return _away(settings, "another service answers there now", first=first)
+            reason = "another service answers there now"
         case ssl.SSLCertVerificationError():
             return RefusedError(
                 f"the certificate of {address} is not trusted: {error.verify_message}; "
@@ -69,11 +62,10 @@ def connection_error(  # noqa: C901, PLR0911, PLR0912 - one case for each cause
         case ssl.SSLError() | ConnectionResetError() if first and settings.tls is not None:
             return RefusedError(f"the TLS handshake with {address} failed: use ws:// if it is without TLS")
         case TimeoutError():
-            return _away(settings, f"no answer within {settings.connect_timeout:g} s", first=first)
-        case OSError():
-            return _away(settings, error.strerror or type(error).__name__, first=first)
+            reason = f"no answer within {settings.connect_timeout:g} s"
         case _:
-            return _away(settings, type(error).__name__, first=first)
+            reason = getattr(error, "strerror", None) or type(error).__name__
+    return _away(reason, address, first=first)
 
 
 def request_error(frame: Failed, address: str) -> CardinalError:
@@ -104,8 +96,7 @@ def request_error(frame: Failed, address: str) -> CardinalError:
             return TransportError(f"the server at {address} failed: its log has the reason")
 
 
-def _away(settings: WebsocketSettings, reason: str, *, first: bool) -> UnreachableError:
-    address = settings.address
+def _away(reason: str, address: str, *, first: bool) -> UnreachableError:
     text = (
         f"no stream is served at {address}: {reason}; start `cardinal serve` there or correct the address"
         if first
@@ -128,23 +119,27 @@ def _status(status: int, settings: WebsocketSettings, *, first: bool) -> Cardina
             address=address,
         )
     if not first or status in _TEMPORARY or status >= _SERVER_SIDE:
-        return _away(settings, f"HTTP status {status}", first=first)
+        return _away(f"HTTP status {status}", address, first=first)
     return RefusedError(f"what answers at {address} is not `cardinal serve`: HTTP status {status}")
 
 
-def _closed(code: int, reason: str, settings: WebsocketSettings, *, first: bool) -> CardinalError:
-    if code == CloseCode.PROTOCOL:
-        return RemoteProtocolError(f"the server at {settings.address} refused a request: {reason!r}")
-    if code == _TOO_BIG:
+def _closed(error: ConnectionClosed, settings: WebsocketSettings, *, first: bool) -> CardinalError:
+    address, sent, received = settings.address, error.sent, error.rcvd
+    if sent is not None and sent.code == _TOO_BIG and not error.rcvd_then_sent:
         return TransportError(
-            f"a request to {settings.address} is larger than {REQUEST_MAX} bytes, because it names too many "
-            "partitions: read fewer topics"
+            f"a message of {address} is larger than {settings.frame_max} bytes: raise max.frame.bytes"
         )
-    if reason:  # the server's own sentence: it is there
-        return UnreachableError(
-            f"the server at {settings.address} closed the connection: {reason}", address=settings.address
+    if received is None:
+        return _away("the connection broke, or it stopped answering", address, first=first)
+    if received.code == CloseCode.PROTOCOL:
+        return RemoteProtocolError(f"the server at {address} refused a request: {received.reason!r}")
+    if received.code == _TOO_BIG:
+        return TransportError(
+            f"a request to {address} is larger than {REQUEST_MAX} bytes, because it names too many partitions: read "
+            "fewer topics"
         )
-    return _away(settings, "it closed the connection", first=first)
+    reason = f": {received.reason}" if received.reason else ""
+    return UnreachableError(f"the server at {address} closed the connection{reason}", address=address)
 
 
 def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:

@@ -1,4 +1,4 @@
-"""What changes under clients that are connected: the server's token, its topics."""
+"""Topics that change under clients that are connected: added, trimmed, recreated, deleted."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ import pytest
 from commands import fresh_chain_id
 
 from cardinal import apps
-from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, UnreachableError
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.testing.proxy import TcpProxy
-from cardinal.transports import list_topics, open_sink, open_source
-from serving import DEADLINE, from_start, read, serving, until
+from cardinal.testing import MemoryBroker
+from cardinal.transports import open_sink, open_source
+from serving import APP, DEADLINE, fill, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from cardinal.apps import Application
     from cardinal.embedded import EmbeddedKafka
     from cardinal.transports import Source
-
-APP = ChainGenerator().application
-OLD, NEW = "correct-horse-battery", "staple-horse-battery"
 
 
 @pytest.fixture
@@ -37,107 +31,11 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-def _add(broker: MemoryBroker, count: int = 5) -> None:
-    sink = broker.sink(APP, producer_id="a")
-    sink.send([Routed(APP.default_topic, b"\x03" + n.to_bytes(32, "big"), b"x") for n in range(count)], None)
-    sink.close()
-
-
 def _poll(source: Source) -> None:
     """Until it raises."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         source.poll(10, 0.2)
-
-
-def test_a_client_whose_token_is_taken_away_reads_on_until_it_has_to_come_again(broker: MemoryBroker) -> None:
-    """Tokens are looked at when a connection is made. Then: one sentence, and no knocking again and again."""
-    with serving(broker.url, APP, tokens=(OLD,)) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
-        source = from_start(open_source(f"ws://{proxy.address}?token={OLD}", APP))
-        read(source, len(broker.records()))
-        port = served.port
-        served.stop()
-        with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
-            with pytest.raises(RefusedError, match="does not accept the token: set the right one with") as caught:
-                source.poll(1, DEADLINE)
-            assert OLD not in str(caught.value)
-            knocked = changed.status.unauthorized_total
-            accepted = proxy.stats.accepted
-            for attempt in (
-                lambda: source.poll(1, 0.5),
-                source.watermarks,
-                lambda: source.assign({(APP.default_topic, 0): 0}),
-            ):
-                with pytest.raises(RefusedError, match="does not accept the token"):
-                    attempt()  # the same sentence at once, and nobody is asked
-            assert changed.status.unauthorized_total == knocked == 1
-            assert proxy.stats.accepted == accepted
-            source.close()
-
-
-def test_a_consumer_ends_with_the_same_sentence(broker: MemoryBroker) -> None:
-    with serving(broker.url, APP, tokens=(OLD,)) as served:
-        port = served.port
-        with Consumer(f"{served.url}?token={OLD}", APP, idle_timeout=DEADLINE) as consumer:
-            served.stop()
-            with (
-                serving(broker.url, APP, tokens=(NEW,), port=port),
-                pytest.raises(RefusedError, match="does not accept the token"),
-            ):
-                next(iter(consumer))
-
-
-def test_a_token_that_is_right_again_is_taken_by_who_still_waits(broker: MemoryBroker) -> None:
-    """While nobody answers, a client waits; what counts is the token when somebody does."""
-    with serving(broker.url, APP, tokens=(OLD,)) as served:
-        source = from_start(open_source(f"{served.url}?token={OLD}", APP))
-        read(source, len(broker.records()))
-        port = served.port
-        served.stop()
-        assert source.poll(1, 0.2) == []
-        with serving(broker.url, APP, tokens=(NEW, OLD), port=port) as both:
-            _add(broker)
-            assert len(read(source, 5)) == 5
-            assert both.status.unauthorized_total == 0
-            source.close()
-
-
-def test_a_client_reads_its_token_file_at_every_connection(broker: MemoryBroker, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text(f"{OLD}\n")
-    with serving(broker.url, APP, tokens=(OLD,)) as served:
-        source = from_start(open_source(f"{served.url}?token_file={file}", APP))
-        read(source, len(broker.records()))
-        port = served.port
-    file.write_text(f"{NEW}\n")
-    with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
-        _add(broker)
-        assert len(read(source, 5)) == 5
-        assert changed.status.unauthorized_total == 0
-        source.close()
-
-
-def test_the_server_reads_its_token_file_at_every_connection(
-    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Who is connected stays; while the file cannot be used nobody is admitted, and that is temporary."""
-    file = tmp_path / "tokens"
-    file.write_text(f"{OLD}\n\n  {NEW} \n")
-    with serving(broker.url, APP, token_file=file) as served:
-        source = from_start(open_source(f"{served.url}?token={OLD}", APP))
-        file.write_text(f"{NEW}\n")
-        assert list_topics(f"{served.url}?token={NEW}")
-        with pytest.raises(RefusedError, match="does not accept the token"):
-            list_topics(f"{served.url}?token={OLD}")
-        for spoil in (file.unlink, lambda: file.write_text("\n"), lambda: file.write_bytes(b"\xff")):
-            spoil()
-            with pytest.raises(UnreachableError, match="HTTP status 500"):
-                list_topics(f"{served.url}?token={NEW}")
-        assert len(read(source, len(broker.records()))) == len(broker.records())
-        assert served.status.unauthorized_total == 1
-        source.close()
-    assert str(file) in caplog.text
-    assert NEW not in caplog.text
 
 
 def _cut(broker: MemoryBroker, kept: int) -> None:
@@ -153,7 +51,7 @@ def test_records_that_are_no_longer_there_end_a_reading_as_they_end_a_direct_one
     broker: MemoryBroker, kept: int
 ) -> None:
     """Also that of a client which had paused, whose offsets are filled with other records by the time it goes on."""
-    _add(broker, 20)
+    fill(broker, 20)
     with serving(broker.url, APP) as served:
         direct = from_start(open_source(broker.url, APP))
         source, paused = (from_start(open_source(served.url, APP)) for _ in range(2))
@@ -167,7 +65,7 @@ def test_records_that_are_no_longer_there_end_a_reading_as_they_end_a_direct_one
                 _poll(each)
             assert all(stood[where] == at for where, (at, _) in caught.value.missing.items())
             assert caught.value.missing
-        _add(broker, 100)
+        fill(broker, 100)
         paused.pause(())
         with pytest.raises(CursorExpiredError):
             _poll(paused)
@@ -194,7 +92,7 @@ def test_what_retention_removes_before_the_server_has_read_it_ends_nobody_who_do
         low = {where: marks[0] for where, marks in broker.marks(source.partitions()).items()}
         source.assign(low)
         read(source, len(broker.records()))
-        _add(broker)
+        fill(broker, 5)
         read(source, 5)
         assert served.status.upstream_connected
         source.close()

@@ -1,10 +1,9 @@
-"""Connections that break, servers that die, peers that fall silent."""
+"""Connections that break, peers that fall silent, answers that come late, links that are slow."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import signal
 import socket
 import threading
 import time
@@ -14,29 +13,26 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import Processes, fresh_chain_id
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
-from cardinal import apps
-from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, RefusedError, TransportError, UnreachableError
-from cardinal.producer import Producer
-from cardinal.protocols.streams import Payload
-from cardinal.protocols.streams.types import Routed
+from cardinal.errors import CardinalError, RefusedError, TopicError, TransportError, UnreachableError
 from cardinal.server.serve import streams
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.testing import MemoryBroker
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
-from serving import DEADLINE, from_start, page, read, serving, until
+from cardinal.transports.websocket.protocol import SUBPROTOCOL, Failed, FindTime, Read, Reading, Reason, decode_frame
+from scripted_server import TP, Scripted, begin, grant
+from serving import APP, DEADLINE, fill, free_port, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from cardinal.apps import Application
+    from websockets.sync.server import ServerConnection
+
     from cardinal.protocols.streams.types import Partition, Record
-
-APP = ChainGenerator().application
+    from cardinal.transports.websocket.protocol import Request
 
 
 @pytest.fixture
@@ -46,33 +42,15 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-def _fill(broker: MemoryBroker, first: int, count: int) -> None:
-    sink = broker.sink(APP, producer_id="a")
-    block = [
-        Routed(APP.default_topic, b"\x03" + (first + index).to_bytes(32, "big"), bytes(100)) for index in range(count)
-    ]
-    sink.send(block, None).result(DEADLINE)
-    sink.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-# --- opening -----------------------------------------------------------------------------------------------------
-
-
 def test_nobody_there_is_said_at_once_at_opening() -> None:
     with pytest.raises(UnreachableError, match="cardinal serve") as caught:
-        open_source(f"ws://127.0.0.1:{_free_port()}", APP)
+        open_source(f"ws://127.0.0.1:{free_port()}", APP)
     assert caught.value.retriable
 
 
 def test_the_next_server_is_tried(broker: MemoryBroker) -> None:
     with serving(broker.url, APP) as served:
-        source = from_start(open_source(f"ws://127.0.0.1:{_free_port()},127.0.0.1:{served.port}", APP))
+        source = from_start(open_source(f"ws://127.0.0.1:{free_port()},127.0.0.1:{served.port}", APP))
         assert len(read(source, len(broker.records()))) == len(broker.records())
         source.close()
 
@@ -84,9 +62,6 @@ def test_one_that_takes_connections_and_says_nothing_is_unreachable() -> None:
         url = f"ws://127.0.0.1:{silent.getsockname()[1]}?cardinal.connect.timeout.ms=300"
         with pytest.raises(UnreachableError, match="no answer within"):
             open_source(url, APP)
-
-
-# --- connections -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ring_bytes", [1 << 20, 5_000])
@@ -101,7 +76,7 @@ def test_connections_that_break_again_and_again_lose_nothing_and_double_nothing(
         found = []
         held = itertools.cycle([[], [(APP.default_topic, 0)], [], [(APP.default_topic, 1)]])
         for first in range(0, 4_000, 200):
-            _fill(broker, first, 200)
+            fill(broker, 200, first=first)
             found += source.poll(150, 0.2)
             source.pause(next(held))
             proxy.reset()
@@ -120,7 +95,7 @@ def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker, caplog: 
         read(source, len(broker.records()))
         accepted = proxy.stats.accepted
         proxy.impair(Link(blackhole=True))
-        _fill(broker, 0, 10)
+        fill(broker, 10)
         until(lambda: proxy.stats.accepted > accepted)
         proxy.heal()
         read(source, 10)
@@ -167,7 +142,7 @@ def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: Mem
         with pytest.raises(UnreachableError, match="is away"):
             source.watermarks()
         assert source.partitions() == known
-        _fill(broker, 0, 50)
+        fill(broker, 50)
     with serving(broker.url, APP, port=port):
         assert len(read(source, 50)) == 50
         source.close()
@@ -208,7 +183,7 @@ def test_what_a_balancer_says_while_the_server_is_away_is_waited_out(broker: Mem
     with _balancer(port, status) as came:
         until(lambda: len(came) >= 2)
         assert source.poll(1, 0.0) == []
-    _fill(broker, 0, 5)
+    fill(broker, 5)
     with serving(broker.url, APP, port=port):
         read(source, 5)
         source.close()
@@ -216,14 +191,14 @@ def test_what_a_balancer_says_while_the_server_is_away_is_waited_out(broker: Mem
 
 @pytest.mark.parametrize("status", ["408 Request Timeout", "425 Too Early", "429 Too Many Requests"])
 def test_what_passes_is_said_to_be_so_at_opening_too(status: str) -> None:
-    port = _free_port()
+    port = free_port()
     with _balancer(port, status), pytest.raises(UnreachableError, match=f"HTTP status {status[:3]}"):
         open_source(f"ws://127.0.0.1:{port}", APP)
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "204 No Content"])
 def test_what_is_no_server_of_ours_is_refused_at_opening(status: str) -> None:
-    port = _free_port()
+    port = free_port()
     with _balancer(port, status), pytest.raises(RefusedError, match=f"not `cardinal serve`: HTTP status {status[:3]}"):
         open_source(f"ws://127.0.0.1:{port}", APP)
 
@@ -268,7 +243,7 @@ def test_a_client_that_reconnects_while_the_stream_is_away_reads_on_when_it_is_b
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its READ fails, because its position is older than the ring; it is repeated until the stream answers."""
-    _fill(broker, 0, 1_000)
+    fill(broker, 1_000)
     Refusing.away = False
     monkeypatch.setattr(streams, "open_source", lambda _url, _app, *, topics: Refusing(broker, topics))
     with (
@@ -351,7 +326,7 @@ def test_a_server_stops_within_seconds_while_what_it_serves_does_not_answer(
     """The reading, a question, a client that catches up and one on a channel all wait then."""
     channel = f"{APP.default_topic}-re-{'ab' * 32}"
     broker.create(channel, partitions=1)
-    _fill(broker, 0, 2_000)
+    fill(broker, 2_000)
     monkeypatch.setattr(streams, "open_source", lambda _url, _app, *, topics: Away(broker, topics))
     Away.away.clear()
     Away.back.clear()
@@ -375,107 +350,156 @@ def test_a_server_stops_within_seconds_while_what_it_serves_does_not_answer(
         until(lambda: not [one for one in threading.enumerate() if one.name.startswith("cardinal-serve")])
 
 
-# --- processes ---------------------------------------------------------------------------------------------------
+def test_a_connection_that_breaks_just_after_positions_were_taken_does_not_bring_the_old_ones_back() -> None:
+    class Breaks(Scripted):
+        def on(self, socket: ServerConnection, request: Request) -> None:
+            if isinstance(request, Read) and len(self.reads) == 2:
+                self.say(socket, Reading(request.id))
+                socket.close()
+                return
+            self.answer(socket, request)
 
-
-def _line(app: Application, first: int, last: int) -> list[Payload]:
-    chain = int(app.chain.rpartition(":")[2])
-    blocks = []
-    for number in range(first, last + 1):
-        name = number.to_bytes(32, "big")
-        prefix = f"c/{chain:x}/b/{name.hex()}"
-        updates = {f"{prefix}/t/{index}": b"tx%d" % index for index in range(4)} | {f"{prefix}/h": b"header"}
-        blocks.append(Payload(number, name, (number - 1).to_bytes(32, "big"), number, updates))
-    return blocks
-
-
-def _publish(url: str, app: Application, payloads: list[Payload]) -> None:
-    with Producer(url, app, producer_id="a") as producer:
-        for payload in payloads:
-            producer.add(payload)
-        producer.flush(DEADLINE)
-
-
-@pytest.mark.slow
-def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Path) -> None:
-    app = apps.get("evm", chain_id=fresh_chain_id())
-    chain_id = app.chain.rpartition(":")[2]
-    log = f"file://{tmp_path / 'log'}"
-    _publish(log, app, _line(app, 1, 30))
-    port = _free_port()
-    arguments = ("serve", "--from", log, "--listen", f"127.0.0.1:{port}", "--chain-id", chain_id, "--buffer-mb", "1")
-    with Processes(tmp_path) as processes:
-        server = processes.start(*arguments)
-        until(lambda: _listens(port), 60)
-        with Consumer(f"ws://127.0.0.1:{port}", "evm", idle_timeout=DEADLINE) as consumer:
-            assert consumer.app == app
-            chain, seqs = [], []
-            updates = iter(consumer)
-            for goal in (30, 60, 90, 120):
-                while not chain or chain[-1].number < goal:
-                    update = next(updates)
-                    assert not update.removed
-                    chain += update.added
-                    seqs.append((update.first_seq, update.seq))
-                server.kill()
-                server.wait(DEADLINE)
-                _publish(log, app, _line(app, goal + 1, goal + 30))
-                server = processes.start(*arguments)
-        assert [block.number for block in chain] == list(range(1, len(chain) + 1))
-        assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(seqs))
-        until(lambda: _listens(port), 60)
-        server.send_signal(signal.SIGTERM)
-        status, _, err = processes.end(server)
-        assert status == 0
-        assert f"at ws://127.0.0.1:{port}" in err
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.mark.slow
-def test_a_stream_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
-    app = apps.get("evm", chain_id=fresh_chain_id())
-    folder = tmp_path / "log"
-    folder.mkdir()
-    port, probe = _free_port(), f"127.0.0.1:{_free_port()}"
-    with Processes(tmp_path) as processes:
-        server = processes.start(
-            "serve", "--from", f"file://{folder}", "--listen", f"127.0.0.1:{port}", "--metrics", probe
-        )
-        until(lambda: _listens(int(probe.rpartition(":")[2])), 60)
-        assert page(probe, "/readyz") == (503, "the stream does not exist yet\n")
-        _publish(f"file://{folder}", app, _line(app, 1, 5))
-        until(lambda: _listens(port), 60)
-        source = from_start(open_source(f"ws://127.0.0.1:{port}", app))
-        assert source.poll(1, DEADLINE)
+    server = Breaks()
+    with server.running() as url:
+        source = open_source(url, APP)
+        source.assign({TP: 90})
+        source.assign({TP: 10})
+        until(lambda: len(server.reads) == 3)
+        assert server.reads[-1].positions == ((*TP, 10),)
+        assert [record.offset for record in read(source, 5)] == [10, 11, 12, 13, 14]
         source.close()
-        server.send_signal(signal.SIGTERM)
-        status, _, err = processes.end(server)
-    assert status == 0
-    assert err.count("waiting for the stream") == 1
 
 
-@pytest.mark.slow
-def test_what_cannot_be_served_is_said_in_one_sentence(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        log = f"file://{tmp_path / 'log'}"
-        app = apps.get("evm", chain_id=5)
-        _publish(log, app, [])
-        for arguments, says in (
-            (("--listen", "nowhere:port"), "HOST:PORT"),
-            (("--listen", f"127.0.0.1:{port}"), "cannot listen on"),
-            (("--token-file", "/does/not/exist"), "token-file"),
-            (("--cert-file", "/does/not/exist"), "certificate"),
-            (("--chain-id", "6", "--from", "ws://127.0.0.1:1"), "no stream is served"),
-        ):
-            status, _, err = processes.run("serve", "--from", log, "--chain-id", "5", *arguments)
-            assert status == 1
-            assert err.startswith("error: ")
-            assert says in err
-            assert err.count("\n") == 1
+def test_positions_that_were_given_up_and_are_taken_late_change_nothing() -> None:
+    class Late(Scripted):
+        gave_up = threading.Event()
+
+        def on(self, socket: ServerConnection, request: Request) -> None:
+            if isinstance(request, Read) and len(self.reads) == 2:
+                assert self.gave_up.wait(DEADLINE)
+            self.answer(socket, request)
+
+    server = Late()
+    with server.running() as url:
+        source = open_source(f"{url}?cardinal.connect.timeout.ms=300", APP)
+        source.assign({TP: 0})
+        found = source.poll(3, DEADLINE)
+        with pytest.raises(UnreachableError, match="did not answer a request for positions"):
+            source.assign({TP: 60})
+        assert source.positions() == {TP: 3}
+        server.gave_up.set()
+        until(lambda: len(server.reads) == 3)
+        assert server.reads[-1].positions == ((*TP, 5),)  # what was received before is not sent again
+        found += read(source, 7)
+        assert [record.offset for record in found] == list(range(10))
+        assert server.connections == 2
+        source.close()
+
+
+def test_a_reading_that_fails_after_a_reconnection_is_raised_and_the_connection_stays() -> None:
+    class Deleted(Scripted):
+        def on(self, socket: ServerConnection, request: Request) -> None:
+            match request:
+                case Read() if len(self.reads) == 1:
+                    self.answer(socket, request)
+                    socket.close()
+                case Read(number, _) if len(self.reads) == 2:
+                    self.say(socket, Failed(number, Reason.TOPIC, TP[0]))
+                case _:
+                    self.answer(socket, request)
+
+    server = Deleted()
+    with server.running() as url:
+        source = open_source(url, APP)
+        source.assign({TP: 0})
+        found = source.poll(5, DEADLINE)
+        with pytest.raises(TopicError, match=TP[0]):
+            source.poll(1, DEADLINE)
+        source.pause({TP})
+        source.pause(())
+        source.assign({TP: len(found)})
+        assert source.poll(1, DEADLINE)[0].offset == len(found)
+        assert server.connections == 2
+        source.close()
+
+
+def test_a_question_that_was_given_up_and_fails_late_leaves_the_connection_alone() -> None:
+    class Late(Scripted):
+        gave_up = threading.Event()
+
+        def on(self, socket: ServerConnection, request: Request) -> None:
+            if isinstance(request, FindTime):
+                assert self.gave_up.wait(DEADLINE)
+                self.say(socket, Failed(request.id, Reason.UNAVAILABLE))
+            else:
+                self.answer(socket, request)
+
+    server = Late()
+    with server.running() as url:
+        source = open_source(f"{url}?cardinal.connect.timeout.ms=300", APP)
+        source.assign({TP: 0})
+        with pytest.raises(UnreachableError, match="did not answer a request for offsets by time"):
+            source.offsets_for_time(0)
+        server.gave_up.set()
+        with pytest.raises(UnreachableError, match="what it reads from does not"):
+            source.offsets_for_time(0)
+        assert len(read(source, 5)) == 5
+        assert server.connections == 1
+        source.close()
+
+
+PING_SECONDS = 0.4
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 3_000_000), (2_500, 1_000)])
+def test_a_client_behind_a_slow_link_is_sent_everything_on_one_connection(
+    broker: MemoryBroker, count: int, size: int
+) -> None:
+    fill(broker, count, size)
+    with (
+        serving(broker.url, APP, ping_interval=PING_SECONDS, compression="none") as served,
+        TcpProxy(f"127.0.0.1:{served.port}") as proxy,
+    ):
+        # Five times as long as either side waits for a sign of life, which a busy machine may keep back for a moment.
+        proxy.impair(Link(), Link(bytes_per_second=750_000))
+        source = from_start(open_source(f"ws://{proxy.address}?ping.interval.ms={PING_SECONDS * 1000:.0f}", APP))
+        assert sorted(read(source, len(broker.records()))) == broker.records()
+        assert proxy.stats.accepted == 1
+        source.close()
+
+
+def test_a_large_frame_comes_in_fragments_between_which_pings_get_through(broker: MemoryBroker) -> None:
+    fill(broker, 1, 1_000_000)
+    with (
+        serving(broker.url, APP, compression="none") as served,
+        connect(served.url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None) as socket,
+    ):
+        begin(socket, APP.default_topic, 0)
+        grant(socket, 10_000_000)
+        size = 0
+        while size < 1_000_000:
+            fragments = list(socket.recv_streaming())
+            assert max(map(len, fragments)) <= 64 << 10
+            _, chunks = decode_frame(b"".join(part for part in fragments if isinstance(part, bytes)))
+            size += sum(len(chunk.content) for chunk in chunks)
+
+
+def test_a_client_that_takes_nothing_holds_nothing_up_when_the_server_stops(broker: MemoryBroker) -> None:
+    fill(broker, 1_500, 10_000)
+    with (
+        serving(broker.url, APP, compression="none") as served,
+        connect(
+            served.url,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            compression=None,
+            proxy=None,
+            max_queue=1,
+            close_timeout=0.1,
+        ) as socket,
+    ):
+        begin(socket, APP.default_topic, 0)
+        grant(socket, 100_000_000)
+        until(lambda: served.status.unsent_bytes)
+        served.stop()
+        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("cardinal-serve")])
+        assert served.status.clients == 0

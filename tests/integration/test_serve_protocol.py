@@ -27,8 +27,8 @@ from cardinal.transports.websocket.protocol import (
     Watermarks,
     encode_message,
 )
-from scripted_server import APP, TP, Scripted, ask, grant, records_frame
-from serving import DEADLINE, from_start, read, serving, until
+from scripted_server import TP, Scripted, ask, grant, records_frame
+from serving import APP, DEADLINE, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,9 +51,6 @@ def broker() -> Iterator[MemoryBroker]:
 def _receive(socket: ClientConnection, count: int) -> None:
     for _ in range(count):
         socket.recv(DEADLINE)
-
-
-# --- clients -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -145,9 +142,6 @@ def test_a_record_with_a_header_of_any_length_is_served_and_so_is_what_follows(b
         assert sorted(read(source, len(broker.records()))) == broker.records()
         assert served.status.upstream_connected
         source.close()
-
-
-# --- servers -----------------------------------------------------------------------------------------------------
 
 
 class Breaking(Scripted):
