@@ -21,7 +21,7 @@ from cardinal.cli.common import (
 )
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.secrets import variable
-from cardinal.errors import ConfigurationError, TopicError
+from cardinal.errors import ConfigurationError, TopicError, UnreachableError
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.server.serve import DEFAULT_PORT, ServeService, ServeSettings
 from cardinal.server.serve.service import read_tokens
@@ -116,10 +116,11 @@ def serve(  # noqa: PLR0917 - click passes options by name
     metrics: str | None,
     config: Path | None,
 ) -> None:
-    """Send a stream to many clients over websockets; it is read once. A stream that does not exist yet is waited for.
+    """Send a stream to many clients over websockets; it is read once.
 
-    Clients open it as ws://HOST:PORT, or wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients
-    wait for its return and resume where they were.
+    A stream that does not exist yet, or whose server is away, is waited for. Clients open it as ws://HOST:PORT, or
+    wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients wait for its return and resume where
+    they were.
 
     \b
     Example:
@@ -153,7 +154,7 @@ async def _serve(
         with cancelled_when_told():
             if metrics is not None:
                 endpoint = _endpoint(metrics, service)
-            app = await _find_application(from_url, chain_id, topic)
+            app = await _find_application(service, from_url, chain_id, topic)
             await service.start(app)
             _log_address(settings, service.port, app.chain)
             await service.run()
@@ -165,19 +166,18 @@ async def _serve(
             endpoint.close()
 
 
-async def _find_application(url: TransportUrl, chain_id: int | None, topic: str | None) -> Application:
+async def _find_application(
+    service: ServeService, url: TransportUrl, chain_id: int | None, topic: str | None
+) -> Application:
     """The application of the stream, which is waited for; raises as :func:`cardinal.cli.common.application`."""
-    waits = False
     while True:
         try:
             # On a thread that nobody waits for if the command is stopped before the stream has answered.
             return await asyncio.wrap_future(
                 run_in_thread(lambda: application(url, "evm", chain_id, topic, wait=0.0), _THREAD)
             )
-        except TopicError as error:
-            if not waits:
-                _log.warning("waiting for the stream: %s", error)
-                waits = True
+        except (TopicError, UnreachableError) as error:
+            service.wait_for(error)
         await asyncio.sleep(_FIND_SECONDS)
 
 

@@ -18,7 +18,7 @@ from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports import open_sink, open_source
 from scripted_server import greedy
-from serving import DEADLINE, free_port, from_start, line, listens, metrics, page, publish, read, until
+from serving import DEADLINE, free_port, from_start, line, listens, metrics, page, publish, read, serving, until
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -71,7 +71,8 @@ def test_a_stream_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
             "serve", "--from", f"file://{folder}", "--listen", f"127.0.0.1:{port}", "--metrics", probe
         )
         until(lambda: listens(int(probe.rpartition(":")[2])), 60)
-        assert page(probe, "/readyz") == (503, "the stream does not exist yet\n")
+        until(lambda: "start `cardinal produce` first" in page(probe, "/readyz")[1])
+        assert page(probe, "/readyz")[0] == 503
         publish(f"file://{folder}", app, line(app, 1, 5))
         until(lambda: listens(port), 60)
         source = from_start(open_source(f"ws://127.0.0.1:{port}", app))
@@ -81,6 +82,36 @@ def test_a_stream_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
         status, _, err = processes.end(server)
     assert status == 0
     assert err.count("waiting for the stream") == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    app = apps.get("evm", chain_id=fresh_chain_id())
+    log = f"file://{tmp_path / 'log'}"
+    publish(log, app, line(app, 1, 5))
+    away, port, probe = free_port(), free_port(), f"127.0.0.1:{free_port()}"
+    with Processes(tmp_path) as processes:
+        server = processes.start(
+            "serve",
+            "--from",
+            f"ws://127.0.0.1:{away}?token=s3cr3t",
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--metrics",
+            probe,
+        )
+        until(lambda: listens(int(probe.rpartition(":")[2])), 60)
+        until(lambda: f"no stream is served at 127.0.0.1:{away}" in page(probe, "/readyz")[1])
+        with serving(log, app, port=away):
+            until(lambda: listens(port), 60)
+            source = from_start(open_source(f"ws://127.0.0.1:{port}", app))
+            assert source.poll(1, DEADLINE)
+            source.close()
+        server.send_signal(signal.SIGTERM)
+        status, _, err = processes.end(server)
+    assert status == 0
+    assert err.count("waiting for the stream") == 1
+    assert "s3cr3t" not in err
 
 
 @pytest.mark.slow
@@ -97,7 +128,6 @@ def test_what_cannot_be_served_is_said_in_one_sentence(tmp_path: Path) -> None:
             (("--listen", f"127.0.0.1:{port}"), "cannot listen on"),
             (("--token-file", "/does/not/exist"), "token-file"),
             (("--cert-file", "/does/not/exist"), "certificate"),
-            (("--chain-id", "6", "--from", "ws://127.0.0.1:1"), "no stream is served"),
         ):
             status, _, err = processes.run("serve", "--from", log, "--chain-id", "5", *arguments)
             assert status == 1

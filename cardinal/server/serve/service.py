@@ -33,7 +33,7 @@ except ImportError as absent:
     raise MissingExtraError("cardinal serve", "server") from absent
 
 from cardinal.config.secrets import read_secret
-from cardinal.errors import ConfigurationError, PortInUseError
+from cardinal.errors import CardinalError, ConfigurationError, PortInUseError
 from cardinal.transports.websocket.connection import LIBRARY_LOGGER
 from cardinal.transports.websocket.protocol import REQUEST_MAX, SUBPROTOCOL, CloseCode
 
@@ -82,6 +82,7 @@ class ServeService:
         self._clients: set[Client] = set()
         self._server: Server | None = None
         self._port = settings.port
+        self._waits_for = "the server is not started"
         self._tls = _tls_context(settings)
 
     @property
@@ -93,7 +94,13 @@ class ServeService:
     def waits_for(self) -> str:
         """A sentence while the stream is not being read, empty otherwise. May be called on any thread."""
         streams = self._streams
-        return streams.main.waits_for if streams is not None else "the stream does not exist yet"
+        return streams.main.waits_for if streams is not None else self._waits_for
+
+    def wait_for(self, error: CardinalError) -> None:
+        """The stream cannot be started for this reason: report it as long as that lasts, and log it once."""
+        if self._waits_for != str(error):
+            self._waits_for = str(error)
+            _log.warning("waiting for the stream: %s", error)
 
     def status(self) -> ServeStatus:
         """Its numbers now. Called on the event loop."""
@@ -127,7 +134,7 @@ class ServeService:
         )
 
     async def start(self, app: Topics) -> None:
-        """Open the stream, then listen. Topics that do not exist yet are waited for.
+        """Open the stream, then listen. Topics that do not exist yet, or a server that is away, are waited for.
 
         Arguments:
             app: the application whose topics the stream has.

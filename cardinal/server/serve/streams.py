@@ -53,13 +53,13 @@ class Streams:
         self.main = Upstream(self._topics, self._open, ring_bytes=ring_bytes, compress=compress)
 
     async def start(self) -> None:
-        """Wait until the application's topics are opened, or are found not to exist yet: then they are waited for.
+        """Wait until the application's topics are opened, or cannot be opened yet: then they are waited for.
 
         Raises:
             CardinalError: see :func:`cardinal.transports.open_source`.
 
         """
-        with contextlib.suppress(TopicError):
+        with contextlib.suppress(TopicError, UnreachableError):
             await self.main.open()
 
     def close(self) -> list[Future[None]]:

@@ -54,7 +54,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Partition, Record
 
-SUBPROTOCOL: Final = "cardinal.streams.v2"
+SUBPROTOCOL: Final = "cardinal.streams.v3"
 REQUEST_MAX: Final = 1 << 20
 """Bytes of the largest request that a server accepts: a READ of some ten thousand partitions."""
 
