@@ -16,7 +16,14 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from cardinal.errors import CardinalError, RefusedError, TopicError, TransportError, UnreachableError
+from cardinal.errors import (
+    CardinalError,
+    RefusedError,
+    RemoteProtocolError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
 from cardinal.server.serve import streams
 from cardinal.testing import MemoryBroker
 from cardinal.testing._memory_source import MemorySource
@@ -265,10 +272,32 @@ def test_a_client_that_reconnects_while_the_stream_is_away_reads_on_when_it_is_b
         source.close()
 
 
+@pytest.mark.parametrize("error", [RemoteProtocolError("nonsense"), RefusedError("no permission")])
+def test_an_error_of_what_is_served_ends_a_reading_and_is_not_the_clients(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, error: CardinalError
+) -> None:
+    Refusing.away = False
+    monkeypatch.setattr(streams, "open_source", lambda _url, _app, *, topics: Refusing(broker, topics))
+    with serving(broker.url, APP) as served:
+        source = from_start(open_source(served.url, APP))
+        read(source, len(broker.records()))
+        monkeypatch.setattr(Refusing, "error", error)
+        Refusing.away = True
+        with pytest.raises(TransportError, match="its log has the reason"):
+            source.poll(1, DEADLINE)
+        with pytest.raises(TransportError, match="its log has the reason"):
+            source.watermarks()
+        with pytest.raises(type(error)):
+            served.do(served.service.run())
+        assert served.status.protocol_errors_total == 0
+        source.close()
+
+
 class Refusing(MemorySource):
-    """Its server refuses connections while it is away."""
+    """It fails while its server is away."""
 
     away = False
+    error: CardinalError = UnreachableError("the broker is away", address="broker")
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         self._check()
@@ -280,7 +309,7 @@ class Refusing(MemorySource):
 
     def _check(self) -> None:
         if self.away:
-            raise UnreachableError("the broker is away", address="broker")
+            raise self.error
 
 
 def test_a_server_is_not_ready_while_what_it_serves_does_not_answer(

@@ -58,6 +58,10 @@ _UNSENT_OPTION: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _log = logging.getLogger("cardinal.serve")
 
 
+class _ProtocolError(Exception):
+    """The client broke the protocol. An error of what is served may be a RemoteProtocolError as well."""
+
+
 class _SlowError(Exception):
     """The client accepted nothing for too long."""
 
@@ -125,7 +129,7 @@ class Client:
                 task.result()
         except ConnectionClosed:
             pass
-        except RemoteProtocolError as error:
+        except _ProtocolError as error:
             self._totals.refused += 1
             code, reason = protocol.CloseCode.PROTOCOL, str(error)[:120]
         except _SlowError:
@@ -186,14 +190,15 @@ class Client:
     async def _receive(self) -> None:
         async for message in self._connection:
             self._heard = time.monotonic()
-            request = protocol.decode_request(message)
+            try:
+                request = protocol.decode_request(message)
+            except RemoteProtocolError as error:
+                raise _ProtocolError(str(error)) from None
             if isinstance(request, protocol.Credit):
                 self._grant(request.size)
                 continue
             try:
                 answer = await self._answer(request)
-            except RemoteProtocolError:
-                raise
             except CardinalError as error:
                 answer = _failed(request.id, error)
             if answer is not None:
