@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING
 
 from cardinal.errors import CardinalError, RemoteProtocolError
@@ -220,11 +221,10 @@ class Inbox:
     def _deliver(self, limit: int) -> list[Record]:
         """Records of the chunks that came first, of partitions that are not paused."""
         records: list[Record] = []
-        while len(records) < limit:
-            ready = [one for one in self._partitions.values() if one.entries and not one.paused]
-            if not ready:
-                break
-            one = min(ready, key=lambda one: one.entries[0].turn)
+        ready = [(one.entries[0].turn, one) for one in self._partitions.values() if one.entries and not one.paused]
+        heapify(ready)  # turns differ: partitions are not compared
+        while ready and len(records) < limit:
+            one = ready[0][1]
             entry = one.entries[0]
             if entry.records is None:
                 decoded = decode_records(entry.chunk, self._chunk_max)
@@ -238,6 +238,10 @@ class Inbox:
                 one.position = entry.chunk.next
                 self._owed += entry.size
                 one.entries.popleft()
+                if one.entries:
+                    heapreplace(ready, (one.entries[0].turn, one))
+                else:
+                    heappop(ready)
             elif part:
                 one.position = part[-1].offset + 1
         return records
