@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from cardinal.errors import (
+    CardinalError,
     ConfigurationError,
+    CursorExpiredError,
     FencedError,
     RefusedError,
     TopicError,
@@ -57,6 +59,8 @@ _TLS_ALERT: Final = re.compile(r"alert bad certificate|alert (unknown|certificat
 _CREATING: Final = re.compile(r"^Failed to create [a-z ]+: ")
 _PROPERTY: Final = re.compile(r'property[: ]+"?([a-z0-9._]+)"?')
 _FILE: Final = re.compile(r"(ssl\.[a-z.]+\.location) failed")
+_RETRY_SECONDS: Final = 1.0
+"""A refusal counts for so long until the broker is queried again."""
 _NO_LOGIN: Final = re.compile(r"supported mechanisms: *$")
 _NOISE: Final = re.compile(
     r"^(?:[a-z_]+://)?\S+?/(?:bootstrap|\d+): |\s*\((?:after|in state)[^)]*\)|, \d+ identical.*$"
@@ -69,12 +73,16 @@ class Reasons:
     Arguments:
         address: the brokers without credentials.
         look: a handshake with a broker that librdkafka fails with, for what it does not report (:mod:`.probe`).
+        clock: monotonic seconds.
 
     """
 
-    def __init__(self, address: str, look: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self, address: str, look: Callable[[], str | None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.address = address
         self._look = look
+        self._clock = clock
         self._looked = False
         self._seen: str | None = None
         self._refusal: KafkaError | None = None
@@ -85,7 +93,7 @@ class Reasons:
         """Keep this error: librdkafka's ``error_cb``."""
         if _is_refusal(error):
             if self._refusal is None:
-                self._refused = time.monotonic()
+                self._refused = self._clock()
             self._refusal = error
         elif error.code() in _AWAY and (self._away is None or error.code() != KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - public code
             # "all brokers are down" says less than the reason of the last of them
@@ -93,7 +101,7 @@ class Reasons:
 
     def standing(self, seconds: float) -> RefusedError | None:
         """A refusal after which the broker has accepted nothing for so many seconds."""
-        if self._refusal is None or time.monotonic() - self._refused < seconds:
+        if self._refusal is None or self._clock() - self._refused < seconds:
             return None
         return self.refusal()
 
@@ -155,6 +163,51 @@ class Reasons:
                 f"Kafka at {self.address} did not answer {doing} ({_clean(error)})", address=self.address
             )
         return TransportError(f"Kafka at {self.address} failed {doing}: {_clean(error)}")
+
+
+class PendingError:
+    """An error that the client has reported, until a poll raises it.
+
+    It is raised after the records before it. Of expired offsets and of a deleted topic the client fetches nothing more,
+    and reports it once: every poll raises it, until another assignment. A missing permission is reported once, and the
+    client retries in silence: every poll raises it, and after a while the source starts over, so that the broker
+    refuses again or answers. Any other error is raised once.
+    """
+
+    def __init__(self) -> None:
+        self._why: Callable[[], CardinalError] | None = None
+        self._refused: float | None = None
+
+    def __bool__(self) -> bool:
+        return self._why is not None
+
+    def keep(self, why: Callable[[], CardinalError]) -> None:
+        """Keep the error that this makes, unless one is kept already."""
+        if self._why is None:
+            self._why = why
+
+    def forget(self) -> None:
+        """Keep no error."""
+        self._why = self._refused = None
+
+    def is_stale(self, now: float) -> bool:
+        """Return True for a refusal of a while ago."""
+        return self._refused is not None and now - self._refused >= _RETRY_SECONDS
+
+    def throw(self, now: float) -> None:
+        """Raise the error that is kept, if any.
+
+        Raises:
+            UnreachableError: its cause cannot be found out just now; the next call tries again.
+
+        """
+        if self._why is None:
+            return
+        error = self._why()
+        self._why = (lambda: error) if isinstance(error, CursorExpiredError | TopicError | RefusedError) else None
+        if isinstance(error, RefusedError) and self._refused is None:
+            self._refused = now
+        raise error.with_traceback(None)
 
 
 def kafka_error(error: KafkaException) -> KafkaError:

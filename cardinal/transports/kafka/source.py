@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cardinal._concurrency import run_in_thread
-from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, UnreachableError
+from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Record, Row
 from cardinal.transports.base import Capabilities, Source
 from cardinal.transports.retained import expired
 
 from .admin import Cluster
-from .errors import bad_setting, deleted, kafka_error
+from .errors import PendingError, bad_setting, deleted, kafka_error
 from .records import Messages
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -49,8 +49,6 @@ _COMMIT_SECONDS: Final = 5.0
 _LAST_SECONDS: Final = 2.0
 _ANSWER_SECONDS: Final = 0.01
 _TOPICS_SECONDS: Final = 0.1
-_RETRY_SECONDS: Final = 1.0
-"""A refusal counts for so long until the broker is queried again."""
 _RECENT_SECONDS: Final = 10.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
@@ -88,7 +86,7 @@ class KafkaSource(Source):
         self._ended: list[Partition] = []
         self._held: list[Row] = []
         self._messages = Messages(topics, self._note)
-        self._pending = _PendingError()
+        self._pending = PendingError()
         self._grouped = "group.id" in settings.properties
         self._committed = time.monotonic()
         self._answer: dict[Partition, int] = {}
@@ -394,51 +392,6 @@ class KafkaSource(Source):
                     topic=absent[0],
                 )
             time.sleep(_TOPICS_SECONDS)
-
-
-class _PendingError:
-    """An error that the client has reported, until a poll raises it.
-
-    It is raised after the records before it. Of expired offsets and of a deleted topic the client fetches nothing more,
-    and reports it once: every poll raises it, until another assignment. A missing permission is reported once, and the
-    client retries in silence: every poll raises it, and after a while the source starts over, so that the broker
-    refuses again or answers. Any other error is raised once.
-    """
-
-    def __init__(self) -> None:
-        self._why: Callable[[], CardinalError] | None = None
-        self._refused: float | None = None
-
-    def __bool__(self) -> bool:
-        return self._why is not None
-
-    def keep(self, why: Callable[[], CardinalError]) -> None:
-        """Keep the error that this makes, unless one is kept already."""
-        if self._why is None:
-            self._why = why
-
-    def forget(self) -> None:
-        """Keep no error."""
-        self._why = self._refused = None
-
-    def is_stale(self, now: float) -> bool:
-        """Return True for a refusal of a while ago."""
-        return self._refused is not None and now - self._refused >= _RETRY_SECONDS
-
-    def throw(self, now: float) -> None:
-        """Raise the error that is kept, if any.
-
-        Raises:
-            UnreachableError: its cause cannot be found out just now; the next call tries again.
-
-        """
-        if self._why is None:
-            return
-        error = self._why()
-        self._why = (lambda: error) if isinstance(error, CursorExpiredError | TopicError | RefusedError) else None
-        if isinstance(error, RefusedError) and self._refused is None:
-            self._refused = now
-        raise error.with_traceback(None)
 
 
 def _close_later(client: Consumer) -> None:
