@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError
-from kafka_streams import DEADLINE, a_block, everything_on, small_stream
+from kafka_streams import DEADLINE, a_block, everything_on, named, small_stream
 
 from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import ClientStoppedError, DeliveryError, FencedError
@@ -70,7 +70,10 @@ def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_agai
             producer.add(a_block("4a", "3a")).result(DEADLINE)
         with pytest.raises((ClientStoppedError, DeliveryError)):
             producer.flush(DEADLINE)
-        del waiting
+        assert not waiting.done(), "its parent is to be sent again"
+    with pytest.raises(DeliveryError, match="closed before block") as caught:
+        waiting.result(0)
+    assert caught.value.hash == named("3a")
     assert ClientStoppedError.retriable
     with Producer(url, app, producer_id="hung") as producer:
         for number in (2, 3):
