@@ -42,6 +42,10 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, folder: str) ->
     """Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.
 
     Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's.
+
+    \b
+    Example:
+      cardinal demo --blocks 100 --rate 10 --dir ./demo
     """
     try:
         from cardinal.server.demo.run import CHAIN_ID, Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
