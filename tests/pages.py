@@ -40,10 +40,17 @@ def environment() -> dict[str, str]:
 
 
 def run_block(language: str, text: str, folder: Path, *, seconds: float = 180) -> None:
-    """Run a block in a folder, in a process of its own; AssertionError with what it printed where it fails."""
-    command = SHELL if language == "sh" else (sys.executable, "-c")
+    """Run a block in a folder, in a process of its own; AssertionError with what it printed where it fails.
+
+    A block of tests runs in pytest, with the project's `docs` at hand.
+    """
+    command = [*SHELL, text] if language == "sh" else [sys.executable, "-c", text]
+    if text.startswith("def test_"):
+        (folder / "test_block.py").write_text(text, encoding="utf-8")
+        (folder / "docs").symlink_to(ROOT / "docs")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_block.py"]
     done = subprocess.run(
-        [*command, text],
+        command,
         cwd=folder,
         env=environment(),
         capture_output=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,10 @@ CHAIN = (
     " --producer-id one --start earliest\n"
 )
 WORDS = 1_050
+RUN = {"README.md": 5, "consuming.md": 3, "ethereum.md": 2, "operating.md": 4, "producing.md": 1, "testing.md": 3}
+"""Blocks that run here, at least; those of Spark's page run in tests/spark/test_docs.py."""
+NEVER_RUN = {("operating.md", "console"): 1, ("spark.md", "sql"): 1, ("testing.md", "console"): 1}
+"""Blocks that no test runs, beside plain text: they need a node or a lake of their own."""
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
@@ -58,6 +63,17 @@ def runnable(path: Path) -> list[tuple[str, str]]:
     """Language and text of a page's blocks, but for the two commands."""
     found = code_blocks(path.read_text(encoding="utf-8"))
     return [(language, text) for language, text in found if not text.startswith("python3 -m venv")]
+
+
+def test_blocks_that_no_test_runs_are_few_and_named() -> None:
+    fences = Counter(
+        (path.name, language)
+        for path in PAGES
+        for language in re.findall(r"^```(.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert {key: count for key, count in fences.items() if key[1] not in {"python", "sh", "text"}} == NEVER_RUN
+    counts = {path.name: len(runnable(path)) for path in PAGES if path.name not in RUN_ELSEWHERE}
+    assert all(counts[name] >= least for name, least in RUN.items()), counts
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The page on Spark: its code blocks run as written."""
+"""The page on Spark: its code blocks run as written, but for those that need a cluster."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECTIONS = ("Read a stream", "Keep a lake")
+NEEDS_A_CLUSTER = "Run it on a cluster"
 SECONDS = 900
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SECONDS + 60)
-def test_the_code_of_the_page_runs_in_one_process(tmp_path: Path) -> None:
+def test_the_code_of_the_page_but_for_what_needs_a_cluster_runs_in_one_process(tmp_path: Path) -> None:
     text = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
     found = [block for title in SECTIONS for block in code_blocks(section(text, title))]
     assert [language for language, _ in found] == ["python", "python", "sh", "python"]
+    assert code_blocks(text) == [*found, *code_blocks(section(text, NEEDS_A_CLUSTER))]
     with EmbeddedKafka(tmp_path / "kafka") as kafka:
         chain = PublishedChain(f"kafka://{kafka.bootstrap}", blocks=30)
         chain.publish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cardinal.protocols.streams.events import Divergence, Superseded
+from cardinal.protocols.streams.events import Divergence, Rejected, Superseded
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, as_delivered, delivered, quorum, said
 
@@ -31,14 +31,18 @@ def test_a_copy_that_never_becomes_complete_is_compared_when_it_falls_below_the_
     assert feed.assembler.explain(ONE.hash).reason == "agreed on by 'a', 'b'; the copy of 'c' is abandoned"
 
 
-def test_a_message_that_does_not_decode_is_told_once() -> None:
+def test_each_message_that_does_not_decode_is_rejected_at_its_position() -> None:
     feed = Feed()
     feed("a", *said(ONE))
     feed("b", *said(ONE))
-    batch = said(ONE)[-1]
-    assert kinds(feed("c", batch._replace(value=b"?"))) == ["Rejected"]
     part = next(message for message in said(ONE) if message.key[0] == 2)
-    assert kinds(feed("c", part._replace(key=part.key[:65] + b"\xff"))) in (["Surplus"], ["Rejected"])
+    for bad in (said(ONE)[-1]._replace(value=b"?"), part._replace(key=part.key[:65] + b"\xff")):
+        for _ in range(2):
+            (event,) = feed("c", bad)
+            assert isinstance(event, Rejected)
+            topic, partition, offset = event.position
+            assert (topic, event.key) == (bad.topic, bad.key)
+            assert feed.topics.partitions[topic, partition][-1].offset == offset
 
 
 def test_a_late_copy_that_an_untracked_message_begins_is_nothing() -> None:
