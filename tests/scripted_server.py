@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
@@ -37,6 +37,7 @@ class Scripted:
     def __init__(self) -> None:
         self.reads: list[protocol.Read] = []
         self.connections = 0
+        self.failure: BaseException | None = None
         self._at = 0
 
     def on(self, socket: ServerConnection, request: protocol.Request) -> None:
@@ -60,7 +61,7 @@ class Scripted:
 
     @contextmanager
     def running(self, subprotocols: Sequence[Subprotocol] | None = SPOKEN) -> Iterator[str]:
-        """Run it; its URL."""
+        """Run it; its URL. Raises at the end what a connection's thread has raised."""
         with serve(self._serve, "127.0.0.1", 0, subprotocols=subprotocols) as server:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
@@ -69,15 +70,22 @@ class Scripted:
             finally:
                 server.shutdown()
                 thread.join(DEADLINE)
+        if self.failure is not None:
+            raise self.failure
 
     def _serve(self, socket: ServerConnection) -> None:
         self.connections += 1
-        with suppress(ConnectionClosed):
+        try:
             for message in socket:
                 request = protocol.decode_request(message)
                 if isinstance(request, protocol.Read):
                     self.reads.append(request)
                 self.on(socket, request)
+        except ConnectionClosed:
+            pass
+        except BaseException as error:
+            self.failure = error
+            raise
 
 
 def records_frame(first: int, count: int, *, size: int = 10, number: int = 1_000) -> bytes:

@@ -144,7 +144,15 @@ def test_a_block_that_is_nested_without_end_is_left_to_the_feed() -> None:
 
 
 def test_processes_are_for_long_ranges() -> None:
-    assert worker_count(999, FeedSettings()) == 0
+    assert worker_count(999, FeedSettings(workers=3)) == 0
     assert worker_count(5000, FeedSettings(workers=3)) == 3
     assert worker_count(5000, FeedSettings(workers=0)) == 0
-    assert worker_count(5000, FeedSettings()) >= 0
+
+
+@pytest.mark.parametrize(("processors", "count"), [(1, 0), (2, 2), (5, 5), (64, 8)])
+def test_there_is_a_process_for_each_of_several_processors_up_to_eight(
+    monkeypatch: pytest.MonkeyPatch, processors: int, count: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    assert worker_count(5000, FeedSettings()) == count
+    assert worker_count(999, FeedSettings()) == 0

@@ -411,6 +411,8 @@ def test_a_node_that_has_none_of_the_newest_blocks_cannot_be_compared(broker: Me
     asyncio.run(_run(ProduceService(Script(_script("1a")), broker.url, Blocks(), producer_id="one", stop=1)))
     other = Script([replace(payload, updates={"c/1": b"x"}) for payload in _script("1b")])
     asyncio.run(_run(ProduceService(other, broker.url, Blocks(), producer_id="one", stop=1)))
+    (payload,) = other.payloads
+    assert b"\0" + payload.hash in {record.key for record in broker.records("block")}, "it is published"
 
 
 def test_producers_of_the_service_are_counted(broker: MemoryBroker) -> None:
