@@ -58,13 +58,17 @@ class Guarded:
     papers: Papers
 
     def url(self, user: str | None = None, password: str | None = None, **options: str) -> str:
-        """As ``user`` with this password, where None with the right one; ``None`` for no login."""
+        """As ``user`` with this password, where None with the right one; ``None`` for no login.
+
+        Whatever waits for the connect timeout misses the deadline: a refusal is an answer.
+        """
         login = ""
         if user is not None:
             login = f"{quote(user)}:{quote(PASSWORDS[user] if password is None else password, safe='')}@"
             options.setdefault("sasl__mechanism", MECHANISMS[0])
         if self.broker.security.certificate is not None:
             options = {"tls": "1", "ssl__ca__location": str(self.papers.ca), **options}
+        options = {"cardinal__connect__timeout__ms": f"{2 * DEADLINE:.0f}000", **options}
         named = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items() if value)
         return f"kafka://{login}{self.broker.bootstrap}?{named}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 
 import pytest
@@ -103,12 +102,10 @@ def test_a_failed_delivery_fails_its_block_holds_its_children_and_does_no_harm_w
     with Producer(url, app, producer_id="one") as producer:
         producer.add(a_block("1a", "0g")).result(DEADLINE)
         cardinal_killable_broker.pause()
-        began = time.monotonic()
         failed, child = producer.add(a_block("2a", "1a")), producer.add(a_block("3a", "2a"))
         with pytest.raises(DeliveryError) as caught:
             failed.result(DEADLINE)
         assert caught.value.hash == named("2a")
-        assert time.monotonic() - began < DEADLINE / 2
         with pytest.raises(DeliveryError):
             child.result(DEADLINE)
         cardinal_killable_broker.resume()

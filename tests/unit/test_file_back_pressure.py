@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from file_logs import DEADLINE, block, everything, sink_of
+from serving import until
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -27,7 +27,8 @@ def test_sending_waits_while_the_disk_stands_still_and_then_everything_is_writte
     sender = threading.Thread(target=send)
     with sink._committer.writing:  # what the writer's thread needs for every write
         sender.start()
-        _wait_until_still(futures)
+        until(lambda: len(futures) >= 20_000 // (2 * SIZE))
+        sender.join(0.2)  # it would end where nothing is bounded
         assert sender.is_alive(), "all of it was taken, and nothing written"
         assert len(futures) < 20_000 // SIZE + 3
         assert not any(future.done() for future in futures)
@@ -37,13 +38,3 @@ def test_sending_waits_while_the_disk_stands_still_and_then_everything_is_writte
     sink.close()
     seals = [record.key[1:33] for record in everything(tmp_path) if record.topic == "block"]
     assert seals == [number.to_bytes(32, "big") for number in range(CALLS)]
-
-
-def _wait_until_still(futures: list[Future[None]]) -> None:
-    """Until nothing more was taken for a while."""
-    deadline = time.monotonic() + DEADLINE
-    seen = -1
-    while seen != len(futures) or not futures:
-        assert time.monotonic() < deadline
-        seen = len(futures)
-        time.sleep(0.2)

@@ -31,7 +31,7 @@ def test_a_null_source_has_nothing_and_takes_its_time() -> None:
     source.assign({})
     began = time.monotonic()
     assert source.poll(10, 0.1) == []
-    assert 0.09 < time.monotonic() - began < 2
+    assert time.monotonic() - began > 0.09
     with pytest.raises(TopicError, match="null:// has none"):
         source.assign({("block", 0): 0})
     source.close()

@@ -133,12 +133,12 @@ def test_latency_is_added_to_each_direction_and_ends_when_healed(proxy: TcpProxy
 
 
 def test_latency_holds_up_bytes_and_does_not_thin_them_out(proxy: TcpProxy) -> None:
-    """Pieces in flight travel beside each other: twenty of them take one latency, not twenty."""
+    """Pieces in flight travel beside each other: twenty take one latency, not twenty, which are the deadline."""
     with connect(proxy) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        proxy.impair(Link(latency=0.3), Link())
+        proxy.impair(Link(latency=DEADLINE / 20), Link())
         peer.sendall(b"x" * 100_000)
-        assert seconds(lambda: exactly(peer, 100_000)) < 20 * 0.3
+        assert seconds(lambda: exactly(peer, 100_000)) < DEADLINE
 
 
 def test_bandwidth_is_bounded(proxy: TcpProxy) -> None:
