@@ -161,7 +161,7 @@ def test_no_broker_is_one_sentence_within_the_time_given() -> None:
         lambda: list_topics(url),
     ):
         began = time.monotonic()
-        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 .* within 0 s.*cardinal broker up") as caught:
+        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 within .*cardinal broker up") as caught:
             attempt()
         assert 0.4 < time.monotonic() - began < DEADLINE
         assert "s3cr3t" not in repr(caught.value)

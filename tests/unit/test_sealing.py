@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from cardinal.errors import LocalProtocolError
 from cardinal.protocols.streams import SealQueue
 from streams import h
+from work import lines
 
 
 def begun() -> SealQueue:
@@ -245,13 +244,8 @@ def test_a_sealed_block_that_waits_for_its_ancestors_can_be_sent_again() -> None
 
 @pytest.mark.parametrize("shape", ["chain", "chain backwards", "fan", "failed root", "failed blocks"])
 def test_ten_thousand_blocks_under_way_cost_no_more_each_than_a_thousand(shape: str) -> None:
-    def seconds(count: int) -> float:
-        began = time.process_time()
-        many_under_way(shape, count)
-        return time.process_time() - began
-
-    small = min(seconds(1_000) for _ in range(5))
-    assert min(seconds(10_000) for _ in range(3)) < 10 * 4 * small
+    small = lines(lambda: many_under_way(shape, 1_000))
+    assert lines(lambda: many_under_way(shape, 10_000)) < 11 * small
 
 
 def many_under_way(shape: str, count: int) -> None:
