@@ -22,6 +22,7 @@ FILES = {"messages": "messages.json", "produce": "produce.json", "consume": "con
 REFERENCE = SCHEMAS.parent.parent / "shared/vectors"
 ADDED = ("cardinal", "reports")
 
+SKIPS = re.compile(r"\b(skip|skipif|xfail|importorskip)\(|\bmark\.(skip|xfail)\b")
 RULE = re.compile(r"^- \*\*([PCW](?:-[A-Z]+)?-\d+)\*\* (.+?) Witness: (.+)\.$", re.MULTILINE)
 RULES = {number: re.findall("`([^`]+)`", witnesses) for number, _, witnesses in RULE.findall(TEXT)}
 DIFFERENCES = {
@@ -39,13 +40,57 @@ def names(file: str) -> frozenset[str]:
 
 @cache
 def functions(file: Path) -> frozenset[str]:
-    return frozenset(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
+    return collected(file.read_text())
+
+
+def collected(text: str) -> frozenset[str]:
+    """The tests of a module, and of its classes, that pytest collects and nothing skips."""
+    module = ast.parse(text)
+    skipped = any(
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "pytestmark"
+        and SKIPS.search(ast.unparse(node))
+        for node in module.body
+    )
+    classes = (node for node in module.body if isinstance(node, ast.ClassDef))
+    bodies = [
+        module.body,
+        *(one.body for one in classes if not SKIPS.search(str([*map(ast.unparse, one.decorator_list)]))),
+    ]
+    tests = [
+        node
+        for body in bodies
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
+    return frozenset(node.name for node in tests if not (skipped or SKIPS.search(ast.unparse(node))))
 
 
 def test_every_rule_is_read_and_has_a_number_of_its_own() -> None:
     bullets = [line for line in TEXT.splitlines() if line.startswith("- **")]
     assert len(bullets) == len(RULES) >= 80
     assert all(RULES.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def helper():\n def test_it(): ...",
+        "@pytest.mark.skip\ndef test_it(): ...",
+        "@pytest.mark.skipif(True, reason='')\ndef test_it(): ...",
+        "@pytest.mark.xfail\ndef test_it(): ...",
+        "def test_it():\n pytest.skip('')",
+        "def test_it():\n pytest.importorskip('x')",
+        "pytestmark = [pytest.mark.slow, pytest.mark.skipif(True, reason='')]\ndef test_it(): ...",
+        "@pytest.mark.skip\nclass TestIt:\n def test_it(self): ...",
+    ],
+)
+def test_a_test_that_is_nested_or_skipped_is_no_witness(text: str) -> None:
+    assert collected(text) == frozenset()
+    assert collected("@pytest.mark.slow\ndef test_it(): ...\nclass TestIt:\n def test_more(self): ...") == {
+        "test_it",
+        "test_more",
+    }
 
 
 @pytest.mark.parametrize("number", RULES)
