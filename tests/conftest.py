@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import threading
 import warnings
@@ -12,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.errors import HypothesisDeprecationWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from xdist.scheduler import LoadScopeScheduling
 
 # No property is judged by how long an example took, because machines are shared.
@@ -24,6 +28,7 @@ pytest_plugins = ("secrets_watch",)  # passwords that show up anywhere fail the 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+MAY_SKIP = re.compile(r"mainnet|reference's own vectors|CARDINAL_INTEROP_GO|not ours|cannot be moved|its own headers")
 LONGEST_FIRST = ("tests/spark/", "tests/integration/", "tests/contract/", "tests/properties/")
 
 
@@ -40,6 +45,17 @@ def pytest_runtest_call() -> None:
     """
     if threading.active_count() > 1:
         warnings.filterwarnings("default", "Do not use the `random` module", HypothesisDeprecationWarning)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With CARDINAL_NO_SKIPS=1 a test that is skipped fails, unless its reason may hold on a complete machine."""
+    report = yield
+    if os.environ.get("CARDINAL_NO_SKIPS") and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if not MAY_SKIP.search(reason):
+            report.outcome, report.longrepr = "failed", f"skipped, which CARDINAL_NO_SKIPS does not permit: {reason}"
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)
