@@ -55,12 +55,12 @@ def test_a_reader_of_any_speed_gets_chunks_that_join_on_or_none(seed: int) -> No
                 late += 1
                 positions.update(ends)  # a catch-up read up to here
                 continue
-            index[0] = found.next
-            for one in found.chunks:
+            chunks, index[0] = found
+            for one in chunks:
                 assert one.tp in tps
                 assert one.begin <= positions[one.tp] < one.next
                 positions[one.tp] = one.next
-            served += len(found.chunks)
+            served += len(chunks)
             assert all(positions[tp] == ends[tp] for tp in tps)
     assert late > 3
     assert served > 1_000
@@ -73,10 +73,10 @@ def test_a_message_is_bounded_and_the_next_search_continues_after_it() -> None:
     ring.append(chunks)
     seen: list[Chunk] = []
     index = 0
-    while (found := ring.after(index, {TP: len(seen)})) and found.chunks:
-        assert sum(len(one.data) for one in found.chunks) < FRAME_BYTES + 100_000
-        seen += found.chunks
-        index = found.next
+    while (found := ring.after(index, {TP: len(seen)})) and found[0]:
+        assert sum(len(one.data) for one in found[0]) < FRAME_BYTES + 100_000
+        seen += found[0]
+        index = found[1]
     assert seen == chunks
 
 
