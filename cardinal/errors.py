@@ -320,6 +320,15 @@ class DataInUseError(EmbeddedBrokerError):
         self.pid = pid
 
 
+# --- the ingest node -------------------------------------------------------------------------------------
+
+
+class StoreError(CardinalError):
+    """The store of an ingest node cannot be read or written: its disk is full, or was changed by somebody else."""
+
+    retriable = True
+
+
 # --- the lake ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,203 @@
+"""Store of an ingest node: one SQLite file that holds the bodies of verified blocks until they are on the topics.
+
+Rules:
+
+1. A block is durable when the transaction that holds its row is committed: the log is synced to the disk before that.
+2. One thread writes. Whatever waits for it becomes one transaction, so that one sync serves many blocks.
+3. A block that is on the topics loses its body. Its row stays while a fork may begin at it.
+4. One process has the file: a second one is refused.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from cardinal._concurrency import new_future, settle
+from cardinal.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    _Write: TypeAlias = Callable[[sqlite3.Connection], object]
+
+_NAME: Final = "ingest.sqlite"
+_SCHEMA: Final = 1
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS blocks (
+    ticket INTEGER PRIMARY KEY AUTOINCREMENT,
+    number INTEGER NOT NULL,
+    hash BLOB NOT NULL,
+    parent BLOB NOT NULL,
+    size INTEGER NOT NULL,
+    promoted INTEGER NOT NULL DEFAULT 0,
+    body BLOB
+);
+CREATE UNIQUE INDEX IF NOT EXISTS refs ON blocks (number, hash);
+"""
+_SIGN: Final = 1 << 63
+
+
+class StoredBlock(NamedTuple):
+    """What the store knows of a block; ``hash`` and ``parent`` are empty where headers carry none."""
+
+    ticket: int
+    number: int
+    hash: bytes
+    parent: bytes
+    size: int
+    promoted: bool
+
+
+class BodyStore:
+    """Bodies of blocks in a folder.
+
+    Arguments:
+        folder: made where it is missing.
+        stream: the stream that the blocks are of; a folder of another one is refused.
+
+    Raises:
+        ConfigurationError: another process has the folder, or it belongs to another stream.
+        StoreError: the disk refuses it.
+
+    """
+
+    def __init__(self, folder: Path, stream: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / _NAME
+        try:
+            self._database = sqlite3.connect(self._path, timeout=1, isolation_level=None, check_same_thread=False)
+            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+                self._database.execute(f"PRAGMA {pragma}")
+            self._database.executescript(_TABLES)
+            self._database.execute("BEGIN IMMEDIATE")
+            known = dict(self._database.execute("SELECT key, value FROM meta"))
+            wanted = {"schema": str(_SCHEMA), "stream": stream}
+            self._database.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", wanted.items())
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise ConfigurationError(
+                    f"another process has the data folder {folder}: give each node a folder of its own", setting="data"
+                ) from None
+            raise StoreError(f"the data folder {folder} cannot be used: {error}") from None
+        for key, value in wanted.items():
+            if known.get(key, value) != value:
+                self._database.close()
+                raise ConfigurationError(
+                    f"the data folder {folder} belongs to {key} {known[key]}, not {value}: choose another folder",
+                    setting="data",
+                )
+        self._reading = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[_Write, Future[None]] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="cardinal-ingest-store", daemon=True)
+        self._writer.start()
+
+    # --- what is stored ---------------------------------------------------------------------------------------------
+
+    def blocks(self) -> list[StoredBlock]:
+        """All blocks, lowest first."""
+        with self._reading:
+            rows = self._database.execute("SELECT ticket, number, hash, parent, size, promoted FROM blocks").fetchall()
+        blocks = [
+            StoredBlock(ticket, number % (2 * _SIGN), block_hash, parent, size, bool(promoted))
+            for ticket, number, block_hash, parent, size, promoted in rows
+        ]
+        return sorted(blocks, key=lambda block: (block.number, block.hash))
+
+    def body(self, number: int, block_hash: bytes) -> bytes:
+        """The body of a block that is not on the topics yet."""
+        with self._reading:
+            row = self._database.execute(
+                "SELECT body FROM blocks WHERE number = ? AND hash = ?", (_signed(number), block_hash)
+            ).fetchone()
+        if row is None or row[0] is None:
+            raise StoreError(f"the store has no body of block {number}: it was changed by somebody else")
+        body: bytes = row[0]
+        return body
+
+    def first(self) -> int | None:
+        """The number of the block with which the stream begins; None while there is none."""
+        with self._reading:
+            row = self._database.execute("SELECT value FROM meta WHERE key = 'first'").fetchone()
+        return None if row is None else int(row[0])
+
+    # --- changes: a future each, which ends when the change is durable ------------------------------------------------
+
+    def add(self, number: int, block_hash: bytes, parent: bytes, body: bytes, first: int) -> Future[None]:
+        """Keep a verified block; ``first``: with which the stream begins."""
+
+        def write(database: sqlite3.Connection) -> None:
+            database.execute("INSERT OR IGNORE INTO meta VALUES ('first', ?)", (str(first),))
+            database.execute(
+                "INSERT OR IGNORE INTO blocks (number, hash, parent, size, body) VALUES (?, ?, ?, ?, ?)",
+                (_signed(number), block_hash, parent, len(body), body),
+            )
+
+        return self._line_up(write)
+
+    def promoted(self, number: int, block_hash: bytes) -> Future[None]:
+        """A block is on the topics."""
+
+        def write(database: sqlite3.Connection) -> None:
+            database.execute(
+                "UPDATE blocks SET promoted = 1, body = NULL WHERE number = ? AND hash = ?",
+                (_signed(number), block_hash),
+            )
+
+        return self._line_up(write)
+
+    def forget(self, below: int) -> Future[None]:
+        """Blocks below a number that are on the topics are forgotten."""
+
+        def write(database: sqlite3.Connection) -> None:
+            database.execute("DELETE FROM blocks WHERE promoted = 1 AND number < ? AND number >= 0", (_signed(below),))
+
+        return self._line_up(write)
+
+    def close(self) -> None:
+        """Finish what waits, and release the file. May be called twice."""
+        if self._writer.is_alive():
+            self._waiting.put(None)
+            self._writer.join()
+            self._database.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _line_up(self, write: _Write) -> Future[None]:
+        future = new_future()
+        self._waiting.put((write, future))
+        return future
+
+    def _write(self) -> None:
+        """Commit what waits, until the store is closed."""
+        last = False
+        while not last:
+            waiting = [self._waiting.get()]
+            while not self._waiting.empty():
+                waiting.append(self._waiting.get())
+            last = None in waiting
+            writes = [one for one in waiting if one is not None]
+            error: StoreError | None = None
+            with self._reading:
+                try:
+                    self._database.execute("BEGIN IMMEDIATE")
+                    for write, _ in writes:
+                        write(self._database)
+                    self._database.execute("COMMIT")
+                except sqlite3.Error as failure:
+                    error = StoreError(f"the data folder {self._path.parent} cannot be written: {failure}")
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK")
+            for _, future in writes:
+                settle(future, error)
+
+
+def _signed(number: int) -> int:
+    """SQLite's integers have a sign; numbers of blocks have 64 bits without one."""
+    return number - 2 * _SIGN if number >= _SIGN else number
