@@ -50,9 +50,11 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         ReorgTooDeepError,
         SplitError,
+        StoreError,
         TopicError,
         TransportError,
         UnreachableError,
+        ViolationError,
         WrongChainError,
     )
     from .producer import Producer
@@ -175,6 +177,7 @@ __all__ = [
     "ReorgTooDeepError",
     "SplitError",
     "Stale",
+    "StoreError",
     "SubBatch",
     "Superseded",
     "Surplus",
@@ -182,6 +185,7 @@ __all__ = [
     "TransportError",
     "UnreachableError",
     "Untrusted",
+    "ViolationError",
     "WrongChainError",
     "open_sink",
     "open_source",
