@@ -63,16 +63,6 @@ def test_a_child_waits_for_its_parents_batch_to_be_handed_over_not_acknowledged(
     assert h("1a") not in queue
 
 
-def test_siblings_do_not_wait_for_each_other() -> None:
-    queue = begun()
-    for name in ("1a", "1b"):
-        queue.add(h(name), h("0a"))
-    queue.acknowledged(h("1b"))
-    go(queue, "1b")
-    queue.acknowledged(h("1a"))
-    assert line(queue) == [h("1a")]
-
-
 def test_an_announced_sub_batch_holds_its_block_and_its_descendants() -> None:
     queue = begun()
     queue.add(h("1a"), h("0a"), [h("s")])
@@ -82,16 +72,6 @@ def test_an_announced_sub_batch_holds_its_block_and_its_descendants() -> None:
     assert line(queue) == []
     queue.sub_batch_acknowledged(h("1a"), h("s"))
     assert line(queue) == [h("1a"), h("2a")]
-
-
-def test_a_sub_batch_may_be_acknowledged_before_the_rest() -> None:
-    queue = begun()
-    queue.add(h("1a"), h("0a"), [h("s")])
-    queue.sub_batch_acknowledged(h("1a"), h("s"))
-    assert line(queue) == []
-    queue.acknowledged(h("1a"))
-    queue.sub_batch_acknowledged(h("1a"), h("s"))
-    assert line(queue) == [h("1a")]
 
 
 def test_a_failed_block_holds_its_descendants_until_it_is_sent_again() -> None:
@@ -105,17 +85,6 @@ def test_a_failed_block_holds_its_descendants_until_it_is_sent_again() -> None:
     queue.add(h("1a"), h("0a"))
     queue.acknowledged(h("1a"))
     assert line(queue) == [h("1a"), h("2a")]
-
-
-def test_a_first_block_that_fails_gives_its_place_up() -> None:
-    queue = SealQueue()
-    queue.add(h("0a"), h("none"))
-    queue.acknowledged(h("0a"))
-    queue.failed(h("0a"))
-    assert line(queue) == []
-    queue.add(h("0a"), h("none"))
-    queue.acknowledged(h("0a"))
-    assert line(queue) == [h("0a")]
 
 
 def test_a_block_that_is_under_way_is_not_added_twice() -> None:
@@ -159,35 +128,6 @@ def test_a_failed_grandparent_holds_a_block_whose_parent_is_sealed() -> None:
     assert line(queue) == [h("1a"), h("3a"), h("4a")]
     go(queue, "1a", "3a", "4a")
     assert len(queue) == 0
-
-
-def test_a_batch_that_is_free_but_not_gone_when_its_parent_fails_is_held_again() -> None:
-    """The line holds 1a and 2a; handing 1a over fails, so 2a must not go before it."""
-    queue = begun()
-    ready(queue, "0a 1a 2a")
-    assert line(queue) == [h("1a"), h("2a")]
-    hand_over(queue, "1a")
-    queue.failed(h("1a"))
-    assert line(queue) == []
-    queue.add(h("1a"), h("0a"))
-    queue.acknowledged(h("1a"))
-    go(queue, "1a", "2a")
-    assert line(queue) == []
-
-
-def test_an_old_place_in_the_line_does_not_count_where_there_is_a_new_one() -> None:
-    """3a and 1b stand in the line when 1a fails; 3a is freed again behind 1a, and 1b is before both."""
-    queue = begun()
-    ready(queue, "0a 1a 2a 3a")
-    ready(queue, "0a 1b")
-    hand_over(queue, "1a")
-    go(queue, "2a")
-    assert line(queue) == [h("3a"), h("1b")]
-    queue.failed(h("1a"))
-    queue.add(h("1a"), h("0a"))
-    queue.acknowledged(h("1a"))
-    assert line(queue) == [h("1b"), h("1a"), h("3a")]
-    go(queue, "1b", "1a", "3a")
 
 
 def test_a_first_block_that_fails_lets_another_be_the_first() -> None:
